@@ -1,0 +1,1 @@
+"""The actor runtime; it knows nothing of logs."""

@@ -1,0 +1,275 @@
+"""What can go wrong, and what a caller can do about it.
+
+One shallow tree. Every error has a numeric `code` (the seeds' `StreamingCode`, so that it survives a wire) and says whether the
+same call can be `retryable`; a class exists only where a caller would act differently. Closed-by-you (`ClosedError`) and
+broken-by-the-world (`StorageError`, `UnknownOutcomeError`) are different classes, and an outcome that is not known says so in
+`outcome_unknown`.
+
+    WALError
+    ├── InvalidArgumentError (ValueError)      wrong value: the text names the value, the limit and the remedy
+    │   └── KeyNotExistError (KeyError)        a KV key that must exist does not
+    ├── ClosedError                            closed or released by you
+    ├── ChannelExistError / ChannelNotExistError / ChannelFencedError / UnmatchedChannelTermError
+    ├── IgnoredOperationError / InvalidRequestSeqError / InnerError / EndOfStreamError / UnknownError
+    ├── TransactionExpiredError / InvalidTransactionStateError
+    ├── ResourceAcquiredError                  a resource key is held: .keys, .holder
+    ├── UnknownOutcomeError                    sent, but the answer was lost: retry with the same idempotency key
+    ├── TruncatedError                         the position is gone: .earliest
+    ├── CorruptionError                        damage at or below the durable position: .path, .offset
+    ├── StorageError                           a write or sync failed: final for this opening
+    ├── NoSpaceError                           no room for the next segment: nothing was written, retry later
+    ├── LockedError                            another process has the log open for writing: .pid
+    ├── FormatError                            not a journal, or made by a newer version
+    ├── WouldBlockError                        a bound is reached: wait, or make room
+    ├── NotLocalError                          the pchannel is not served by this process
+    └── UnrecoverableError
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "ChannelExistError",
+    "ChannelFencedError",
+    "ChannelNotExistError",
+    "ClosedError",
+    "CorruptionError",
+    "EndOfStreamError",
+    "FormatError",
+    "IgnoredOperationError",
+    "InnerError",
+    "InvalidArgumentError",
+    "InvalidRequestSeqError",
+    "InvalidTransactionStateError",
+    "KeyNotExistError",
+    "LockedError",
+    "NoSpaceError",
+    "NotLocalError",
+    "ResourceAcquiredError",
+    "StorageError",
+    "StreamingCode",
+    "TransactionExpiredError",
+    "TruncatedError",
+    "UnknownError",
+    "UnknownOutcomeError",
+    "UnmatchedChannelTermError",
+    "UnrecoverableError",
+    "WALError",
+    "WouldBlockError",
+]
+
+
+class StreamingCode(enum.IntEnum):
+    """Numbers 0-10 and 999 are the seeds' `STREAMING_CODE_…` (streaming.proto, its spelling kept); 11 and up are ours."""
+
+    OK = 0
+    CHANNEL_EXIST = 1
+    CHANNEL_NOT_EXIST = 2
+    CHANNEL_FENCED = 3
+    ON_SHUTDOWN = 4
+    INVALID_REQUEST_SEQ = 5
+    UNMATCHED_CHANNEL_TERM = 6
+    IGNORED_OPERATION = 7
+    INNER = 8
+    EOF = 9
+    INVAILD_ARGUMENT = 10
+    TRANSACTION_EXPIRED = 11
+    INVALID_TRANSACTION_STATE = 12
+    UNRECOVERABLE = 13
+    RESOURCE_ACQUIRED = 14
+    UNKNOWN_OUTCOME = 15
+    TRUNCATED = 16
+    CORRUPTION = 17
+    STORAGE = 18
+    WOULD_BLOCK = 19
+    NO_SPACE = 20
+    LOCKED = 21
+    FORMAT = 22
+    NOT_LOCAL = 23
+    UNKNOWN = 999
+
+
+class WALError(Exception):
+    """The base of every error the product raises on purpose."""
+
+    code: ClassVar[StreamingCode] = StreamingCode.UNKNOWN
+    retryable: ClassVar[bool] = False
+    outcome_unknown: bool = False
+    """True when the call may or may not have taken effect: retry it with the same idempotency key."""
+
+
+class InvalidArgumentError(WALError, ValueError):
+    """A wrong value. The text names the value, the limit and what to do."""
+
+    code = StreamingCode.INVAILD_ARGUMENT
+
+
+class KeyNotExistError(InvalidArgumentError, KeyError):
+    """A key that must exist in the KV does not: `.key`."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"there is no value on key {key!r}: save it first, or ask with load_with_prefix()")
+        self.key = key
+
+    __str__ = Exception.__str__  # KeyError would print the repr of the text
+
+
+class ClosedError(WALError):
+    """Closed or released by you: open the log again to go on."""
+
+    code = StreamingCode.ON_SHUTDOWN
+
+
+class ChannelExistError(WALError):
+    code = StreamingCode.CHANNEL_EXIST
+
+
+class ChannelNotExistError(WALError):
+    code = StreamingCode.CHANNEL_NOT_EXIST
+
+
+class ChannelFencedError(WALError):
+    """A writer with a higher term owns the pchannel now; this handle writes and acknowledges nothing any more."""
+
+    code = StreamingCode.CHANNEL_FENCED
+
+
+class UnmatchedChannelTermError(WALError):
+    code = StreamingCode.UNMATCHED_CHANNEL_TERM
+
+
+class IgnoredOperationError(WALError):
+    code = StreamingCode.IGNORED_OPERATION
+
+
+class InvalidRequestSeqError(WALError):
+    code = StreamingCode.INVALID_REQUEST_SEQ
+
+
+class InnerError(WALError):
+    code = StreamingCode.INNER
+    retryable = True
+
+
+class EndOfStreamError(WALError):
+    code = StreamingCode.EOF
+
+
+class UnknownError(WALError):
+    code = StreamingCode.UNKNOWN
+
+
+class TransactionExpiredError(WALError):
+    """The transaction's keepalive ran out, or an exclusive message failed it. Nothing of it is in the log: begin a new one."""
+
+    code = StreamingCode.TRANSACTION_EXPIRED
+
+
+class InvalidTransactionStateError(WALError):
+    """The transaction was already committed or rolled back (each transaction ends once)."""
+
+    code = StreamingCode.INVALID_TRANSACTION_STATE
+
+
+class ResourceAcquiredError(WALError):
+    """A resource key is held by an unfinished broadcast."""
+
+    code = StreamingCode.RESOURCE_ACQUIRED
+    retryable = True
+
+    def __init__(self, message: str, *, keys: Sequence[object], holder: int) -> None:
+        super().__init__(message)
+        self.keys = tuple(keys)
+        self.holder = holder
+
+
+class UnknownOutcomeError(WALError):
+    """Sent, but the connection was lost before the answer: retry with the same idempotency key."""
+
+    code = StreamingCode.UNKNOWN_OUTCOME
+    retryable = True
+    outcome_unknown = True
+
+
+class TruncatedError(WALError):
+    """The position asked for has been truncated. `.earliest` is the id of the first event still there, None when there is none."""
+
+    code = StreamingCode.TRUNCATED
+
+    def __init__(self, message: str, *, earliest: object | None = None) -> None:
+        super().__init__(message)
+        self.earliest = earliest
+
+
+class CorruptionError(WALError):
+    """Damage at or below the durable position. It is never skipped and never delivered.
+
+    `path` and `offset` say where (the offset is in bytes from the start of that file), `expected` what should be there.
+    """
+
+    code = StreamingCode.CORRUPTION
+
+    def __init__(self, message: str, *, path: str = "", offset: int = -1, expected: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+        self.expected = expected
+
+
+class StorageError(WALError):
+    """A write or a sync failed; the kernel may have dropped the data, so nothing more is written until the log is reopened.
+
+    `outcome_unknown` is True for a call that was in flight: reopen and retry it with the same idempotency key.
+    """
+
+    code = StreamingCode.STORAGE
+
+    def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.outcome_unknown = outcome_unknown
+
+
+class NoSpaceError(WALError):
+    """There is no room for the next segment. Nothing was written: free space and retry."""
+
+    code = StreamingCode.NO_SPACE
+    retryable = True
+
+
+class LockedError(WALError):
+    """Another process has the journal open for writing: `.pid` (None when it did not say). Open it with read_only=True."""
+
+    code = StreamingCode.LOCKED
+    retryable = True
+
+    def __init__(self, message: str, *, pid: int | None = None) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class FormatError(WALError):
+    """The files are no journal, or were made by a newer version."""
+
+    code = StreamingCode.FORMAT
+
+
+class WouldBlockError(WALError):
+    """A bound is reached and this call does not wait: wait a little, or make room as the text says."""
+
+    code = StreamingCode.WOULD_BLOCK
+    retryable = True
+
+
+class NotLocalError(WALError):
+    """The pchannel is not served by this process."""
+
+    code = StreamingCode.NOT_LOCAL
+
+
+class UnrecoverableError(WALError):
+    code = StreamingCode.UNRECOVERABLE
