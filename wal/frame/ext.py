@@ -1,0 +1,85 @@
+"""Ext: the optional fields of a record, as tag, length and value.
+
+    tag u16 | length u32 | value …      one after the other, each tag at most once, ascending
+
+An even tag must be understood by the reader (else FormatError), an odd one may be skipped.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from wal.errors import CorruptionError, FormatError
+
+__all__ = ["ExtTag", "decode_ext", "decode_txn", "encode_ext", "encode_txn"]
+
+
+class ExtTag(enum.IntEnum):
+    """The fields a record can carry. Values: see each line."""
+
+    TXN = 2
+    """On COMMIT rows: txn_id u64 | keepalive in ms u64 | bodies in this run u32 | bodies in all runs u32."""
+    IDEMPOTENCY_KEY = 4
+    """UTF-8."""
+    PRODUCER_KEY = 6
+    """sequence u64, then the producer's name in UTF-8."""
+    BROADCAST = 8
+    """BroadcastHeader as MessagePack."""
+    TRACE = 9
+    """Trace context as text; may be skipped."""
+    REPLICATE = 12
+    CIPHER = 14
+
+
+_TAG: Final = struct.Struct("<HI")
+_TXN: Final = struct.Struct("<QQII")
+_KNOWN: Final = {int(tag): tag for tag in ExtTag}
+
+
+def encode_ext(fields: Mapping[ExtTag, bytes]) -> bytes:
+    """The bytes of these fields (none: no bytes)."""
+    return b"".join(part for tag in sorted(fields) for part in (_TAG.pack(tag, len(fields[tag])), fields[tag]))
+
+
+def decode_ext(data: bytes) -> dict[ExtTag, bytes]:
+    """The fields this version knows. Damage is a CorruptionError, an unknown even tag a FormatError."""
+    fields: dict[ExtTag, bytes] = {}
+    at = 0
+    previous = -1
+    while at < len(data):
+        if at + _TAG.size > len(data):
+            raise CorruptionError("the ext of a record is cut short", expected="tag u16 and length u32")
+        tag, length = _TAG.unpack_from(data, at)
+        at += _TAG.size
+        if at + length > len(data) or tag <= previous:
+            raise CorruptionError(
+                f"the ext of a record is malformed at tag {tag}", expected="ascending tags within the ext"
+            )
+        if (known := _KNOWN.get(tag)) is not None:
+            fields[known] = data[at : at + length]
+        elif tag % 2 == 0:
+            raise FormatError(
+                f"a record has the field {tag}, which this version must understand and does not: upgrade to read it"
+            )
+        previous = tag
+        at += length
+    return fields
+
+
+def encode_txn(*, txn_id: int, keepalive_ms: int, bodies: int, bodies_total: int) -> bytes:
+    """The ext of a COMMIT row."""
+    return _TAG.pack(ExtTag.TXN, _TXN.size) + _TXN.pack(txn_id, keepalive_ms, bodies, bodies_total)
+
+
+def decode_txn(fields: Mapping[ExtTag, bytes]) -> tuple[int, int, int, int]:
+    """`(txn_id, keepalive_ms, bodies, bodies_total)` of a COMMIT row; a COMMIT row without them is a CorruptionError."""
+    value = fields.get(ExtTag.TXN, b"")
+    if len(value) != _TXN.size:
+        raise CorruptionError(
+            "a commit row carries no transaction", expected=f"field {ExtTag.TXN:d} of {_TXN.size} bytes"
+        )
+    txn_id, keepalive_ms, bodies, bodies_total = _TXN.unpack(value)
+    return txn_id, keepalive_ms, bodies, bodies_total

@@ -1,0 +1,148 @@
+"""Messages: what a user appends, and what a reader gets back.
+
+Owns: `Message` (before the append), `ImmutableMessage` and `ImmutableTxnMessage` (after it). A delivered message is shared by all
+local readers of its page and therefore never changes; what it derives (id, properties, time) it derives when asked, because most
+readers look at few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+from wal.message.broadcast_header import BroadcastHeader
+from wal.message.message_id import FORM_JOURNAL, MessageID
+from wal.message.properties import check_properties, decode_properties, properties_size
+from wal.message.txn_context import TxnContext
+from wal.message.types import MessageType
+
+__all__ = ["ImmutableMessage", "ImmutableTxnMessage", "Message", "Origin"]
+
+
+class _Target(msgspec.Struct, frozen=True, gc=False):
+    vchannel: str
+    payload: bytes
+
+
+class Message(_Target, frozen=True, gc=False, kw_only=True):
+    """A message to append: a vchannel, a payload (`bytes`) and optional properties (`str` to `str`).
+
+    The same object may be appended any number of times; nothing is written into it. A wrong type is a TypeError, a reserved
+    property key or an empty vchannel an InvalidArgumentError, both raised here.
+    """
+
+    message_type: MessageType = MessageType.INSERT
+    properties: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if self.payload.__class__ is not bytes:
+            raise TypeError(
+                f"payload must be bytes, not {type(self.payload).__name__}: convert it with bytes(…) or .encode()"
+            )
+        if self.vchannel.__class__ is not str:
+            raise TypeError(f"vchannel must be a str, not {type(self.vchannel).__name__}")
+        if not self.vchannel:
+            raise InvalidArgumentError("vchannel is empty: name the vchannel that the message is for")
+        if self.message_type.__class__ is not MessageType:
+            raise TypeError(f"message_type must be a MessageType, not {self.message_type!r}")
+        if self.properties or self.properties.__class__ is not dict:
+            msgspec.structs.force_setattr(self, "properties", check_properties(self.properties))
+
+    def estimate_size(self) -> int:
+        """Bytes of the payload and of all property keys and values."""
+        return len(self.payload) + properties_size(self.properties)
+
+
+class Origin(msgspec.Struct, frozen=True, gc=False):
+    """The frame a message came from: its pchannel, that pchannel's life, and the frame's position."""
+
+    pchannel: str
+    incarnation: int
+    position: int
+    form: int = FORM_JOURNAL
+
+    def message_id(self, index: int) -> MessageID:
+        """The id of the event (or body) at this index of the frame."""
+        return MessageID(self.pchannel, self.incarnation, self.position, index, self.form)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TYPES: Final = {int(t): t for t in MessageType}
+
+
+class ImmutableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A message in the log.
+
+    `payload`, `vchannel`, `time_tick`, `txn_context` (None unless it is a transaction or a body of one) and `broadcast` (the
+    header, or None) are fields; the rest is derived on access. `time_tick` of a body is its commit's.
+    """
+
+    _origin: Origin
+    _index: int
+    time_tick: int
+    vchannel: str
+    payload: bytes
+    _type: int = 2
+    _properties: bytes = b""
+    txn_context: TxnContext | None = None
+    broadcast: BroadcastHeader | None = None
+
+    @property
+    def message_id(self) -> MessageID:
+        return self._origin.message_id(self._index)
+
+    @property
+    def last_confirmed(self) -> MessageID:
+        """The position from which everything after this message follows: its own id, since ids and ticks have one order here."""
+        return self._origin.message_id(self._index)
+
+    @property
+    def message_type(self) -> MessageType:
+        """The type; a number that this version does not know is `UNKNOWN`."""
+        return _TYPES.get(self._type, MessageType.UNKNOWN)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The user's properties, a fresh dict each time."""
+        return decode_properties(self._properties)
+
+    @property
+    def append_time(self) -> datetime:
+        """When it was appended (UTC, milliseconds), from the tick."""
+        return _EPOCH + timedelta(milliseconds=self.time_tick >> 18)
+
+    def estimate_size(self) -> int:
+        """Bytes of the payload and of all property keys and values."""
+        return len(self.payload) + (properties_size(self.properties) if self._properties else 0)
+
+    def bodies(self) -> Sequence[ImmutableMessage]:
+        """The messages in it: a plain message is its own only body."""
+        return (self,)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(message_id={self.message_id}, time_tick={self.time_tick}, vchannel={self.vchannel!r}, "
+            f"message_type={self.message_type.name}, payload={len(self.payload)} bytes)"
+        )
+
+
+class ImmutableTxnMessage(ImmutableMessage, frozen=True, gc=False, eq=False, kw_only=True):
+    """A committed transaction: one event at its commit's tick, with its bodies in append order within each vchannel.
+
+    `vchannels` are those of the transaction that this reader reads; `vchannel` is the name when there is one, else `""`.
+    """
+
+    messages: tuple[ImmutableMessage, ...]
+    vchannels: tuple[str, ...]
+
+    def estimate_size(self) -> int:
+        """Bytes of all bodies."""
+        return sum(body.estimate_size() for body in self.messages)
+
+    def bodies(self) -> Sequence[ImmutableMessage]:
+        """The messages of the transaction."""
+        return self.messages

@@ -1,0 +1,146 @@
+"""MessageID: where in which pchannel an event or a body lies.
+
+Owns: identity and order of ids, their text and their bytes. Within one life of one pchannel ids are ordered as the events are,
+as their bytes are, and as their time ticks are. Across pchannels, or across two lives of one, they cannot be compared: that is
+an error here, never a silent answer.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+
+__all__ = ["FORM_JOURNAL", "FORM_PULSAR", "MessageID"]
+
+FORM_JOURNAL: Final = 1
+"""Position: 8 bytes, bytes of the pchannel's log since it began (journal and memory)."""
+FORM_PULSAR: Final = 2
+"""Position: 16 bytes, ledger then entry."""
+
+_POSITION_BYTES: Final = {FORM_JOURNAL: 8, FORM_PULSAR: 16}
+_INDEX: Final = struct.Struct(">I")
+_PCHANNEL_BYTES_MAX: Final = 255
+
+
+class MessageID(msgspec.Struct, frozen=True, gc=False):
+    """The id of one event (or one body of a transaction).
+
+    `pchannel`, its `incarnation` (one number for each life of the pchannel's log), the `position` of the frame (see the forms
+    above; a Pulsar position is `ledger << 64 | entry`) and the `index` within the frame. Hashable; `==` never raises, `<` and its
+    kin raise InvalidArgumentError for ids of different pchannels or lives.
+
+        bytes:  form u8 | length u8 and name of the pchannel | incarnation u64 | position (8 or 16 bytes) | index u32, big-endian
+        text:   pchannel:incarnation:position:index            (incarnation hexadecimal; a Pulsar position is ledger.entry)
+    """
+
+    pchannel: str
+    incarnation: int
+    position: int
+    index: int
+    form: int = FORM_JOURNAL
+
+    def same_log(self, other: MessageID) -> bool:
+        """Whether both ids lie in the same life of the same pchannel, so that they can be compared."""
+        return self.pchannel == other.pchannel and self.incarnation == other.incarnation and self.form == other.form
+
+    def __lt__(self, other: MessageID) -> bool:
+        return self._key(other) < (other.position, other.index)
+
+    def __le__(self, other: MessageID) -> bool:
+        return self._key(other) <= (other.position, other.index)
+
+    def __gt__(self, other: MessageID) -> bool:
+        return self._key(other) > (other.position, other.index)
+
+    def __ge__(self, other: MessageID) -> bool:
+        return self._key(other) >= (other.position, other.index)
+
+    def __str__(self) -> str:
+        position = str(self.position)
+        if self.form == FORM_PULSAR:
+            position = f"{self.position >> 64}.{self.position & 0xFFFF_FFFF_FFFF_FFFF}"
+        return f"{self.pchannel}:{self.incarnation:x}:{position}:{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> MessageID:
+        """The id that `str()` printed. Anything else is an InvalidArgumentError."""
+        if not isinstance(text, str):
+            raise TypeError(f"MessageID.parse() takes the text of an id (str), not {type(text).__name__}")
+        try:
+            pchannel, incarnation, position, index = text.rsplit(":", 3)
+            form = FORM_JOURNAL
+            if "." in position:
+                form = FORM_PULSAR
+                ledger, entry = position.split(".")
+                at = _digits(ledger) << 64 | _digits(entry)
+            else:
+                at = _digits(position)
+            message_id = cls(pchannel, int(incarnation, 16), at, _digits(index), form)
+            if str(message_id) != text:
+                raise ValueError("not in canonical form")
+            message_id.__bytes__()
+        except (ValueError, OverflowError, struct.error) as error:
+            raise InvalidArgumentError(
+                f"{text!r} is not the text of a MessageID: expected pchannel:incarnation:position:index as str(id) prints it"
+            ) from error
+        return message_id
+
+    def __bytes__(self) -> bytes:
+        name = self.pchannel.encode()
+        if not 0 < len(name) <= _PCHANNEL_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"pchannel name {self.pchannel!r} is {len(name)} bytes long; an id holds 1 to {_PCHANNEL_BYTES_MAX}"
+            )
+        return b"".join(
+            (
+                bytes((self.form, len(name))),
+                name,
+                self.incarnation.to_bytes(8, "big"),
+                self.position.to_bytes(_POSITION_BYTES[self.form], "big"),
+                _INDEX.pack(self.index),
+            )
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> MessageID:
+        """The id that `bytes()` gave. Anything else is an InvalidArgumentError."""
+        if not isinstance(data, bytes):
+            raise TypeError(f"MessageID.from_bytes() takes bytes, not {type(data).__name__}")
+        try:
+            form, name_length = data[0], data[1]
+            width = _POSITION_BYTES[form]
+            if name_length == 0 or len(data) != 2 + name_length + 8 + width + 4:
+                raise ValueError("wrong length")
+            at = 2 + name_length
+            return cls(
+                data[2:at].decode(),
+                int.from_bytes(data[at : at + 8], "big"),
+                int.from_bytes(data[at + 8 : at + 8 + width], "big"),
+                _INDEX.unpack_from(data, at + 8 + width)[0],
+                form,
+            )
+        except (LookupError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"{data!r} are not the bytes of a MessageID: expected what bytes(id) gives "
+                "(form, pchannel, incarnation, position, index)"
+            ) from error
+
+    def _key(self, other: MessageID) -> tuple[int, int]:
+        if not isinstance(other, MessageID):
+            raise TypeError(f"a MessageID can be compared with a MessageID, not with {type(other).__name__}")
+        if not self.same_log(other):
+            raise InvalidArgumentError(
+                f"{self} and {other} lie in different pchannels (or lives of one) and have no order: "
+                "compare ids of one pchannel, or compare time ticks"
+            )
+        return (self.position, self.index)
+
+
+def _digits(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)

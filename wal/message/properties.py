@@ -1,0 +1,89 @@
+"""Properties of a message: which keys are reserved, and how a stored record keeps the user's.
+
+Owns: the reserved keys of the wire form (`_…`, semantics of the seeds' system), the check of the user's keys, and the stored
+form, a MessagePack map of str to str (public format, decodable in any language; empty properties are no bytes at all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from wal.errors import CorruptionError, InvalidArgumentError
+
+__all__ = [
+    "RESERVED_PREFIX",
+    "Reserved",
+    "check_properties",
+    "decode_properties",
+    "encode_properties",
+    "properties_size",
+]
+
+RESERVED_PREFIX: Final = "_"
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(dict[str, str])
+
+encode_properties = _encoder.encode
+"""The stored form of non-empty properties."""
+
+
+class Reserved:
+    """Keys that carry system fields on the wire (the stored record has fields of its own for them)."""
+
+    VERSION: Final = "_v"
+    TYPE: Final = "_t"
+    TIME_TICK: Final = "_tt"
+    BARRIER_TIME_TICK: Final = "_btt"
+    WAL_TERM: Final = "_wt"
+    LAST_CONFIRMED: Final = "_lc"
+    LAST_CONFIRMED_SAME: Final = "_lcs"
+    VCHANNEL: Final = "_vc"
+    HEADER: Final = "_h"
+    BROADCAST_HEADER: Final = "_bh"
+    TXN_CONTEXT: Final = "_tx"
+    REPLICATE_HEADER: Final = "_rh"
+    CIPHER_HEADER: Final = "_ch"
+    NOT_PERSISTED: Final = "_np"
+    PCHANNEL_LEVEL: Final = "_pcl"
+    UNREPLICABLE: Final = "_ur"
+    TRACE_CONTEXT: Final = "_tc"
+    IDEMPOTENCY_KEY: Final = "_ik"
+
+
+def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """A copy of the user's properties. Non-`str` is a TypeError, a reserved key an InvalidArgumentError that names it."""
+    if not isinstance(properties, Mapping):
+        raise TypeError(f"properties must be a mapping of str to str, not {type(properties).__name__}")
+    checked = dict(properties)
+    for key, value in checked.items():
+        if key.__class__ is not str or value.__class__ is not str:
+            raise TypeError(f"property {key!r}: {value!r} must be str to str; encode other values yourself")
+        if key[:1] == RESERVED_PREFIX:
+            raise InvalidArgumentError(
+                f"property key {key!r} is reserved: keys that start with {RESERVED_PREFIX!r} belong to the system; rename it"
+            )
+    return checked
+
+
+def decode_properties(stored: bytes) -> dict[str, str]:
+    """The properties in a stored record; damage is a CorruptionError."""
+    if not stored:
+        return {}
+    try:
+        return _decoder.decode(stored)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(
+            f"stored properties cannot be decoded: {error}", expected="a MessagePack map of str to str"
+        ) from error
+
+
+def properties_size(properties: Mapping[str, str]) -> int:
+    """Bytes of all keys and values in UTF-8."""
+    return sum(
+        (len(key) if key.isascii() else len(key.encode())) + (len(value) if value.isascii() else len(value.encode()))
+        for key, value in properties.items()
+    )
