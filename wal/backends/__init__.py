@@ -1,0 +1,13 @@
+"""Backends: where frames are kept. They know frames and nothing above them."""
+
+from wal.backends.base import (
+    FRAME_BYTES_MAX,
+    AppendDone,
+    FramePage,
+    LogBackend,
+    LogState,
+    PChannelLog,
+    StoredFrame,
+)
+
+__all__ = ["FRAME_BYTES_MAX", "AppendDone", "FramePage", "LogBackend", "LogState", "PChannelLog", "StoredFrame"]

@@ -1,0 +1,160 @@
+"""What a log must do to be the WAL's: append frames, read them back, truncate, keep a checkpoint, refuse a lower term.
+
+A backend knows frames and nothing of vchannels' meaning, transactions or readers. The same frames lie in journal segments, in
+memory and in Pulsar messages; one conformance suite (tests/backends/conformance.py) holds all backends to the same promises:
+
+* Durable when `done` is called without an error: synced to disk, or acknowledged by the broker.
+* One writer a term: after `open` with a higher term, an append of a lower term is never written nor acknowledged, also through a
+  handle that is still open: it fails with ChannelFencedError.
+* Frames come back as they were appended, in the order of the calls, at strictly ascending positions; a position says for good
+  where a frame lies. Nothing is skipped silently: damage is a CorruptionError, a truncated position a TruncatedError.
+* A failed write or sync is final for the handle: every later append fails with the same StorageError.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+import msgspec
+
+from wal.frame import EncodedFrame, FrameView
+
+__all__ = ["FRAME_BYTES_MAX", "AppendDone", "FramePage", "LogBackend", "LogState", "PChannelLog", "StoredFrame"]
+
+FRAME_BYTES_MAX: Final = 4_718_592
+"""4.5 MiB: the largest encoded frame by default, below Pulsar's limit of 5 MB a message, so that every backend takes the same."""
+
+AppendDone = Callable[[int, BaseException | None], None]
+"""Called on the loop when a frame's outcome is known: `(position, None)`, or `(-1, error)`. Outcomes come in append order."""
+
+
+class StoredFrame(msgspec.Struct, frozen=True, gc=False):
+    """A frame in the log, its `position`, and `next_position`: the smallest position that a later frame can have."""
+
+    position: int
+    next_position: int
+    view: FrameView
+
+
+class FramePage(msgspec.Struct, frozen=True, gc=False):
+    """The answer of one `read`: the frames wanted in a stretch of the log, and how far the stretch goes.
+
+    `next_position`: where the following read begins; everything below it (and at or above the start) has been looked at.
+    `last_event`: (position, index) of the newest event in the stretch, whether wanted or not; None when it holds none.
+    `promise`: the largest promise of a frame in the stretch: no later frame holds a tick at or below it; 0 for an empty stretch.
+    """
+
+    frames: list[StoredFrame]
+    next_position: int
+    last_event: tuple[int, int] | None
+    promise: int
+
+
+class LogState(msgspec.Struct, frozen=True, gc=False):
+    """What `open` found in the log, after it cut a torn tail and synced the rest.
+
+    `end`: the position behind the last frame. `last_term`, `last_sequence`: of that frame (0, -1 for an empty log). `promise`: the
+    largest tick that was ever promised or given, as far as the log and its control data know. `earliest`: (position, index) of
+    the first event that has not been truncated. `clean`: the last writer closed it.
+    """
+
+    end: int
+    last_term: int
+    last_sequence: int
+    promise: int
+    earliest: tuple[int, int]
+    clean: bool
+
+
+class PChannelLog(abc.ABC):
+    """One pchannel's log, opened for writing in one term. All methods are called on the loop that opened it."""
+
+    pchannel: str
+    incarnation: int
+    term: int
+    state: LogState
+    """What was found at opening; it does not change afterwards."""
+
+    @property
+    @abc.abstractmethod
+    def durable_end(self) -> int:
+        """The position behind the last durable frame: reads go up to here."""
+
+    @property
+    @abc.abstractmethod
+    def earliest(self) -> tuple[int, int]:
+        """(position, index) of the first event that is not truncated; (durable_end, 0) or above when nothing is left."""
+
+    @abc.abstractmethod
+    def append(self, frame: EncodedFrame, done: AppendDone) -> None:
+        """Hands a frame over to be written; returns at once and never raises for the log's own state.
+
+        Frames are written in the order of the calls. `done` is called exactly once for each, in that order, with
+        ChannelFencedError, StorageError (`outcome_unknown` True when a part may have been written), NoSpaceError (nothing was
+        written; a later append may succeed) or ClosedError (handed over after `close`).
+        """
+
+    @abc.abstractmethod
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """The durable frames at or after `start` that hold a run of one of `names` (or for every reader); all if None.
+
+        About `bytes_max` bytes of log a call (at least one frame if there is one). A page may be empty although the stretch is
+        not: go on at its `next_position` until that is `durable_end`. `start` need not be the position of a frame.
+        TruncatedError when `start` lies below the earliest event's frame, CorruptionError for damage in what was read.
+        Cancelling it harms nothing.
+        """
+
+    @abc.abstractmethod
+    async def truncate(self, position: int, index: int) -> None:
+        """Makes (position, index) the earliest event; durable when it returns. Going backwards is a no-op.
+
+        Space is given back at the backend's own grain: never anything at or above `position`.
+        """
+
+    @abc.abstractmethod
+    def promise(self, tick: int, limit: int) -> None:
+        """Notes, without waiting and without writing to the log, that no later event has a tick at or below `tick`.
+
+        `limit` is the oracle's saved limit. Other processes may see it at once; it need not survive a power cut.
+        """
+
+    @abc.abstractmethod
+    async def save_state(self, position: int, blob: bytes) -> None:
+        """Stores a recovery checkpoint that covers everything below `position`; durable when it returns, then older ones go."""
+
+    @abc.abstractmethod
+    async def load_state(self, position: int) -> bytes | None:
+        """The checkpoint saved for this position, None when there is none; a damaged one is a CorruptionError."""
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Writes out what was handed over, marks the log closed, and lets go of it. Idempotent."""
+
+
+class LogBackend(abc.ABC):
+    """Where pchannels' logs live."""
+
+    name: ClassVar[str]
+    """The name of the WAL as `wal_name` reports it."""
+    form: ClassVar[int]
+    """The form of its message ids (wal.message.FORM_…)."""
+    frame_bytes_limit: ClassVar[int]
+    """The largest encoded frame that this backend can ever take; settings above it are refused."""
+
+    @abc.abstractmethod
+    async def create(self, pchannel: str, *, incarnation: int) -> None:
+        """Makes an empty log, durably. One that exists but never held a frame is made anew; any other is a FormatError."""
+
+    @abc.abstractmethod
+    async def open(self, pchannel: str, *, incarnation: int, term: int) -> PChannelLog:
+        """Opens the log for writing in `term`, which must be above every term it was opened in before (ChannelFencedError).
+
+        From then on the handles of lower terms are fenced. Recovers: cuts a torn tail, syncs what is accepted. A log that does
+        not exist, or is of another incarnation, or damaged at or below its durable position is a CorruptionError.
+        """
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Lets go of everything shared by the pchannels. Their handles are closed before. Idempotent."""
