@@ -1,0 +1,462 @@
+"""What every backend promises (wal.backends.base), as one suite: a backend passes by inheriting it and naming its factory.
+
+The cases are those of the seeds' `walimplstest` framework (three pchannels, terms 1 to 3, concurrent appends with two readers
+that agree, reads from the middle, truncation, reopening), and the laws that `PChannelLog` states beyond them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, pages, read_all
+from wal.backends import FRAME_BYTES_MAX, LogBackend, LogState, PChannelLog
+from wal.errors import (
+    ChannelFencedError,
+    ClosedError,
+    CorruptionError,
+    FormatError,
+    InvalidArgumentError,
+    TruncatedError,
+)
+from wal.frame import EncodedFrame, RunKind
+
+PCHANNELS = ("p-0", "p-1", "p-2")
+
+
+class BackendConformance:
+    """Inherit it, give `make`, and every test below runs against that backend."""
+
+    def make(self, place: Path) -> LogBackend:
+        """A backend on `place`; one made on the same place later finds what was written there."""
+        raise NotImplementedError
+
+    @contextlib.asynccontextmanager
+    async def opened(self, place: Path, term: int = 1, pchannel: str = "p-0") -> AsyncIterator[PChannelLog]:
+        """A log opened by a backend of its own, closed with it; made first when the term is 1."""
+        backend = self.make(place)
+        try:
+            if term == 1:
+                await backend.create(pchannel, incarnation=INCARNATION)
+            log = await backend.open(pchannel, incarnation=INCARNATION, term=term)
+            try:
+                yield log
+            finally:
+                await log.close()
+        finally:
+            await backend.close()
+
+    async def test_three_pchannels_three_terms_two_readers(self, tmp_path: Path) -> None:
+        backend = self.make(tmp_path)
+        try:
+            await asyncio.gather(*[self._three_terms(backend, pchannel) for pchannel in PCHANNELS])
+        finally:
+            await backend.close()
+            await backend.close()
+
+    async def _three_terms(self, backend: LogBackend, pchannel: str) -> None:
+        await backend.create(pchannel, incarnation=INCARNATION)
+        written: list[tuple[int, EncodedFrame]] = []
+        last = (0, -1)
+        for term in (1, 2, 3):
+            log = await backend.open(pchannel, incarnation=INCARNATION, term=term)
+            assert (log.pchannel, log.incarnation, log.term) == (pchannel, INCARNATION, term)
+            assert (log.state.last_term, log.state.last_sequence) == last
+            assert log.state.clean
+            assert log.state.end == log.durable_end
+            if written:
+                assert log.state.end > written[-1][0]
+                assert log.state.promise >= written[-1][1].header.promise
+            maker = FrameMaker(term)
+            readers = [asyncio.create_task(self._until_tick(log, term)) for _ in range(2)]
+            count = 0
+
+            async def writer(
+                log: PChannelLog, maker: FrameMaker, number: int, written: list[tuple[int, EncodedFrame]]
+            ) -> None:
+                for i in range(12):
+                    frame = maker.data(
+                        (f"v-{number}", b"%d/%d/%d" % (maker.term, number, i)),
+                        ("v-all", b"x" * 64),
+                        properties=b"const",
+                    )
+                    written.append((await append(log, frame), frame))
+
+            await asyncio.gather(*[writer(log, maker, number, written) for number in range(5)])
+            count += 60
+            tick = maker.time_tick()
+            written.append((await append(log, tick), tick))
+            assert len(written) == (count + 1) * term
+            written.sort(key=lambda pair: pair[0])
+            expected = [(position, content_of(frame)) for position, frame in written]
+            for read in await asyncio.gather(*readers):
+                assert read == expected
+            last = (term, tick.header.sequence)
+            await self._read_variants(log, expected)
+            await log.close()
+            await log.close()
+
+    async def _until_tick(self, log: PChannelLog, term: int) -> list[tuple[int, tuple[object, ...]]]:
+        """A reader that follows the log until the TimeTick frame of this term."""
+        found: list[tuple[int, tuple[object, ...]]] = []
+        start = 0
+        while True:
+            page = await log.read(start, names=None, bytes_max=2_000)
+            for frame in page.frames:
+                found.append((frame.position, content(frame.view)))
+                if frame.view.header.term == term and not frame.view.header.indices:
+                    return found
+            start = page.next_position
+            await asyncio.sleep(0)
+
+    async def _read_variants(self, log: PChannelLog, expected: list[tuple[int, tuple[object, ...]]]) -> None:
+        positions = [position for position, _ in expected]
+        assert all(a < b for a, b in itertools.pairwise(positions))
+        middle = len(expected) // 2
+        inclusive = await read_all(log, positions[middle])
+        assert [(f.position, content(f.view)) for f in inclusive] == expected[middle:]
+        exclusive = await read_all(log, positions[middle] + 1, bytes_max=1)
+        assert [(f.position, content(f.view)) for f in exclusive] == expected[middle + 1 :]
+        nothing = await log.read(log.durable_end, names=None, bytes_max=1 << 20)
+        assert nothing.frames == []
+        assert nothing.next_position == log.durable_end
+        assert (nothing.last_event, nothing.promise) == (None, 0)
+
+    async def test_an_empty_log(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as log:
+            state = log.state
+            assert state == LogState(state.end, 0, -1, 0, (0, 0), clean=True)
+            assert log.durable_end == state.end
+            assert log.earliest == (0, 0)
+            page = await log.read(0, names=None, bytes_max=1 << 20)
+            assert (page.frames, page.last_event, page.promise) == ([], None, 0)
+            assert page.next_position >= log.durable_end
+
+    async def test_frames_of_every_kind_come_back(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        frames = [
+            maker.term_start(),
+            maker.data(("a", b"")),
+            maker.data(("a", b"1"), ("b", b"2"), ("a", b"3")),
+            maker.broadcast([f"v-{i}" for i in range(40)], b"shared" * 100),
+            maker.pchannel_wide(b"for all"),
+            maker.time_tick(),
+            maker.data(*[(f"v-{i % 7}", bytes([i]) * 5_000) for i in range(100)]),
+        ]
+        async with self.opened(tmp_path) as log:
+            positions = await append_all(log, frames)
+            for bytes_max in (1, 600_000, 1 << 30):
+                found = await read_all(log, bytes_max=bytes_max)
+                assert [frame.position for frame in found] == positions
+                assert [content(frame.view) for frame in found] == [content_of(frame) for frame in frames]
+                assert all(a.next_position <= b.position for a, b in itertools.pairwise(found))
+                assert found[-1].next_position <= log.durable_end
+                for frame in found:
+                    frame.view.check_body()
+
+    async def test_pages_tile_the_log(self, tmp_path: Path) -> None:
+        """Whatever the page size: stretches join up, and each tells its newest event and its largest promise."""
+        maker = FrameMaker(1)
+        frames = [
+            maker.time_tick() if i % 5 == 4 else maker.data(*[(f"v-{i % 3}", b"x" * 300)] * (i % 4 + 1))
+            for i in range(60)
+        ]
+        async with self.opened(tmp_path) as log:
+            positions = await append_all(log, frames)
+            by_position = dict(zip(positions, frames, strict=True))
+            for names in (None, frozenset({"v-1"}), frozenset({"nobody"})):
+                for bytes_max in (1, 3_000, 1 << 20):
+                    start = 0
+                    for page in await pages(log, names=names, bytes_max=bytes_max):
+                        stretch = [p for p in positions if start <= p < page.next_position]
+                        events = [p for p in stretch if by_position[p].header.indices]
+                        last = (events[-1], by_position[events[-1]].header.indices - 1) if events else None
+                        assert page.last_event == last
+                        assert page.promise == max((by_position[p].header.promise for p in stretch), default=0)
+                        assert all(start <= frame.position < page.next_position for frame in page.frames)
+                        start = page.next_position
+                    assert start == log.durable_end
+            for start in range(0, log.durable_end, max(1, log.durable_end // 97)):
+                page = await log.read(start, names=None, bytes_max=1)
+                following = [p for p in positions if p >= start]
+                assert [frame.position for frame in page.frames] == following[: len(page.frames)]
+                assert bool(page.frames) == bool(following)
+
+    async def test_the_names_filter_is_the_brute_force_filter(self, tmp_path: Path) -> None:
+        seed = random.randrange(1 << 32)
+        print(f"seed {seed}")
+        rng = random.Random(seed)
+        names = [f"v-{i}" for i in range(12)]
+        maker = FrameMaker(1)
+        frames = []
+        for _ in range(200):
+            kind = rng.random()
+            if kind < 0.05:
+                frames.append(maker.pchannel_wide(b"all"))
+            elif kind < 0.1:
+                frames.append(maker.time_tick())
+            elif kind < 0.2:
+                frames.append(maker.broadcast(rng.sample(names, 3), rng.randbytes(rng.randrange(2_000))))
+            else:
+                frames.append(
+                    maker.data(
+                        *[(rng.choice(names), rng.randbytes(rng.randrange(4_000))) for _ in range(rng.randrange(1, 9))]
+                    )
+                )
+        async with self.opened(tmp_path) as log:
+            positions = await append_all(log, frames)
+            contents = [content_of(frame) for frame in frames]
+            for size in (0, 1, 2, 5, 12):
+                wanted = frozenset(rng.sample(names, size))
+                expected = [
+                    (position, whole)
+                    for position, frame, whole in zip(positions, frames, contents, strict=True)
+                    if frame.pchannel_wide or wanted & {name for name, _ in frame.vchannels}
+                ]
+                for bytes_max in (1, 20_000, 1 << 20):
+                    found = await read_all(log, names=wanted, bytes_max=bytes_max)
+                    assert [frame.position for frame in found] == [position for position, _ in expected]
+                    assert [content(frame.view) for frame in found] == [whole for _, whole in expected]
+
+    async def test_a_view_gives_the_wanted_runs_without_waiting(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        frames = [maker.data(*[(f"v-{i}", bytes([i]) * 40_000) for i in range(32)]) for _ in range(3)]
+        async with self.opened(tmp_path) as log:
+            await append_all(log, frames)
+            found = await read_all(log, names=frozenset({"v-7"}))
+            assert len(found) == 3
+            for frame in found:
+                (run,) = [run for run in frame.view.runs if run.name == "v-7"]
+                assert run.kind == RunKind.VCHANNEL
+                assert frame.view.columns(run).payloads == [b"\x07" * 40_000]
+
+    async def test_a_handle_is_fenced_while_it_writes(self, tmp_path: Path) -> None:
+        backend = self.make(tmp_path)
+        await backend.create("p-0", incarnation=INCARNATION)
+        old = await backend.open("p-0", incarnation=INCARNATION, term=1)
+        old_maker = FrameMaker(1)
+        acked: list[int] = []
+        refused: list[BaseException] = []
+        enough = asyncio.Event()
+
+        async def writer(number: int) -> None:
+            i = 0
+            while True:
+                frame = old_maker.data((f"v-{number}", b"%d" % i))
+                i += 1
+                try:
+                    acked.append(await append(old, frame))
+                except ChannelFencedError as error:
+                    refused.append(error)
+                    return
+                if len(acked) > 40:
+                    enough.set()
+
+        writers = [asyncio.create_task(writer(number)) for number in range(4)]
+        await enough.wait()
+        new = await backend.open("p-0", incarnation=INCARNATION, term=2)
+        new_maker = FrameMaker(2)
+        first = await append(new, new_maker.term_start(1, new.state.last_sequence))
+        await asyncio.gather(*writers)
+        with pytest.raises(ChannelFencedError):
+            await append(old, old_maker.data(("v", b"late")))
+        with pytest.raises(ChannelFencedError):
+            await old.truncate(old.durable_end, 0)
+        with pytest.raises(ChannelFencedError):
+            await old.save_state(acked[-1], b"late")
+        await append(new, new_maker.data(("v", b"on time")))
+        assert len(refused) == 4
+        found = await read_all(new)
+        positions = {frame.position for frame in found}
+        assert positions >= set(acked), "an acknowledged frame is lost"
+        assert all(frame.view.header.term == 1 for frame in found if frame.position < first)
+        assert all(frame.view.header.term == 2 for frame in found if frame.position >= first)
+        assert all(position < first for position in acked)
+        await old.close()
+        await append(new, new_maker.data(("v", b"after the old one closed")))
+        assert len(await read_all(new)) == len(found) + 1
+        await new.close()
+        await backend.close()
+
+    async def test_a_term_that_is_not_higher_is_refused(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as log:
+            await append(log, FrameMaker(1).data(("v", b"1")))
+        backend = self.make(tmp_path)
+        log = await backend.open("p-0", incarnation=INCARNATION, term=5)
+        for term in (5, 4, 1):
+            with pytest.raises(ChannelFencedError):
+                await backend.open("p-0", incarnation=INCARNATION, term=term)
+        await append(log, FrameMaker(5).data(("v", b"2")))
+        await log.close()
+        with pytest.raises(ChannelFencedError):
+            await backend.open("p-0", incarnation=INCARNATION, term=5)
+        await backend.close()
+
+    async def test_create_and_open_refuse_what_does_not_fit(self, tmp_path: Path) -> None:
+        backend = self.make(tmp_path)
+        with pytest.raises(CorruptionError):
+            await backend.open("p-0", incarnation=INCARNATION, term=1)
+        await backend.create("p-0", incarnation=1)
+        await backend.create("p-0", incarnation=INCARNATION)
+        with pytest.raises(CorruptionError):
+            await backend.open("p-0", incarnation=1, term=1)
+        log = await backend.open("p-0", incarnation=INCARNATION, term=1)
+        await append(log, FrameMaker(1).data(("v", b"1")))
+        await log.close()
+        with pytest.raises(FormatError):
+            await backend.create("p-0", incarnation=INCARNATION)
+        await backend.close()
+
+    async def test_truncation_is_exact(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        frames = [maker.data(*[("v", b"x" * 500)] * 4) for _ in range(40)]
+        async with self.opened(tmp_path) as log:
+            positions = await append_all(log, frames)
+            await log.truncate(positions[10], 2)
+            assert log.earliest == (positions[10], 2)
+            with pytest.raises(TruncatedError) as caught:
+                await log.read(positions[10] - 1, names=None, bytes_max=1 << 20)
+            assert (caught.value.earliest.position, caught.value.earliest.index) == (positions[10], 2)  # type: ignore[union-attr]
+            found = await read_all(log, positions[10])
+            assert [frame.position for frame in found] == positions[10:]
+            await log.truncate(positions[3], 0)
+            await log.truncate(positions[10], 1)
+            assert log.earliest == (positions[10], 2), "going backwards changes nothing"
+            await log.truncate(positions[10], 3)
+            assert log.earliest == (positions[10], 3)
+            with pytest.raises(InvalidArgumentError):
+                await log.truncate(log.durable_end + 1, 0)
+        async with self.opened(tmp_path, 2) as log:
+            assert log.earliest == log.state.earliest == (positions[10], 3)
+            with pytest.raises(TruncatedError):
+                await log.read(0, names=None, bytes_max=1 << 20)
+            assert [frame.position for frame in await read_all(log, positions[10])] == positions[10:]
+            end = log.durable_end
+            await log.truncate(end, 0)
+            assert log.earliest == (end, 0)
+            with pytest.raises(TruncatedError) as caught:
+                await log.read(positions[-1], names=None, bytes_max=1 << 20)
+            assert caught.value.earliest is None, "nothing is left"
+            (position,) = await append_all(log, [FrameMaker(2).data(("v", b"next"))])
+            assert position >= end
+            assert [frame.position for frame in await read_all(log, end)] == [position]
+        async with self.opened(tmp_path, 3) as log:
+            assert log.earliest == (end, 0)
+            assert [frame.position for frame in await read_all(log, end)] == [position]
+
+    async def test_checkpoints(self, tmp_path: Path) -> None:
+        blob = bytes(range(256)) * 5_000
+        async with self.opened(tmp_path) as log:
+            (first, second) = await append_all(log, [FrameMaker(1).data(("v", b"1")) for _ in range(2)])
+            assert await log.load_state(first) is None
+            await log.save_state(first, b"one")
+            await log.save_state(first, b"one, again")
+            assert await log.load_state(first) == b"one, again"
+            await log.save_state(second, blob)
+            assert await log.load_state(second) == blob
+            assert await log.load_state(first) is None, "older ones go"
+        async with self.opened(tmp_path, 2) as log:
+            assert await log.load_state(second) == blob
+            await log.save_state(log.durable_end, b"")
+            assert await log.load_state(log.durable_end) == b""
+            assert await log.load_state(second) is None
+
+    async def test_close_drains_and_then_refuses(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        async with self.opened(tmp_path) as log:
+            order: list[int] = []
+            futures = []
+            for i in range(50):
+                future = append(log, maker.data(("v", b"x" * 2_000)))
+                future.add_done_callback(lambda _, i=i: order.append(i))
+                futures.append(future)
+            closing = asyncio.ensure_future(log.close())
+            positions = await asyncio.gather(*futures)
+            await closing
+            assert order == list(range(50))
+            assert sorted(positions) == list(positions)
+            late = append(log, maker.data(("v", b"late")))
+            with pytest.raises(ClosedError):
+                await late
+            for call in (
+                log.read(0, names=None, bytes_max=1),
+                log.truncate(positions[1], 0),
+                log.save_state(positions[1], b""),
+                log.load_state(positions[1]),
+            ):
+                with pytest.raises(ClosedError):
+                    await call
+            log.promise(1 << 60, 1 << 60)
+            await log.close()
+        async with self.opened(tmp_path, 2) as log:
+            assert log.state.clean
+            assert log.state.promise < 1 << 60
+            assert [frame.position for frame in await read_all(log)] == positions
+
+    async def test_a_cancelled_read_harms_nothing(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        frames = [maker.data(("v", b"x" * 10_000)) for _ in range(50)]
+        async with self.opened(tmp_path) as log:
+            positions = await append_all(log, frames)
+            for turns in range(6):
+                reading = asyncio.ensure_future(log.read(0, names=None, bytes_max=1 << 30))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+                assert [frame.position for frame in await read_all(log)] == positions
+            reading = asyncio.ensure_future(log.read(0, names=None, bytes_max=1 << 30))
+            await asyncio.sleep(0)
+            reading.cancel()
+            (late,) = await append_all(log, [maker.data(("v", b"x"))])
+            assert [frame.position for frame in await read_all(log)] == [*positions, late]
+
+    async def test_promises_outlive_the_writer(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as log:
+            await append(log, FrameMaker(1).data(("v", b"1")))
+            high = 1 << 50
+            log.promise(high, high + 100)
+            log.promise(high - 5, high + 100)
+        async with self.opened(tmp_path, 2) as log:
+            assert log.state.clean
+            assert log.state.promise == high
+
+    async def test_large_frames(self, tmp_path: Path) -> None:
+        backend = self.make(tmp_path)
+        limit = backend.frame_bytes_limit
+        await backend.close()
+        assert limit >= FRAME_BYTES_MAX
+        maker = FrameMaker(1)
+        sizes = [FRAME_BYTES_MAX - 200, 100, min(limit - 200, 9 << 20), 100]
+        frames = [maker.data(("v", b"x" * size)) for size in sizes]
+        async with self.opened(tmp_path) as log:
+            positions = await append_all(log, frames)
+            small = maker.data(("v", b"x"))
+            over = EncodedFrame(small.header, small.buffers, limit + 1, small.vchannels, small.pchannel_wide)
+            with pytest.raises(InvalidArgumentError, match=str(limit)):
+                await append(log, over)
+            positions += await append_all(log, [maker.data(("v", b"after"))])
+            found = await read_all(log)
+            assert [frame.position for frame in found] == positions
+            assert [content(frame.view) for frame in found[:4]] == [content_of(frame) for frame in frames]
+        async with self.opened(tmp_path, 2) as log:
+            assert [frame.position for frame in await read_all(log)] == positions
+
+    async def test_opening_again_and_again(self, tmp_path: Path) -> None:
+        positions: list[int] = []
+        for term in range(1, 9):
+            async with self.opened(tmp_path, term) as log:
+                assert [frame.position for frame in await read_all(log)] == positions
+                assert log.state.last_term == (term - 1 if positions else 0)
+                if term % 3 != 2:
+                    maker = FrameMaker(term)
+                    positions += await append_all(log, [maker.data(("v", b"x" * (term * 400))) for _ in range(term)])
+                else:
+                    positions += await append_all(log, [FrameMaker(term).time_tick()])
+        assert positions == sorted(set(positions))

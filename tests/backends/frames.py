@@ -1,0 +1,129 @@
+"""Frames for the tests of backends: made as the write path makes them, and compared by what a reader gets out of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Sequence
+
+from wal.backends import FramePage, PChannelLog, StoredFrame
+from wal.frame import EncodedFrame, FrameDraft, FrameView, Record, RunKind, encode_frame
+from wal.message import MessageType
+
+INCARNATION = 0x1CE
+CLOCK = itertools.count(1 << 20)
+"""Ticks for all frames of a test session: what is made later has the larger ticks."""
+
+
+class FrameMaker:
+    """The frames of one writer: dense sequences in its term, ticks that ascend over all writers."""
+
+    def __init__(self, term: int, incarnation: int = INCARNATION) -> None:
+        self.term = term
+        self.incarnation = incarnation
+        self.sequence = 0
+
+    def data(self, *records: tuple[str, bytes], properties: bytes = b"") -> EncodedFrame:
+        """A frame with these (vchannel, payload), in this order."""
+        draft = FrameDraft()
+        for name, payload in records:
+            draft.append((name, 1), [Record(payload, properties=properties)])
+        return self._encode(draft)
+
+    def time_tick(self) -> EncodedFrame:
+        """A frame without an event, as a TimeTick is."""
+        return self._encode(FrameDraft())
+
+    def term_start(self, previous_term: int = 0, previous_last_sequence: int = 0) -> EncodedFrame:
+        draft = FrameDraft()
+        draft.term_start(previous_term=previous_term, previous_last_sequence=previous_last_sequence)
+        return self._encode(draft)
+
+    def broadcast(self, names: Sequence[str], payload: bytes) -> EncodedFrame:
+        draft = FrameDraft()
+        draft.broadcast([(name, 1) for name in names], Record(payload, int(MessageType.INSERT)), header=b"\x80")
+        return self._encode(draft)
+
+    def pchannel_wide(self, payload: bytes) -> EncodedFrame:
+        draft = FrameDraft()
+        draft.pchannel(Record(payload))
+        return self._encode(draft)
+
+    def _encode(self, draft: FrameDraft) -> EncodedFrame:
+        first_tick = next(CLOCK) << 12
+        frame = encode_frame(
+            draft,
+            incarnation=self.incarnation,
+            term=self.term,
+            sequence=self.sequence,
+            first_tick=first_tick,
+            promise=None if draft.indices else first_tick,
+        )
+        self.sequence += 1
+        return frame
+
+
+def append(log: PChannelLog, frame: EncodedFrame) -> asyncio.Future[int]:
+    """Hands a frame over; the future is its position, or its error. A second answer to one frame fails loudly."""
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    answered = False
+
+    def done(position: int, error: BaseException | None) -> None:
+        nonlocal answered
+        assert not answered, "done was called twice"
+        answered = True
+        if error is not None:
+            assert position == -1
+            future.set_exception(error)
+        else:
+            future.set_result(position)
+
+    log.append(frame, done)
+    assert not answered, "done was called inside append"
+    return future
+
+
+async def append_all(log: PChannelLog, frames: Iterable[EncodedFrame]) -> list[int]:
+    """Hands all of them over at once; their positions, when all are durable."""
+    return list(await asyncio.gather(*[append(log, frame) for frame in frames]))
+
+
+def content(view: FrameView) -> tuple[object, ...]:
+    """Everything that a reader can get out of a frame, for comparison."""
+    return (
+        view.header,
+        tuple((run, view.columns(run) if run.kind != RunKind.COPY else None) for run in view.runs),
+    )
+
+
+def content_of(frame: EncodedFrame) -> tuple[object, ...]:
+    """The same of a frame that was not written yet."""
+    head, *blocks = frame.buffers
+    body = b"".join(blocks)
+    return content(FrameView.decode(head, lambda start, end: body[start:end]))
+
+
+async def pages(
+    log: PChannelLog,
+    start: int = 0,
+    *,
+    names: frozenset[str] | None = None,
+    bytes_max: int = 1 << 20,
+    end: int | None = None,
+) -> list[FramePage]:
+    """The pages from `start` to what is durable when this is called, each following where the one before ended."""
+    end = log.durable_end if end is None else end
+    found: list[FramePage] = []
+    while start < end:
+        page = await log.read(start, names=names, bytes_max=bytes_max)
+        assert page.next_position > start, "a page must move on"
+        found.append(page)
+        start = page.next_position
+    return found
+
+
+async def read_all(
+    log: PChannelLog, start: int = 0, *, names: frozenset[str] | None = None, bytes_max: int = 1 << 20
+) -> list[StoredFrame]:
+    """The frames of those pages."""
+    return [frame for page in await pages(log, start, names=names, bytes_max=bytes_max) for frame in page.frames]

@@ -1,0 +1,44 @@
+"""MemoryBackend: opens the logs of a MemoryStore, one writer a term."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from wal.backends.base import LogBackend, PChannelLog
+from wal.backends.memory.log import MemoryLog
+from wal.backends.memory.store import MemoryStore
+from wal.errors import ClosedError
+from wal.message import FORM_JOURNAL
+
+__all__ = ["MemoryBackend"]
+
+_FRAME_BYTES_LIMIT: Final = 256 * 1024 * 1024
+"""The same as the journal's, so that what runs in memory runs there too."""
+
+
+class MemoryBackend(LogBackend):
+    """Logs in a `MemoryStore`: one of its own, or one that is given and outlives the backend (a restart without a disk)."""
+
+    name: ClassVar[str] = "memory"
+    form: ClassVar[int] = FORM_JOURNAL
+    frame_bytes_limit: ClassVar[int] = _FRAME_BYTES_LIMIT
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self._store = MemoryStore() if store is None else store
+        self._closed = False
+
+    async def create(self, pchannel: str, *, incarnation: int) -> None:
+        self._check_open()
+        self._store.create(pchannel, incarnation=incarnation)
+
+    async def open(self, pchannel: str, *, incarnation: int, term: int) -> PChannelLog:
+        self._check_open()
+        channel = self._store.claim(pchannel, incarnation=incarnation, term=term)
+        return MemoryLog(pchannel, channel, term=term, frame_bytes_limit=self.frame_bytes_limit)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this memory backend is closed: make a new one on the same store to go on")

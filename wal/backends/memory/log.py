@@ -1,0 +1,106 @@
+"""MemoryLog: a pchannel of a MemoryStore, opened for writing in one term.
+
+Owns the frames handed over and not yet answered. They are written and acknowledged together in the next turn of the loop, so that
+`done` is never called inside `append` and a writer that was fenced in between writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from wal.backends.base import AppendDone, FramePage, PChannelLog
+from wal.backends.memory.store import StoredChannel
+from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError
+from wal.frame import EncodedFrame
+
+__all__ = ["MemoryLog"]
+
+
+class MemoryLog(PChannelLog):
+    """One pchannel in one term; see `PChannelLog`. Made by `MemoryBackend.open`."""
+
+    def __init__(self, pchannel: str, channel: StoredChannel, *, term: int, frame_bytes_limit: int) -> None:
+        self.pchannel = pchannel
+        self.incarnation = channel.incarnation
+        self.term = term
+        self.state = channel.state()
+        self._channel = channel
+        self._frame_bytes_limit = frame_bytes_limit
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[EncodedFrame, AppendDone, BaseException | None]] = []
+        self._closed = False
+        channel.clean = False
+
+    @property
+    def durable_end(self) -> int:
+        return self._channel.end
+
+    @property
+    def earliest(self) -> tuple[int, int]:
+        return self._channel.earliest
+
+    def append(self, frame: EncodedFrame, done: AppendDone) -> None:
+        error: BaseException | None = None
+        if self._closed:
+            error = ClosedError(f"pchannel {self.pchannel!r} was closed before this append")
+        elif frame.length > self._frame_bytes_limit:
+            error = InvalidArgumentError(
+                f"a frame of {frame.length} bytes is above the limit of {self._frame_bytes_limit}: make smaller frames"
+            )
+        if not self._waiting:
+            self._loop.call_soon(self._write)
+        self._waiting.append((frame, done, error))
+
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        self._check_open()
+        return self._channel.page(start, names, bytes_max)
+
+    async def truncate(self, position: int, index: int) -> None:
+        self._check_writer()
+        self._channel.truncate(position, index)
+
+    def promise(self, tick: int, limit: int) -> None:
+        if not self._closed and self._fenced() is None:
+            self._channel.promise = max(self._channel.promise, tick)
+
+    async def save_state(self, position: int, blob: bytes) -> None:
+        self._check_writer()
+        self._channel.save_state(position, blob)
+
+    async def load_state(self, position: int) -> bytes | None:
+        self._check_open()
+        return self._channel.states.get(position)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._write()
+        if self._fenced() is None:
+            self._channel.clean = True
+
+    def _write(self) -> None:
+        """Writes everything that waits, then answers it, in order."""
+        waiting, self._waiting = self._waiting, []
+        outcomes: list[tuple[AppendDone, int, BaseException | None]] = []
+        for frame, done, refused in waiting:
+            error = refused or self._fenced()
+            outcomes.append((done, -1 if error else self._channel.add(frame), error))
+        for done, position, error in outcomes:
+            done(position, error)
+
+    def _fenced(self) -> ChannelFencedError | None:
+        if self._channel.term == self.term:
+            return None
+        return ChannelFencedError(
+            f"pchannel {self.pchannel!r} is owned by term {self._channel.term} now; this handle is of term {self.term}"
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+
+    def _check_writer(self) -> None:
+        self._check_open()
+        if (fenced := self._fenced()) is not None:
+            raise fenced

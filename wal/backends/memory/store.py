@@ -1,0 +1,146 @@
+"""MemoryStore: what the logs of one process hold, independent of who has them open.
+
+Owns: frames, positions, terms, truncation and checkpoints of each pchannel. It is the "disk" of the memory backend: handles come
+and go, and one with a higher term fences those before it. Not thread-safe: one loop at a time uses it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+from wal.backends.base import FramePage, LogState, StoredFrame
+from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
+from wal.frame import EncodedFrame, FrameView
+from wal.message import FORM_JOURNAL, MessageID
+
+__all__ = ["MemoryStore", "StoredChannel"]
+
+_REPLACED: Final = 1 << 64
+"""The term of a channel that was made anew: above every real one, so that handles on the old one are fenced."""
+
+
+class MemoryStore:
+    """The pchannels of one process, by name."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, StoredChannel] = {}
+
+    def create(self, pchannel: str, *, incarnation: int) -> None:
+        """An empty log; one that never held a frame is made anew, any other is a FormatError."""
+        old = self._channels.get(pchannel)
+        if old is not None:
+            if old.end:
+                raise FormatError(f"pchannel {pchannel!r} already holds a log: open it, or choose another name")
+            old.term = _REPLACED
+        self._channels[pchannel] = StoredChannel(pchannel, incarnation)
+
+    def claim(self, pchannel: str, *, incarnation: int, term: int) -> StoredChannel:
+        """The channel, from now on in this term; a term that is not above all before it is a ChannelFencedError."""
+        channel = self._channels.get(pchannel)
+        if channel is None:
+            raise CorruptionError(f"pchannel {pchannel!r} has no log", expected="one made by create()")
+        if channel.incarnation != incarnation:
+            raise CorruptionError(
+                f"the log of pchannel {pchannel!r} is of incarnation {channel.incarnation:#x}",
+                expected=f"incarnation {incarnation:#x}",
+            )
+        if term <= channel.term:
+            raise ChannelFencedError(
+                f"pchannel {pchannel!r} was opened in term {channel.term}; term {term} is not above it: take a higher one"
+            )
+        channel.term = term
+        return channel
+
+
+class StoredChannel:
+    """The log of one pchannel. Positions are bytes of frames since it began."""
+
+    def __init__(self, pchannel: str, incarnation: int) -> None:
+        self.pchannel = pchannel
+        self.incarnation = incarnation
+        self.term = 0
+        self.end = 0
+        self.earliest = (0, 0)
+        self.promise = 0
+        self.clean = True
+        self.states: dict[int, bytes] = {}
+        self._positions: list[int] = []
+        self._frames: list[EncodedFrame] = []
+        self._views: list[FrameView | None] = []
+        self._last = (0, -1)
+
+    def state(self) -> LogState:
+        """What an opening finds now."""
+        return LogState(self.end, *self._last, self.promise, self.earliest, self.clean)
+
+    def add(self, frame: EncodedFrame) -> int:
+        """Puts a frame behind the last one and answers its position."""
+        position = self.end
+        self._positions.append(position)
+        self._frames.append(frame)
+        self._views.append(None)
+        self.end = position + frame.length
+        header = frame.header
+        self._last = (header.term, header.sequence)
+        self.promise = max(self.promise, header.promise)
+        return position
+
+    def page(self, start: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """The frames from `start` on, as `PChannelLog.read` describes them."""
+        if start < self.earliest[0]:
+            raise self._truncated(start)
+        first = at = bisect_left(self._positions, start)
+        frames: list[StoredFrame] = []
+        last_event: tuple[int, int] | None = None
+        promise = taken = 0
+        next_position = max(start, self.end)
+        while at < len(self._frames):
+            frame = self._frames[at]
+            if at > first and taken + frame.length > bytes_max:
+                next_position = self._positions[at]
+                break
+            taken += frame.length
+            position = self._positions[at]
+            header = frame.header
+            promise = max(promise, header.promise)
+            if header.indices:
+                last_event = (position, header.indices - 1)
+            if names is None or frame.pchannel_wide or any(name in names for name, _ in frame.vchannels):
+                frames.append(StoredFrame(position, position + frame.length, self._view(at)))
+            at += 1
+        return FramePage(frames, next_position, last_event, promise)
+
+    def truncate(self, position: int, index: int) -> None:
+        """Makes (position, index) the earliest event and lets go of the frames below it."""
+        if position > self.end:
+            raise InvalidArgumentError(
+                f"truncation up to position {position} is past the end of the log, {self.end}: "
+                "truncate at the position of a frame that was acknowledged"
+            )
+        if (position, index) <= self.earliest:
+            return
+        self.earliest = (position, index)
+        count = bisect_left(self._positions, position)
+        del self._positions[:count], self._frames[:count], self._views[:count]
+
+    def save_state(self, position: int, blob: bytes) -> None:
+        """Keeps this checkpoint and lets go of older ones."""
+        self.states = {at: kept for at, kept in self.states.items() if at >= position}
+        self.states[position] = blob
+
+    def _view(self, at: int) -> FrameView:
+        view = self._views[at]
+        if view is None:
+            head, *blocks = self._frames[at].buffers
+            body = b"".join(blocks)
+            view = self._views[at] = FrameView.decode(head, lambda start, end: body[start:end])
+        return view
+
+    def _truncated(self, start: int) -> TruncatedError:
+        position, index = self.earliest
+        left = position < self.end
+        return TruncatedError(
+            f"position {start} of pchannel {self.pchannel!r} has been truncated; the earliest event is at {position}:{index}",
+            earliest=MessageID(self.pchannel, self.incarnation, position, index, FORM_JOURNAL) if left else None,
+        )
