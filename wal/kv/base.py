@@ -1,0 +1,205 @@
+"""KVBase: the one interface to metadata, whatever stores it.
+
+Owns: names, checks, root path and the meaning of each operation; a store adds five primitives and none of the rules. It promises
+that operations are linearizable and that a multi-operation is all or nothing and durable (where the store is) when its await
+returns. It never splits a multi-operation to fit a store's bound, because the parts would not be atomic.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Self
+
+from wal.errors import ClosedError, InvalidArgumentError
+from wal.kv.batch import Batch
+from wal.kv.keys import check_key, check_keys, check_prefix, check_root_path, check_saves, check_value, missing_keys
+from wal.kv.watch import WATCH_BUFFER_MAX, Watch
+
+if TYPE_CHECKING:
+    from wal.kv.rooted import RootedKV
+    from wal.kv.statistics import KVStatistics
+
+__all__ = ["OPERATIONS_MAX", "KVBase"]
+
+OPERATIONS_MAX: Final = 128
+"""Operations in one multi-operation that every store takes: etcd's default `max-txn-ops`."""
+
+
+class KVBase(ABC):
+    """Text by text keys: load, save, remove, compare and swap, watch; one key or many at once.
+
+    Keys are non-empty, UTF-8, without NUL, ordered by code point; values are any UTF-8 text. With a `root_path`, keys lie under
+    `root_path/` in the store and are named without it here; KVs of different root paths never see each other's keys.
+
+    A wrong type is a TypeError, a wrong value an InvalidArgumentError: a key both saved and removed by one operation or given
+    twice in it, or more operations than `operations_max`. After `close()` every call is a ClosedError. A caller that is
+    cancelled learns nothing about the outcome; the operation happens whole or not at all.
+    """
+
+    operations_max: int | None = None
+    """The most operations of one multi-operation (multi_load counts its keys); None: no bound of the store's own."""
+
+    def __init__(self, *, root_path: str = "") -> None:
+        self._root = check_root_path(root_path)
+        self._closed = False
+
+    @property
+    def root_path(self) -> str:
+        """The path under which the keys lie; `""` when there is none."""
+        return self._root.removesuffix("/")
+
+    def under(self, root_path: str) -> RootedKV:
+        """A KV of the same store whose keys lie under `root_path` below this one's. Closing it leaves this one open."""
+        from wal.kv.rooted import RootedKV  # it is a KVBase itself
+
+        return RootedKV(self, root_path)
+
+    async def load(self, key: str) -> str:
+        """The value on `key`; KeyNotExistError naming the key when there is none."""
+        (value,) = await self._load_full([self._full(check_key(key))])
+        if value is None:
+            raise missing_keys([key])
+        return value
+
+    async def multi_load(self, keys: Sequence[str]) -> list[str]:
+        """The values on `keys`, in their order, of one moment; one KeyNotExistError lists all that are missing."""
+        checked = check_keys("keys", keys)
+        self._check_operations(len(checked))
+        values = await self._load_full([self._full(key) for key in checked])
+        missing = [key for key, value in zip(checked, values, strict=True) if value is None]
+        if missing:
+            raise missing_keys(missing)
+        return [value for value in values if value is not None]
+
+    async def load_with_prefix(self, prefix: str) -> tuple[list[str], list[str]]:
+        """The keys that start with `prefix`, ascending and without the root path, and their values: two parallel lists."""
+        full = self._full(check_prefix(prefix))
+        self._check_open()
+        pairs = await self._scan(full)
+        return [key[len(self._root) :] for key, _ in pairs], [value for _, value in pairs]
+
+    async def save(self, key: str, value: str) -> None:
+        """Puts `value` on `key`."""
+        await self._change(Batch({self._full(check_key(key)): check_value(key, value)}))
+
+    async def multi_save(self, kvs: Mapping[str, str]) -> None:
+        """Puts all of `kvs`, or nothing."""
+        await self.multi_save_and_remove(kvs, ())
+
+    async def remove(self, key: str) -> None:
+        """Removes `key`; a missing one is fine."""
+        await self._change(Batch(removals=(self._full(check_key(key)),)))
+
+    async def multi_remove(self, keys: Sequence[str]) -> None:
+        """Removes all of `keys`, or nothing; missing ones are fine."""
+        await self.multi_save_and_remove({}, keys)
+
+    async def multi_save_and_remove(self, saves: Mapping[str, str], removals: Sequence[str]) -> None:
+        """Puts all of `saves` and removes all of `removals`, or does nothing."""
+        batch = self._batch(check_saves(saves), check_keys("removals", removals))
+        if batch.operations:
+            await self._change(batch)
+        else:
+            self._check_open()
+
+    async def remove_with_prefix(self, prefix: str) -> None:
+        """Removes every key that starts with `prefix`, at once; `""` means everything under the root path."""
+        await self._change(Batch(removed_prefix=self._full(check_prefix(prefix))))
+
+    async def compare_and_swap(
+        self,
+        key: str,
+        expected: str | None,
+        value: str,
+        *,
+        saves: Mapping[str, str] | None = None,
+        removals: Sequence[str] = (),
+    ) -> bool:
+        """Puts `value` on `key` if its value is `expected` (None: if it does not exist), with `saves` and `removals`.
+
+        True: all of it happened. False: the comparison failed and nothing did.
+        """
+        check_key(key)
+        if expected is not None:
+            check_value(key, expected)
+        more = check_saves({} if saves is None else saves)
+        if key in more:
+            raise InvalidArgumentError(f"the key {key!r} is both swapped and saved: one operation writes a key once")
+        batch = self._batch({key: check_value(key, value), **more}, check_keys("removals", removals))
+        return await self._change(Batch(batch.saves, batch.removals, (self._full(key), expected)))
+
+    async def watch(self, key: str, *, buffer_max: int = WATCH_BUFFER_MAX) -> Watch:
+        """A Watch of one key, active when this returns. `buffer_max` is in events."""
+        full = self._full(check_key(key))
+        self._check_open()
+        return await self._watch(full, is_prefix=False, root_length=len(self._root), buffer_max=buffer_max)
+
+    async def watch_with_prefix(self, prefix: str, *, buffer_max: int = WATCH_BUFFER_MAX) -> Watch:
+        """A Watch of all keys that start with `prefix`, active when this returns."""
+        full = self._full(check_prefix(prefix))
+        self._check_open()
+        return await self._watch(full, is_prefix=True, root_length=len(self._root), buffer_max=buffer_max)
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends what is under way, ends the watches with ClosedError and releases the store. Idempotent."""
+
+    @abstractmethod
+    def statistics(self) -> KVStatistics:
+        """What this KV's store has done since it was opened."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # What a store implements. Keys are complete (root path included), checked and distinct.
+
+    @abstractmethod
+    async def _load(self, keys: list[str]) -> list[str | None]:
+        """The values of one moment, None for a missing key."""
+
+    @abstractmethod
+    async def _scan(self, prefix: str) -> list[tuple[str, str]]:
+        """Keys that start with `prefix` and their values, of one moment, ascending."""
+
+    @abstractmethod
+    async def _commit(self, batch: Batch) -> bool:
+        """Carries the batch out whole and durably (True), or not at all (False: its comparison failed; or an error)."""
+
+    @abstractmethod
+    async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
+        """An active watch whose events name keys without their first `root_length` characters."""
+
+    def _full(self, key: str) -> str:
+        return self._root + key
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this KV is closed: open it again to go on")
+
+    def _check_operations(self, operations: int) -> None:
+        if self.operations_max is not None and operations > self.operations_max:
+            raise InvalidArgumentError(
+                f"{operations} operations are more than the {self.operations_max} that this KV takes in one: make fewer of "
+                f"them (splitting would not be atomic), or keep the data in fewer keys"
+            )
+
+    def _batch(self, saves: dict[str, str], removals: list[str]) -> Batch:
+        for key in removals:
+            if key in saves:
+                raise InvalidArgumentError(f"the key {key!r} is both saved and removed by one operation: choose one")
+        return Batch(
+            {self._full(key): value for key, value in saves.items()}, tuple(self._full(key) for key in removals)
+        )
+
+    async def _load_full(self, keys: list[str]) -> list[str | None]:
+        self._check_open()
+        return await self._load(keys) if keys else []
+
+    async def _change(self, batch: Batch) -> bool:
+        self._check_operations(batch.operations)
+        self._check_open()
+        return await self._commit(batch)

@@ -1,0 +1,241 @@
+"""SqliteKV: the embedded default, one file on this machine.
+
+Owns: the thread that alone touches the file, and the way of a call to it and back. It promises that an operation is synced to
+disk when its await returns and that the event loop is never held up. It never shares the file: one opening owns it, because
+only then do its watches see every change; a second opening is a LockedError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import warnings
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final, Self, cast
+
+from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
+from wal.kv.base import KVBase
+from wal.kv.hub import WatchHub
+from wal.kv.sqlite_store import Applied, Load, Operation, Outcome, Scan, SqliteStore
+from wal.kv.statistics import KVStatistics
+
+if TYPE_CHECKING:
+    from wal.kv.batch import Batch
+    from wal.kv.watch import Watch
+
+__all__ = ["SqliteKV"]
+
+_GROUP_MAX: Final = 256
+"""Operations in one transaction of the file: enough to make the sync cheap, few enough that the first does not wait long."""
+
+
+class SqliteKV(KVBase):
+    """A KV in a sqlite file. Make one with `await SqliteKV.open(path)`.
+
+    Calls that wait while the file is being synced are committed together, in the order in which they were made. A call whose
+    write or sync fails gets StorageError, as do all after it until the file is reopened; without room it gets NoSpaceError,
+    nothing of it was written, and it may be tried again.
+    """
+
+    def __init__(self, path: str, worker: _Worker, *, root_path: str, waiting_max: int) -> None:
+        super().__init__(root_path=root_path)
+        self._path = path
+        self._worker = worker
+        self._waiting_max = waiting_max
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        root_path: str = "",
+        bytes_max: int | None = None,
+        waiting_max: int = 65_536,
+    ) -> Self:
+        """Opens the file, or makes it; its folder must exist.
+
+        `bytes_max` bounds the file: over it a save is a NoSpaceError. `waiting_max` calls may wait at the thread: over it a call
+        is a WouldBlockError. A file that is not this KV's or was made by a newer version is a FormatError, one that is open
+        already a LockedError, a damaged one a CorruptionError, any other trouble a StorageError.
+        """
+        if bytes_max is not None and bytes_max < 65_536:
+            raise InvalidArgumentError(f"bytes_max={bytes_max} is below 65,536: an empty file needs most of that")
+        if waiting_max < 1:
+            raise InvalidArgumentError(f"waiting_max={waiting_max} is below 1: then no call could wait at the thread")
+        name = _absolute(path)
+        worker = _Worker(name, asyncio.get_running_loop(), bytes_max)
+        kv = cls(name, worker, root_path=root_path, waiting_max=waiting_max)
+        try:
+            worker.start()
+            await asyncio.shield(worker.opened)
+        except BaseException:
+            kv._closed = True
+            worker.stop()  # the thread closes what it may have opened by then
+            raise
+        return kv
+
+    @property
+    def path(self) -> str:
+        """The absolute path of the file."""
+        return self._path
+
+    async def close(self) -> None:
+        """Carries out what waits, ends the watches with ClosedError and closes the file. Idempotent; all callers wait for it."""
+        if not self._closed:
+            self._closed = True
+            self._worker.stop()
+        await asyncio.shield(self._worker.closed)
+
+    def statistics(self) -> KVStatistics:
+        return self._worker.statistics()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self._worker.stop()
+            warnings.warn(f"{self._path} was not closed: await kv.close()", ResourceWarning, source=self, stacklevel=1)
+
+    async def _load(self, keys: list[str]) -> list[str | None]:
+        return cast("list[str | None]", await self._ask(Load(keys)))
+
+    async def _scan(self, prefix: str) -> list[tuple[str, str]]:
+        return cast("list[tuple[str, str]]", await self._ask(Scan(prefix)))
+
+    async def _commit(self, batch: Batch) -> bool:
+        return await self._ask(batch) is not None
+
+    async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
+        return self._worker.hub.open(subject, is_prefix=is_prefix, root_length=root_length, buffer_max=buffer_max)
+
+    async def _ask(self, operation: Operation) -> Outcome:
+        if asyncio.get_running_loop() is not self._worker.loop:  # a forked child has another loop as well
+            raise InvalidArgumentError(f"{self._path} was opened by another event loop: open a KV in each loop")
+        if self._worker.waiting >= self._waiting_max:
+            raise WouldBlockError(f"{self._waiting_max} calls wait for {self._path}: await some of them first")
+        return await self._worker.ask(operation)
+
+
+class _Request:
+    __slots__ = ("future", "operation", "outcome")
+
+    def __init__(self, operation: Operation, future: asyncio.Future[Outcome]) -> None:
+        self.operation = operation
+        self.future = future
+        self.outcome: Outcome = None
+
+
+class _Worker:
+    """The thread and its inbox. It does not know its SqliteKV, so that one which is dropped unclosed can be collected."""
+
+    def __init__(self, path: str, loop: asyncio.AbstractEventLoop, bytes_max: int | None) -> None:
+        self.loop = loop
+        self.hub = WatchHub()
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.waiting = 0
+        self._path = path
+        self._bytes_max = bytes_max
+        self._inbox: SimpleQueue[_Request | None] = SimpleQueue()
+        self._operations = 0
+        self._commits = 0
+
+    def start(self) -> None:
+        # A daemon: a program that forgets close() must still be able to end, and what was acknowledged is synced anyway.
+        threading.Thread(target=self._run, name=f"kv:{os.path.basename(self._path)}", daemon=True).start()
+
+    def ask(self, operation: Operation) -> asyncio.Future[Outcome]:
+        future: asyncio.Future[Outcome] = self.loop.create_future()
+        self.waiting += 1
+        self._inbox.put(_Request(operation, future))
+        return future
+
+    def stop(self) -> None:
+        self._inbox.put(None)  # reentrant, so a collector may call this at any point
+
+    def statistics(self) -> KVStatistics:
+        return KVStatistics(
+            revision=self.hub.revision,
+            operations=self._operations,
+            commits=self._commits,
+            waiting=self.waiting,
+            watches=len(self.hub),
+        )
+
+    def _run(self) -> None:
+        try:
+            store = SqliteStore(self._path, bytes_max=self._bytes_max)
+        except BaseException as error:
+            self._tell(_settle_opening, self.opened, error)
+            self._tell(_settle_opening, self.closed, None)
+            return
+        self._tell(_settle_opening, self.opened, None)
+        try:
+            while self._serve(store):
+                pass
+        finally:
+            try:
+                store.close()
+            finally:
+                self._tell(self._end)
+
+    def _serve(self, store: SqliteStore) -> bool:
+        """One group: everything that waits, up to the bound. False when the last one was served."""
+        request = self._inbox.get()
+        group: list[_Request] = []
+        while request is not None:
+            group.append(request)
+            if len(group) == _GROUP_MAX:
+                break
+            try:
+                request = self._inbox.get_nowait()
+            except Empty:
+                break
+        if group:
+            for one, outcome in zip(group, store.execute([one.operation for one in group]), strict=True):
+                one.outcome = outcome
+            if not self._tell(self._settle, group, store.commits):
+                return False  # the loop is gone, and with it everyone who could ask
+        return request is not None
+
+    def _settle(self, group: list[_Request], commits: int) -> None:
+        """On the loop, in commit order: first the watches see a change, then its caller hears of it."""
+        self.waiting -= len(group)
+        self._operations += len(group)
+        self._commits = commits
+        for request in group:
+            outcome = request.outcome
+            if isinstance(outcome, Applied) and (outcome.saves or outcome.removed):
+                self.hub.commit(outcome.saves, outcome.removed)
+            if request.future.done():
+                continue  # its caller was cancelled; it happened all the same
+            if isinstance(outcome, Exception):
+                request.future.set_exception(outcome)
+            else:
+                request.future.set_result(outcome)
+
+    def _end(self) -> None:
+        self.hub.fail(ClosedError(f"{self._path} was closed: open it again, load the keys again and watch them again"))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _tell(self, callback: object, *args: object) -> bool:
+        try:
+            self.loop.call_soon_threadsafe(callback, *args)  # type: ignore[arg-type]
+        except RuntimeError:  # the loop is closed
+            return False
+        return True
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    # also takes the special meaning from ":memory:" and ""
+    return os.path.abspath(os.fsdecode(path))
+
+
+def _settle_opening(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+        return
+    future.set_exception(error)
+    future.exception()  # whoever opened may be gone; then there is nobody to tell

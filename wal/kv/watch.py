@@ -1,0 +1,138 @@
+"""Watch: the changes of a key or of a prefix, in the order in which they were committed.
+
+Owns: the bounded buffer between a KV and one consumer, and its end. It promises that no event is lost silently: what does not
+fit ends the watch with an error that says so. It never waits for the consumer and never holds up the KV.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, Self
+
+import msgspec
+
+from wal.errors import InvalidArgumentError, TruncatedError, WALError
+
+__all__ = ["WATCH_BUFFER_MAX", "Watch", "WatchEvent", "WatchKind"]
+
+WATCH_BUFFER_MAX: Final = 4096
+"""Events a watch keeps for its consumer unless told otherwise (about 1 MiB with keys and values of 64 B)."""
+
+
+class WatchKind(enum.Enum):
+    """What happened to the key."""
+
+    PUT = "put"
+    DELETE = "delete"
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """One change of one key. `value` is None for a DELETE; the events of one multi-operation share their `revision`.
+
+    Within a KV, revisions increase by one with each committed change. A KV on a server counts there; memory and sqlite count
+    since they were opened, so a revision means nothing to another opening.
+    """
+
+    kind: WatchKind
+    key: str
+    value: str | None
+    revision: int
+
+
+class Watch(AsyncIterator[WatchEvent]):
+    """An async iterator of events, active from the moment the KV returned it until `close()`.
+
+    To follow a key from its present value: watch it first, load it then, and expect to see what lies between twice.
+
+    Ends: after `close()` the iteration ends cleanly. When the buffer overflows it raises TruncatedError (load again and watch
+    again), when the KV is closed ClosedError, both after what was buffered before; each later call raises it again. Cancelling a
+    waiting `__anext__` loses nothing. Several tasks may iterate; each event goes to one of them.
+    """
+
+    def __init__(
+        self, subject: str, *, buffer_max: int = WATCH_BUFFER_MAX, on_end: Callable[[Watch], None] | None = None
+    ) -> None:
+        if buffer_max < 1:
+            raise InvalidArgumentError(f"buffer_max={buffer_max} is below 1: a watch keeps at least one event")
+        self._subject = subject
+        self._buffer: deque[WatchEvent] = deque()
+        self._buffer_max = buffer_max
+        self._on_end = on_end
+        self._waiters: list[asyncio.Future[None]] = []
+        self._ended = False
+        self._error: WALError | None = None
+
+    @property
+    def error(self) -> WALError | None:
+        """Why the watch ended; None while it runs and after `close()`."""
+        return self._error
+
+    @property
+    def ended(self) -> bool:
+        """Whether no further event comes in; what is buffered may still be taken."""
+        return self._ended
+
+    async def __anext__(self) -> WatchEvent:
+        while not self._buffer:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                raise StopAsyncIteration
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return self._buffer.popleft()
+
+    async def close(self) -> None:
+        """Releases the watch: no more events, and the iteration ends. Idempotent."""
+        self._buffer.clear()
+        self._error = None
+        self._end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def feed(self, events: Sequence[WatchEvent]) -> None:
+        """For KVs: the events of one commit. They are taken all or, when they do not fit, end the watch."""
+        if self._ended:
+            return
+        if len(self._buffer) + len(events) > self._buffer_max:
+            self.fail(
+                TruncatedError(
+                    f"the watch of {self._subject} fell behind: revision {events[0].revision} does not fit into its buffer of "
+                    f"{self._buffer_max} events; load the keys again and watch them again (or raise buffer_max)"
+                )
+            )
+            return
+        self._buffer.extend(events)
+        self._wake()
+
+    def fail(self, error: WALError) -> None:
+        """For KVs: ends the watch with `error`, after what is buffered. The first end stands."""
+        if not self._ended:
+            self._error = error
+            self._end()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            if self._on_end is not None:
+                self._on_end(self)
+        self._wake()
+
+    def _wake(self) -> None:
+        # all of them: each looks again for itself, so a cancelled one cannot take another's wake-up with it
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,257 @@
+"""TimestampOracle: ticks that stay unique and increasing over crashes.
+
+Owns: one key of a KV, on which it saves a limit ahead of time. It promises that a tick is handed out only below a limit that is
+saved, and after a restart only from the saved limit on; so ticks increase over crashes, steps of the wall clock in both
+directions and overflow of the logic. It never hands out a tick while it does not know that the KV has it covered.
+
+How far ticks run ahead of the wall clock is bounded by what was saved: the limit is the wall clock plus `save_window_s` or, when
+ticks already run ahead of it, AHEAD_STEP_MS beyond the last tick. So a crash costs at most `save_window_s`, each further one
+before the wall clock has caught up at most AHEAD_STEP_MS, and a step back of the wall clock its own size; a clean close costs
+nothing, because it takes the limit back. While ahead, ticks use up the logic, and the wall clock catches up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Self
+
+from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError
+from wal.kv import KVBase
+from wal.timestamp.clock import SystemClock, Timer, WallClock
+from wal.timestamp.hybrid_clock import COUNT_MAX, HybridClock
+from wal.timestamp.saved_limit import SavedLimit
+from wal.timestamp.statistics import OracleStatistics
+from wal.timestamp.timestamp import LOGICAL_BITS, TICK_MAX, check_int
+
+__all__ = ["AHEAD_STEP_MS", "TimestampOracle"]
+
+AHEAD_STEP_MS: Final = 10
+"""What one save adds while ticks run ahead of the wall clock: 2.6 million ticks, more than the KV's answer takes."""
+_RENEWAL: Final = 3
+"""The limit is saved anew when less than a third of the window is left: 1 s of 3 s for the KV to answer."""
+
+
+class TimestampOracle:
+    """Ticks for this process, saved ahead in `kv` under `key`.
+
+    `await start()` first. A second oracle started on the same key takes over: all its ticks are larger, and this one's next save
+    fails; from then on it raises ChannelFencedError (until then it may use up the ticks it had saved, which are its alone).
+    `clock` gives wall time and timers; None means those of this machine.
+    """
+
+    def __init__(
+        self,
+        kv: KVBase,
+        *,
+        key: str = "timestamp/limit",
+        clock: WallClock | None = None,
+        save_window_s: float = 3.0,
+        update_interval_s: float = 0.05,
+        observe_ahead_max_s: float = 60.0,
+    ) -> None:
+        if not update_interval_s > 0:
+            raise InvalidArgumentError(f"update_interval_s={update_interval_s} must be above 0: the seeds' is 0.05")
+        if not save_window_s >= update_interval_s * _RENEWAL:
+            raise InvalidArgumentError(
+                f"save_window_s={save_window_s} is below {_RENEWAL} times update_interval_s={update_interval_s}: the limit could "
+                f"not be renewed in time; make the window longer"
+            )
+        if not observe_ahead_max_s >= 0:
+            raise InvalidArgumentError(f"observe_ahead_max_s={observe_ahead_max_s} is negative: give 0 or more")
+        self._saved = SavedLimit(kv, key)
+        self._clock = SystemClock() if clock is None else clock
+        self._wall = self._clock.wall
+        self._window_ms = max(1, int(save_window_s * 1000))
+        self._update_interval_s = update_interval_s
+        self._observe_ahead_ms = int(observe_ahead_max_s * 1000)
+        self._table = HybridClock()
+        self._limit = 0  # a tick; 0 while not started, and after the end: then no range fits and take() looks why
+        self._started = False
+        self._end: ChannelFencedError | ClosedError | None = None
+        self._failure: Exception | None = None
+        self._timer: Timer | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[Exception | None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._saves = 0
+        self._failures = 0
+
+    @property
+    def limit(self) -> int:
+        """The saved limit, a tick: every tick handed out is smaller. 0 before start() and after the end."""
+        return self._limit
+
+    @property
+    def last(self) -> int:
+        """The largest tick handed out or observed."""
+        return self._table.last
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the last save failed; None after one that succeeded. While it lasts, ticks end at `limit`."""
+        return self._failure
+
+    def take(self, count: int) -> int | None:
+        """The first tick of a range of `count` (1 … 262,144), all above every tick before it; the hot path: it never waits.
+
+        None: the saved limit is used up, `await extend()` and take again. ClosedError or ChannelFencedError after the end.
+        """
+        first = self._table.take(int(self._wall() * 1000), count, self._limit)
+        if first is None and self._end is not None:
+            raise self._end
+        return first
+
+    async def get_timestamp(self, count: int = 1) -> range:
+        """A range of `count` ticks (1 … 262,144), waiting for the KV when the saved limit is used up; its error if that fails."""
+        check_int("count", count, 1, COUNT_MAX)
+        while (first := self.take(count)) is None:
+            await self.extend()
+        return range(first, first + count)
+
+    async def allocate(self) -> int:
+        """One tick."""
+        return (await self.get_timestamp())[0]
+
+    def observe(self, tick: int) -> None:
+        """A floor from outside: every later tick is larger than `tick`.
+
+        InvalidArgumentError when it lies more than `observe_ahead_max_s` ahead of the wall clock and of the last tick, because
+        one wrong clock elsewhere would carry this one away for good.
+        """
+        check_int("tick", tick, 0, TICK_MAX)
+        ahead_ms = (tick >> LOGICAL_BITS) - max(self._now_ms(), self._table.last >> LOGICAL_BITS)
+        if ahead_ms > self._observe_ahead_ms:
+            raise InvalidArgumentError(
+                f"the tick {tick} is {ahead_ms / 1000} s ahead of this clock, and {self._observe_ahead_ms / 1000} s are allowed: "
+                f"set the clock it comes from, or raise observe_ahead_max_s"
+            )
+        self._table.observe(tick)
+
+    async def start(self) -> None:
+        """Takes the key over and saves a first limit; then ticks can be taken. Idempotent; after a failure it may be tried again."""
+        if self._end is not None:
+            raise self._end
+        if self._started:
+            return
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start(), name="timestamp-oracle-start")
+            self._starting.add_done_callback(self._start_done)
+        await asyncio.shield(self._starting)
+
+    async def extend(self) -> None:
+        """Saves a limit further ahead, together with whoever else waits for that; the KV's error when it fails.
+
+        It returns at once when what is saved reaches far enough.
+        """
+        if self._end is not None:
+            raise self._end
+        if not self._started:
+            raise InvalidArgumentError("the oracle is not started: await start() first")
+        if self._saving is None or self._saving.done():  # a done one may not have called back yet
+            if self._target_ms() <= self._limit >> LOGICAL_BITS:
+                return
+            self._save_in_background()
+        assert self._saving is not None
+        error = await asyncio.shield(self._saving)
+        if error is not None:
+            raise error
+
+    async def close(self) -> None:
+        """Ends it: no more ticks. What was saved ahead and not used is given back where the KV answers. Idempotent."""
+        if self._closing is None:
+            if self._end is None:
+                self._end = ClosedError("the timestamp oracle is closed: start a new one")
+            self._limit = 0
+            if self._timer is not None:
+                self._timer.cancel()
+            self._closing = asyncio.create_task(self._close(), name="timestamp-oracle-close")
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def statistics(self) -> OracleStatistics:
+        now_ms = self._now_ms()
+        return OracleStatistics(
+            last=self._table.last,
+            limit=self._limit,
+            ahead_s=((self._table.last >> LOGICAL_BITS) - now_ms) / 1000,
+            window_s=((self._limit >> LOGICAL_BITS) - now_ms) / 1000,
+            saves=self._saves,
+            failures=self._failures,
+        )
+
+    def _now_ms(self) -> int:
+        return int(self._wall() * 1000)
+
+    def _target_ms(self) -> int:
+        return max(self._now_ms() + self._window_ms, (self._table.last >> LOGICAL_BITS) + AHEAD_STEP_MS)
+
+    async def _start(self) -> None:
+        limit_ms = await self._saved.take_over(self._first_limit_ms)
+        self._saves += 1
+        if self._end is None:
+            self._limit = limit_ms << LOGICAL_BITS
+            self._started = True
+            self._arm()
+
+    def _first_limit_ms(self, saved_ms: int) -> int:
+        # From the saved limit on, also when its owner crashed right after saving it.
+        self._table.observe((saved_ms << LOGICAL_BITS) - 1)
+        return self._target_ms()
+
+    def _start_done(self, task: asyncio.Task[None]) -> None:
+        self._starting = None
+        if not task.cancelled():
+            task.exception()  # seen, also when whoever started is gone
+
+    def _arm(self) -> None:
+        self._timer = self._clock.call_later(self._update_interval_s, self._update)
+
+    def _update(self) -> None:
+        """The timer's turn: renews the limit in time; one save at a time, and a failed one is tried again at the next turn."""
+        if self._end is not None:
+            return
+        base_ms = max(self._now_ms(), self._table.last >> LOGICAL_BITS)
+        left_ms = (self._limit >> LOGICAL_BITS) - base_ms
+        if self._saving is None and left_ms * _RENEWAL <= self._target_ms() - base_ms:
+            self._save_in_background()
+        self._arm()
+
+    def _save_in_background(self) -> None:
+        self._saving = asyncio.create_task(self._save(self._target_ms()), name="timestamp-oracle-save")
+        self._saving.add_done_callback(self._save_done)
+
+    def _save_done(self, _: asyncio.Task[Exception | None]) -> None:
+        self._saving = None
+
+    async def _save(self, limit_ms: int) -> Exception | None:
+        try:
+            await self._saved.raise_to(limit_ms)
+        except ChannelFencedError as error:
+            self._limit = 0
+            if self._end is None:
+                self._end = error
+            return error
+        except Exception as error:
+            self._failure = error
+            self._failures += 1
+            return error
+        self._failure = None
+        self._saves += 1
+        if self._end is None:
+            self._limit = limit_ms << LOGICAL_BITS
+        return None
+
+    async def _close(self) -> None:
+        for task in (self._starting, self._saving):
+            if task is not None:
+                await asyncio.wait([task])
+        try:
+            await self._saved.give_back((self._table.last >> LOGICAL_BITS) + 1)
+        except Exception as error:
+            self._failure = error

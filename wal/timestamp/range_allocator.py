@@ -1,0 +1,209 @@
+"""RangeAllocator: many small requests served from few large ranges.
+
+Owns: the waiting requests, the range at hand and the one refill under way. It promises that requests are served in the order in
+which they came, each with a contiguous range above all given before, and that a cancelled or failed one harms no other. It knows
+neither ticks nor ids; a refill is any coroutine that answers with a range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from wal.errors import ClosedError, InnerError, InvalidArgumentError, WouldBlockError
+from wal.timestamp.clock import MonotonicClock
+from wal.timestamp.statistics import AllocatorStatistics
+from wal.timestamp.timestamp import check_int
+
+__all__ = ["MERGED_MAX", "WAITING_MAX", "RangeAllocator"]
+
+MERGED_MAX: Final = 10_000
+"""Requests that one refill serves at most."""
+WAITING_MAX: Final = 65_536
+"""Requests that may wait at once; over it a request is a WouldBlockError."""
+
+_EMPTY: Final = range(0)
+
+
+class _Request:
+    __slots__ = ("count", "fresh", "future")
+
+    def __init__(self, count: int, *, fresh: bool, future: asyncio.Future[range]) -> None:
+        self.count = count
+        self.fresh = fresh  # only a refill that begins after it came will do
+        self.future = future
+
+
+class RangeAllocator:
+    """Serves `allocate(count)` from ranges that `refill(count)` fetches, at least `batch` at a time, one fetch at a time.
+
+    With `expire_s`, what is left of a range is thrown away that long after its fetch began. A refill that raises fails the requests
+    it was made for and nobody else; the next request tries again.
+    """
+
+    def __init__(
+        self,
+        refill: Callable[[int], Awaitable[range]],
+        *,
+        batch: int,
+        count_max: int,
+        expire_s: float | None,
+        clock: MonotonicClock,
+        what: str,
+    ) -> None:
+        check_int("batch", batch, 1, count_max)
+        if expire_s is not None and not expire_s >= 0:
+            raise InvalidArgumentError(f"expire_s={expire_s} is negative: give 0 (never keep anything) or more")
+        self._refill = refill
+        self._batch = batch
+        self._count_max = count_max
+        self._expire_s = expire_s
+        self._clock = clock
+        self._what = what
+        self._requests: deque[_Request] = deque()
+        self._merged: list[_Request] = []  # those that the refill under way is for; all came before `_requests`
+        self._cached = _EMPTY
+        self._cached_at = 0.0
+        self._end = 0  # above everything that was ever fetched
+        self._task: asyncio.Task[None] | None = None
+        self._started = False
+        self._closed = False
+        self._refills = 0
+        self._failures = 0
+
+    def start(self) -> None:
+        self._check_open()
+        self._started = True
+
+    async def close(self) -> None:
+        """Fails what waits with ClosedError and stops the refill. Idempotent."""
+        self._closed = True
+        self.expire()
+        _fail([*self._merged, *self._requests], self._closed_error())
+        self._requests.clear()
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def allocate(self, count: int) -> range:
+        """A contiguous range of `count` above all ranges given before."""
+        check_int("count", count, 1, self._count_max)
+        self._check_open()
+        if not self._requests and not self._merged and self._has(count):
+            return self._cut(count)
+        return await self._wait(count, fresh=False)
+
+    async def refresh(self) -> None:
+        """Throws the range at hand away and fetches a new one."""
+        self._check_open()
+        self.expire()
+        await self._wait(0, fresh=True)
+
+    def expire(self) -> None:
+        """Throws the range at hand away."""
+        self._cached = _EMPTY
+
+    def statistics(self) -> AllocatorStatistics:
+        waiting = len(self._merged) + len(self._requests)
+        return AllocatorStatistics(
+            cached=len(self._cached), waiting=waiting, refills=self._refills, failures=self._failures
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"the {self._what} is closed: start a new one")
+
+    def _has(self, count: int) -> bool:
+        if self._expire_s is not None and self._clock.monotonic() - self._cached_at >= self._expire_s:
+            self.expire()
+        return len(self._cached) >= count
+
+    def _cut(self, count: int) -> range:
+        given, self._cached = self._cached[:count], self._cached[count:]
+        return given
+
+    async def _wait(self, count: int, *, fresh: bool) -> range:
+        if not self._started:
+            raise InvalidArgumentError(f"the {self._what} is not started: await start() first")
+        if len(self._requests) >= WAITING_MAX:
+            self._requests = deque(request for request in self._requests if not request.future.done())
+            if len(self._requests) >= WAITING_MAX:
+                raise WouldBlockError(f"{WAITING_MAX} requests wait for the {self._what}: await some of them first")
+        request = _Request(count, fresh=fresh, future=asyncio.get_running_loop().create_future())
+        self._requests.append(request)
+        if self._task is None:
+            self._task = asyncio.create_task(self._refill_while_asked(), name=f"{self._what}-refill")
+        return await request.future
+
+    async def _refill_while_asked(self) -> None:
+        """The only task; it ends when nobody waits any more."""
+        try:
+            while self._serve():
+                self._merge()
+                await self._fetch()
+        finally:
+            self._merged = []
+            self._task = None
+
+    def _serve(self) -> bool:
+        """Answers the oldest requests from the range at hand while it lasts. True when some still wait."""
+        while self._requests:
+            request = self._requests[0]
+            if not request.future.done():
+                if request.fresh or not self._has(request.count):
+                    return True
+                request.future.set_result(self._cut(request.count))
+            self._requests.popleft()
+        return False
+
+    def _merge(self) -> None:
+        """Moves the oldest requests that one refill can serve: up to MERGED_MAX of them and `count_max` in sum."""
+        total = 0
+        while self._requests and len(self._merged) < MERGED_MAX:
+            request = self._requests[0]
+            total += request.count
+            if total > self._count_max:
+                break
+            self._merged.append(self._requests.popleft())
+
+    async def _fetch(self) -> None:
+        wanted = max(self._batch, sum(request.count for request in self._merged))
+        began_at = self._clock.monotonic()
+        try:
+            fetched = await self._refill(wanted)
+            self._check(fetched, wanted)
+        except Exception as error:
+            self._failures += 1
+            _fail(self._merged, error)
+            self._merged = []
+            return
+        self._refills += 1
+        self._end = fetched.stop
+        if self._expire_s is None and self._cached.stop == fetched.start:
+            fetched = range(
+                self._cached.start, fetched.stop
+            )  # nothing lies in between and nothing gets old: waste none
+        self._cached, self._cached_at = fetched, began_at
+        for request in self._merged:  # it was fetched for these, so they get theirs however long that took
+            if not request.future.done():
+                request.future.set_result(self._cut(request.count))
+        self._merged = []
+
+    def _check(self, fetched: range, wanted: int) -> None:
+        if len(fetched) != wanted or fetched.step != 1 or fetched.start < self._end:
+            raise InnerError(
+                f"the source of the {self._what} answered {fetched} to a request for {wanted} above {self._end - 1}: it must be "
+                f"contiguous and increasing"
+            )
+
+
+def _fail(requests: Iterable[_Request], error: Exception) -> None:
+    for request in requests:
+        if not request.future.done():
+            request.future.set_exception(error)

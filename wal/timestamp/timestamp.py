@@ -1,0 +1,74 @@
+"""Ticks: one int that holds 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic.
+
+Owns: the form of a tick and its translations. Pure functions; larger ticks are later ones. The form is the seeds' (appendix
+A.6.1), and the logic counts events within a millisecond.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from wal.errors import InvalidArgumentError
+
+__all__ = [
+    "LOGICAL_BITS",
+    "LOGICAL_MAX",
+    "MILLISECONDS_MAX",
+    "TICK_MAX",
+    "check_int",
+    "compose",
+    "from_datetime",
+    "parse",
+    "to_datetime",
+]
+
+LOGICAL_BITS: Final = 18
+"""Low bits of a tick that count within its millisecond."""
+LOGICAL_MAX: Final = (1 << LOGICAL_BITS) - 1
+"""The largest logic: 262,144 ticks a millisecond."""
+MILLISECONDS_MAX: Final = (1 << 46) - 1
+"""The largest physical part, in milliseconds since 1970: in the year 4199."""
+TICK_MAX: Final = (1 << 64) - 1
+"""The largest tick."""
+
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def compose(milliseconds: int, logical: int = 0) -> int:
+    """The tick of a time in milliseconds since 1970 (UTC) and a count within it."""
+    check_int("milliseconds", milliseconds, 0, MILLISECONDS_MAX)
+    check_int("logical", logical, 0, LOGICAL_MAX)
+    return milliseconds << LOGICAL_BITS | logical
+
+
+def parse(tick: int) -> tuple[int, int]:
+    """The milliseconds and the logic of a tick: what `compose` made it of."""
+    check_int("tick", tick, 0, TICK_MAX)
+    return tick >> LOGICAL_BITS, tick & LOGICAL_MAX
+
+
+def to_datetime(tick: int) -> datetime:
+    """The time of a tick, exact to the millisecond, in UTC."""
+    milliseconds, _ = parse(tick)
+    return _BEGINNING + milliseconds * _MILLISECOND
+
+
+def from_datetime(moment: datetime) -> int:
+    """The first tick of the millisecond that holds `moment`, which must know its time zone."""
+    if not isinstance(moment, datetime):
+        raise TypeError(f"a moment is a datetime, not {type(moment).__name__}")
+    if moment.utcoffset() is None:
+        raise InvalidArgumentError(f"{moment.isoformat()} has no time zone: say which, datetime(…, tzinfo=UTC)")
+    if moment < _BEGINNING:
+        raise InvalidArgumentError(f"{moment.isoformat()} lies before 1970: ticks begin at 1970-01-01T00:00:00+00:00")
+    return compose((moment - _BEGINNING) // _MILLISECOND)
+
+
+def check_int(name: str, value: object, smallest: int, largest: int) -> None:
+    """TypeError unless `value` is an int, InvalidArgumentError unless it lies in `smallest` … `largest`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is an int, not {type(value).__name__}")
+    if not smallest <= value <= largest:
+        raise InvalidArgumentError(f"{name}={value} is out of bounds: give one of {smallest} … {largest}")
