@@ -38,9 +38,8 @@ class SqliteKV(KVBase):
     nothing of it was written, and it may be tried again.
     """
 
-    def __init__(self, path: str, worker: _Worker, *, root_path: str, waiting_max: int) -> None:
+    def __init__(self, worker: _Worker, *, root_path: str, waiting_max: int) -> None:
         super().__init__(root_path=root_path)
-        self._path = path
         self._worker = worker
         self._waiting_max = waiting_max
 
@@ -63,9 +62,8 @@ class SqliteKV(KVBase):
             raise InvalidArgumentError(f"bytes_max={bytes_max} is below 65,536: an empty file needs most of that")
         if waiting_max < 1:
             raise InvalidArgumentError(f"waiting_max={waiting_max} is below 1: then no call could wait at the thread")
-        name = _absolute(path)
-        worker = _Worker(name, asyncio.get_running_loop(), bytes_max)
-        kv = cls(name, worker, root_path=root_path, waiting_max=waiting_max)
+        worker = _Worker(os.fsdecode(path), asyncio.get_running_loop(), bytes_max)
+        kv = cls(worker, root_path=root_path, waiting_max=waiting_max)
         try:
             worker.start()
             await asyncio.shield(worker.opened)
@@ -78,7 +76,7 @@ class SqliteKV(KVBase):
     @property
     def path(self) -> str:
         """The absolute path of the file."""
-        return self._path
+        return self._worker.path
 
     async def close(self) -> None:
         """Carries out what waits, ends the watches with ClosedError and closes the file. Idempotent; all callers wait for it."""
@@ -93,7 +91,7 @@ class SqliteKV(KVBase):
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self._worker.stop()
-            warnings.warn(f"{self._path} was not closed: await kv.close()", ResourceWarning, source=self, stacklevel=1)
+            warnings.warn(f"{self.path} was not closed: await kv.close()", ResourceWarning, source=self, stacklevel=1)
 
     async def _load(self, keys: list[str]) -> list[str | None]:
         return cast("list[str | None]", await self._ask(Load(keys)))
@@ -109,9 +107,9 @@ class SqliteKV(KVBase):
 
     async def _ask(self, operation: Operation) -> Outcome:
         if asyncio.get_running_loop() is not self._worker.loop:  # a forked child has another loop as well
-            raise InvalidArgumentError(f"{self._path} was opened by another event loop: open a KV in each loop")
+            raise InvalidArgumentError(f"{self.path} was opened by another event loop: open a KV in each loop")
         if self._worker.waiting >= self._waiting_max:
-            raise WouldBlockError(f"{self._waiting_max} calls wait for {self._path}: await some of them first")
+            raise WouldBlockError(f"{self._waiting_max} calls wait for {self.path}: await some of them first")
         return await self._worker.ask(operation)
 
 
@@ -133,7 +131,7 @@ class _Worker:
         self.opened: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.waiting = 0
-        self._path = path
+        self.path = path
         self._bytes_max = bytes_max
         self._inbox: SimpleQueue[_Request | None] = SimpleQueue()
         self._operations = 0
@@ -141,7 +139,7 @@ class _Worker:
 
     def start(self) -> None:
         # A daemon: a program that forgets close() must still be able to end, and what was acknowledged is synced anyway.
-        threading.Thread(target=self._run, name=f"kv:{os.path.basename(self._path)}", daemon=True).start()
+        threading.Thread(target=self._run, name=f"kv:{os.path.basename(self.path)}", daemon=True).start()
 
     def ask(self, operation: Operation) -> asyncio.Future[Outcome]:
         future: asyncio.Future[Outcome] = self.loop.create_future()
@@ -163,7 +161,9 @@ class _Worker:
 
     def _run(self) -> None:
         try:
-            store = SqliteStore(self._path, bytes_max=self._bytes_max)
+            # here, because it asks the system; it also takes the special meaning from ":memory:" and ""
+            self.path = os.path.abspath(self.path)
+            store = SqliteStore(self.path, bytes_max=self._bytes_max)
         except BaseException as error:
             self._tell(_settle_opening, self.opened, error)
             self._tell(_settle_opening, self.closed, None)
@@ -214,7 +214,7 @@ class _Worker:
                 request.future.set_result(outcome)
 
     def _end(self) -> None:
-        self.hub.fail(ClosedError(f"{self._path} was closed: open it again, load the keys again and watch them again"))
+        self.hub.fail(ClosedError(f"{self.path} was closed: open it again, load the keys again and watch them again"))
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -224,11 +224,6 @@ class _Worker:
         except RuntimeError:  # the loop is closed
             return False
         return True
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    # also takes the special meaning from ":memory:" and ""
-    return os.path.abspath(os.fsdecode(path))
 
 
 def _settle_opening(future: asyncio.Future[None], error: BaseException | None) -> None:
