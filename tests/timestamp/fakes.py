@@ -1,0 +1,115 @@
+"""A clock that stands still until told, and a KV that fails when told: what simulated time needs; nothing of the oracle is faked."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import heapq
+import itertools
+from collections.abc import Callable
+
+from wal.errors import StorageError
+from wal.kv import Batch, KVBase, KVStatistics, Watch
+from wal.timestamp import Timer
+
+
+class FakeTimer:
+    def __init__(self, callback: Callable[..., object], args: tuple[object, ...]) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class FakeClock:
+    """Monotonic time moves by `advance`, wall time with it; `step` moves wall time alone, in either direction."""
+
+    def __init__(self, wall: float = 1_700_000_000.0) -> None:
+        self._monotonic = 0.0
+        self._ahead = wall
+        self._timers: list[tuple[float, int, FakeTimer]] = []
+        self._numbers = itertools.count()
+
+    def wall(self) -> float:
+        return self._ahead + self._monotonic
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
+        timer = FakeTimer(callback, args)
+        heapq.heappush(self._timers, (self._monotonic + delay_s, next(self._numbers), timer))
+        return timer
+
+    def step(self, seconds: float) -> None:
+        self._ahead += seconds
+
+    async def advance(self, seconds: float) -> None:
+        """Lets time pass, timer by timer; what a timer starts runs until it waits for something."""
+        until = self._monotonic + seconds
+        while self._timers and self._timers[0][0] <= until:
+            self._monotonic, _, timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                timer.callback(*timer.args)
+            await settle()
+        self._monotonic = until
+
+
+async def settle() -> None:
+    """Lets every task that can go on do so; nothing here waits for anything but other tasks."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class Fault(enum.Enum):
+    NONE = "none"
+    REFUSED = "refused"  # nothing is done, and the caller hears of it
+    ANSWER_LOST = "answer lost"  # it is done, and the caller hears an error
+
+
+class FailingKV(KVBase):
+    """Another KV, with faults. `hold()` keeps answers back until `release()`."""
+
+    def __init__(self, inner: KVBase) -> None:
+        super().__init__()
+        self.inner = inner
+        self.on_commit = Fault.NONE
+        self.on_load = Fault.NONE
+        self.commits = 0
+        self._gate = asyncio.Event()
+        self._gate.set()
+
+    def hold(self) -> None:
+        self._gate.clear()
+
+    def release(self) -> None:
+        self._gate.set()
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def statistics(self) -> KVStatistics:
+        return self.inner.statistics()
+
+    async def _load(self, keys: list[str]) -> list[str | None]:
+        await self._gate.wait()
+        if self.on_load is not Fault.NONE:
+            raise StorageError("injected: the load failed")
+        return await self.inner._load(keys)
+
+    async def _scan(self, prefix: str) -> list[tuple[str, str]]:
+        return await self.inner._scan(prefix)
+
+    async def _commit(self, batch: Batch) -> bool:
+        await self._gate.wait()
+        self.commits += 1
+        if self.on_commit is Fault.REFUSED:
+            raise StorageError("injected: the save failed")
+        done = await self.inner._commit(batch)
+        if self.on_commit is Fault.ANSWER_LOST:
+            raise StorageError("injected: the answer was lost", outcome_unknown=True)
+        return done
+
+    async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
+        return await self.inner._watch(subject, is_prefix=is_prefix, root_length=root_length, buffer_max=buffer_max)
