@@ -1,1 +1,78 @@
-"""The write-ahead log that asyncio services embed."""
+"""The write-ahead log that asyncio services embed.
+
+    async with open_wal("data/") as log:
+        result = await log.raw_append(Message("orders", b"created"))
+
+Everything public is handed on from here; errors are in `wal.errors`, time ticks in `wal.timestamp`.
+"""
+
+from wal._version import __version__
+from wal.accesser import LogStatistics, WALAccesser
+from wal.channels import VChannelInfo
+from wal.message import (
+    BroadcastHeader,
+    ImmutableMessage,
+    ImmutableTxnMessage,
+    Message,
+    MessageID,
+    MessageType,
+    ResourceKey,
+    TimeTickMessage,
+    TxnContext,
+)
+from wal.opening import WAL, init, open_wal, release
+from wal.pchannel import AppendResult, MessageHandler, PChannelStatistics, Scanner, ScannerStatistics
+from wal.reading import (
+    All,
+    DeliverFilter,
+    DeliverPolicy,
+    Latest,
+    MessageTypes,
+    ReadPosition,
+    StartAfter,
+    StartFrom,
+    TimeTickGT,
+    TimeTickGTE,
+)
+from wal.responses import AppendOption, AppendResponses
+from wal.settings import Settings
+from wal.txn import Txn
+
+__all__ = [
+    "WAL",
+    "All",
+    "AppendOption",
+    "AppendResponses",
+    "AppendResult",
+    "BroadcastHeader",
+    "DeliverFilter",
+    "DeliverPolicy",
+    "ImmutableMessage",
+    "ImmutableTxnMessage",
+    "Latest",
+    "LogStatistics",
+    "Message",
+    "MessageHandler",
+    "MessageID",
+    "MessageType",
+    "MessageTypes",
+    "PChannelStatistics",
+    "ReadPosition",
+    "ResourceKey",
+    "Scanner",
+    "ScannerStatistics",
+    "Settings",
+    "StartAfter",
+    "StartFrom",
+    "TimeTickGT",
+    "TimeTickGTE",
+    "TimeTickMessage",
+    "Txn",
+    "TxnContext",
+    "VChannelInfo",
+    "WALAccesser",
+    "__version__",
+    "init",
+    "open_wal",
+    "release",
+]

@@ -57,7 +57,8 @@ class LogState(msgspec.Struct, frozen=True, gc=False):
 
     `end`: the position behind the last frame. `last_term`, `last_sequence`: of that frame (0, -1 for an empty log). `promise`: the
     largest tick that was ever promised or given, as far as the log and its control data know. `earliest`: (position, index) of
-    the first event that has not been truncated. `clean`: the last writer closed it.
+    the first event that has not been truncated. `clean`: the last writer closed it. `newest`: (position, index) of the newest
+    event, None when there is none (a truncated one may or may not be named).
     """
 
     end: int
@@ -66,6 +67,7 @@ class LogState(msgspec.Struct, frozen=True, gc=False):
     promise: int
     earliest: tuple[int, int]
     clean: bool
+    newest: tuple[int, int] | None = None
 
 
 class PChannelLog(abc.ABC):
@@ -85,7 +87,7 @@ class PChannelLog(abc.ABC):
     @property
     @abc.abstractmethod
     def earliest(self) -> tuple[int, int]:
-        """(position, index) of the first event that is not truncated; (durable_end, 0) or above when nothing is left."""
+        """Events at or above this (position, index) are not truncated; as `truncate` set it, (0, 0) before."""
 
     @abc.abstractmethod
     def append(self, frame: EncodedFrame, done: AppendDone) -> None:

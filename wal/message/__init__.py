@@ -1,7 +1,7 @@
 """Messages, their types, ids and properties; knows no other room."""
 
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
-from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin
+from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
 from wal.message.message_id import FORM_JOURNAL, FORM_PULSAR, MessageID
 from wal.message.properties import (
     RESERVED_PREFIX,
@@ -27,6 +27,7 @@ __all__ = [
     "Origin",
     "Reserved",
     "ResourceKey",
+    "TimeTickMessage",
     "TxnContext",
     "TypeProperties",
     "check_properties",

@@ -16,11 +16,11 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.message.broadcast_header import BroadcastHeader
 from wal.message.message_id import FORM_JOURNAL, MessageID
-from wal.message.properties import check_properties, decode_properties, properties_size
+from wal.message.properties import check_properties, check_text, decode_properties, properties_size
 from wal.message.txn_context import TxnContext
 from wal.message.types import MessageType
 
-__all__ = ["ImmutableMessage", "ImmutableTxnMessage", "Message", "Origin"]
+__all__ = ["ImmutableMessage", "ImmutableTxnMessage", "Message", "Origin", "TimeTickMessage"]
 
 
 class _Target(msgspec.Struct, frozen=True, gc=False):
@@ -47,10 +47,12 @@ class Message(_Target, frozen=True, gc=False, kw_only=True):
             raise TypeError(f"vchannel must be a str, not {type(self.vchannel).__name__}")
         if not self.vchannel:
             raise InvalidArgumentError("vchannel is empty: name the vchannel that the message is for")
+        if not self.vchannel.isascii():
+            check_text(self.vchannel, "vchannel")
         if self.message_type.__class__ is not MessageType:
             raise TypeError(f"message_type must be a MessageType, not {self.message_type!r}")
-        if self.properties or self.properties.__class__ is not dict:
-            msgspec.structs.force_setattr(self, "properties", check_properties(self.properties))
+        plain = not self.properties and self.properties.__class__ is dict
+        msgspec.structs.force_setattr(self, "properties", {} if plain else check_properties(self.properties))
 
     def estimate_size(self) -> int:
         """Bytes of the payload and of all property keys and values."""
@@ -138,6 +140,8 @@ class ImmutableTxnMessage(ImmutableMessage, frozen=True, gc=False, eq=False, kw_
 
     messages: tuple[ImmutableMessage, ...]
     vchannels: tuple[str, ...]
+    _first_index: int
+    """The index of the first body of the whole transaction (the commit's own when it has none)."""
 
     def estimate_size(self) -> int:
         """Bytes of all bodies."""
@@ -146,3 +150,20 @@ class ImmutableTxnMessage(ImmutableMessage, frozen=True, gc=False, eq=False, kw_
     def bodies(self) -> Sequence[ImmutableMessage]:
         """The messages of the transaction."""
         return self.messages
+
+
+class TimeTickMessage(ImmutableMessage, frozen=True, gc=False, eq=False):
+    """The promise that everything at or below `time_tick` was delivered: nothing at or below it comes any more.
+
+    Its id is the id of the newest event before it, None before any.
+    """
+
+    has_event: bool = True
+
+    @property
+    def message_id(self) -> MessageID | None:  # type: ignore[override]
+        return self._origin.message_id(self._index) if self.has_event else None
+
+    @property
+    def last_confirmed(self) -> MessageID | None:  # type: ignore[override]
+        return self.message_id

@@ -1,0 +1,136 @@
+"""VChannelDirectory: which vchannels there are. The KV is the only truth; this is its reader and only writer.
+
+Owns: the records (name → pchannel, incarnation), the counter of incarnations, and the order in which both are saved. A vchannel's
+record is durable before its first frame is handed over; all changes of a turn are one save. Incarnations are never used again, also
+after a drop, so that a vchannel made anew shows nothing of its former life.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from actors import Actor
+from wal.errors import CorruptionError, InvalidArgumentError, StorageError, WALError
+from wal.kv import KVBase
+
+__all__ = ["VCHANNEL_NAME_BYTES_MAX", "VChannelDirectory", "VChannelInfo", "check_vchannel", "place"]
+
+VCHANNEL_NAME_BYTES_MAX: Final = 255
+"""UTF-8 bytes of a vchannel's name."""
+PREFIX: Final = "vchannels/"
+NEXT_KEY: Final = "vchannel-incarnations"
+
+
+class VChannelInfo(msgspec.Struct, frozen=True, gc=False):
+    """A vchannel: its name, the pchannel it lies on, and which life of the name it is."""
+
+    name: str
+    pchannel: str
+    incarnation: int
+
+
+class Change(msgspec.Struct, gc=False):
+    """A record to save (or, with `remove`, to forget); `done` hears None or the error."""
+
+    info: VChannelInfo
+    remove: bool
+    done: Callable[[WALError | None], None]
+
+
+class _Record(msgspec.Struct, frozen=True):
+    pchannel: str
+    incarnation: int
+
+
+class VChannelDirectory(Actor):
+    """The records in memory, changed at once by `admit` and `forget`, and saved by the actor's turns."""
+
+    def __init__(self, kv: KVBase) -> None:
+        self._kv = kv
+        self._saved_next = 0
+        self.next_incarnation = 1
+        self.records: dict[str, VChannelInfo] = {}
+
+    async def load(self) -> None:
+        """Reads all records; called once, before the first turn."""
+        keys, values = await self._kv.load_with_prefix(PREFIX)
+        try:
+            for key, value in zip(keys, values, strict=True):
+                record = _decoder.decode(value)
+                name = key.removeprefix(PREFIX)
+                self.records[name] = VChannelInfo(name, record.pchannel, record.incarnation)
+            _, counters = await self._kv.load_with_prefix(NEXT_KEY)
+            self._saved_next = self.next_incarnation = int(counters[0]) if counters else 1
+        except (msgspec.DecodeError, ValueError) as error:
+            raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=PREFIX) from error
+
+    def admit(self, name: str, pchannel: str) -> VChannelInfo:
+        """A new vchannel with an incarnation of its own; it still has to be saved (tell a `Change`)."""
+        info = self.records[name] = VChannelInfo(name, pchannel, self.next_incarnation)
+        self.next_incarnation += 1
+        return info
+
+    def forget(self, info: VChannelInfo) -> None:
+        """Takes the record out of memory, unless another life of the name has taken its place."""
+        if self.records.get(info.name) == info:
+            del self.records[info.name]
+
+    async def receive(self, batch: list[Any]) -> None:
+        """Saves all changes of the batch in one operation; the last change of a name counts."""
+        saves: dict[str, str] = {}
+        removals: dict[str, None] = {}
+        for change in batch:
+            key = PREFIX + change.info.name
+            if not change.remove:
+                removals.pop(key, None)
+                saves[key] = _encoder.encode(_Record(change.info.pchannel, change.info.incarnation)).decode()
+            elif change.info.name not in self.records:
+                saves.pop(key, None)
+                removals[key] = None
+        if self.next_incarnation != self._saved_next:
+            saves[NEXT_KEY] = str(self.next_incarnation)
+        error: WALError | None = None
+        try:
+            await self._kv.multi_save_and_remove(saves, list(removals))
+            self._saved_next = self.next_incarnation
+        except WALError as failure:
+            error = failure
+        except Exception as failure:
+            error = StorageError(f"the vchannel records could not be saved: {failure!r}")
+            error.__cause__ = failure
+        for change in batch:
+            change.done(error)
+
+
+def check_vchannel(name: object) -> str:
+    """The name, if a vchannel may be called so. Not `str`: TypeError; empty, too long, or with control characters: InvalidArgumentError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a vchannel is named by a str, not {type(name).__name__}")
+    if not name:
+        raise InvalidArgumentError(
+            'vchannel is empty: name the vchannel ("" stands for the whole pchannel and is the WAL\'s own)'
+        )
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"vchannel {name!r} cannot be encoded as UTF-8: name it without lone surrogates"
+        ) from error
+    if length > VCHANNEL_NAME_BYTES_MAX:
+        raise InvalidArgumentError(f"vchannel {name[:40]!r}… is {length} bytes long: at most {VCHANNEL_NAME_BYTES_MAX}")
+    if any(character < " " or character == "\x7f" for character in name):
+        raise InvalidArgumentError(f"vchannel {name!r} holds control characters: name it without them")
+    return name
+
+
+def place(name: str, pchannels: list[str]) -> str:
+    """The pchannel that a new vchannel is put on: by a hash of its name, so that every process would choose the same."""
+    return pchannels[zlib.crc32(name.encode()) % len(pchannels)]
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(_Record)

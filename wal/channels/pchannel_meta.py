@@ -1,0 +1,81 @@
+"""PChannel records in the KV: which pchannels there are, which life of each, and the term of its last writer.
+
+A writer takes a pchannel over by raising its term with compare-and-swap; the backend fences the terms below.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+import msgspec
+
+from wal.errors import ChannelFencedError, CorruptionError, InvalidArgumentError
+from wal.kv import KVBase
+
+__all__ = ["PChannelMeta", "create_pchannel", "load_pchannels", "pchannel_names", "raise_term"]
+
+PREFIX: Final = "pchannels/"
+
+
+class PChannelMeta(msgspec.Struct, frozen=True):
+    """`incarnation`: one number for each life of the log, in its message ids. `term`: of the last writer, 0 before the first."""
+
+    name: str
+    incarnation: int
+    term: int
+
+
+def pchannel_names(count: int) -> list[str]:
+    """The names of so many pchannels: p0, p1, …"""
+    return [f"p{number}" for number in range(count)]
+
+
+async def load_pchannels(kv: KVBase) -> dict[str, PChannelMeta]:
+    """All pchannels by name, in the order of their numbers."""
+    _, values = await kv.load_with_prefix(PREFIX)
+    try:
+        metas = [_decoder.decode(value) for value in values]
+        metas.sort(key=lambda meta: int(meta.name.removeprefix("p")))
+    except (msgspec.DecodeError, ValueError) as error:
+        raise CorruptionError(f"the pchannel records in the KV cannot be read: {error}", expected=PREFIX) from error
+    return {meta.name: meta for meta in metas}
+
+
+def new_incarnation() -> int:
+    """A number for a new life of a log, unlike any before (63 random bits, never 0)."""
+    return secrets.randbits(62) + 1
+
+
+async def create_pchannel(kv: KVBase, meta: PChannelMeta) -> None:
+    """Saves the record of a pchannel whose log has just been made."""
+    if not await kv.compare_and_swap(PREFIX + meta.name, None, _encode(meta)):
+        raise ChannelFencedError(f"pchannel {meta.name} was made by another writer meanwhile: open the log again")
+
+
+async def raise_term(kv: KVBase, meta: PChannelMeta) -> PChannelMeta:
+    """Takes the pchannel over in the next term; ChannelFencedError when someone else did at the same time."""
+    raised = msgspec.structs.replace(meta, term=meta.term + 1)
+    if not await kv.compare_and_swap(PREFIX + meta.name, _encode(meta), _encode(raised)):
+        raise ChannelFencedError(
+            f"pchannel {meta.name} was taken over by another writer while term {raised.term} was being claimed: open the log again"
+        )
+    return raised
+
+
+def check_count(wanted: int | None, present: int) -> int:
+    """How many pchannels there shall be; fewer than there are is an InvalidArgumentError."""
+    if wanted is not None and wanted < present:
+        raise InvalidArgumentError(
+            f"pchannels={wanted}, but this log was made with {present}: their number can grow, never shrink; "
+            f"leave the setting out or give at least {present}"
+        )
+    return wanted or present or 1
+
+
+def _encode(meta: PChannelMeta) -> str:
+    return _encoder.encode(meta).decode()
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(PChannelMeta)

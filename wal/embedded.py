@@ -1,0 +1,331 @@
+"""Embedded: the whole log in this process. It opens everything, routes vchannels to their actors, and closes in order.
+
+Owns the backend, the KV, the oracle, the actor system, the pchannels, and the one timer that drives them. Opening: lock, metadata,
+oracle, then every pchannel in a term of its own. Closing: intake, drain, one closing tick for all pchannels, logs, oracle, metadata, lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock, Timer
+from wal.backends import FRAME_BYTES_MAX, LogBackend
+from wal.backends.journal import JournalBackend
+from wal.backends.memory import MemoryBackend
+from wal.channels import (
+    Change,
+    PChannelMeta,
+    VChannelDirectory,
+    VChannelInfo,
+    check_count,
+    check_vchannel,
+    create_pchannel,
+    load_pchannels,
+    new_incarnation,
+    pchannel_names,
+    place,
+    raise_term,
+)
+from wal.errors import (
+    ChannelExistError,
+    ChannelNotExistError,
+    ClosedError,
+    InvalidArgumentError,
+    StorageError,
+    WALError,
+)
+from wal.kv import KVBase, MemoryKV, SqliteKV
+from wal.location import Location
+from wal.pchannel import Drop, InFlight, PChannel, TxnLimits, VChannel
+from wal.settings import Settings
+from wal.timestamp import TimestampOracle
+
+__all__ = ["Embedded"]
+
+INBOX_MAX: Final = 1 << 20
+"""Operations in a pchannel's inbox; bytes in flight are the bound that is met first."""
+META_FILE: Final = "meta.sqlite3"
+
+
+class Embedded:
+    """An open log. Made by `open`; every attribute is set until `close`."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.in_flight = InFlight(settings.in_flight_bytes_max)
+        self.pchannels: dict[str, PChannel] = {}
+        self.routes: dict[str, VChannel] = {}
+        self.backend: LogBackend
+        self.kv: KVBase
+        self.oracle: TimestampOracle
+        self.directory: VChannelDirectory
+        self.system = ActorSystem("wal", clock=clock)
+        self.limits = _limits(settings)
+        self._directory: ActorRef
+        self._ticks: ActorRef
+        self._timer: Timer | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._undo: list[Callable[[], Any]] = []
+
+    @classmethod
+    async def open(cls, location: Location, settings: Settings, *, clock: Clock | None = None) -> Embedded:
+        """Opens the log, taking over every pchannel. A failure undoes what was done and raises."""
+        opened = cls(settings, clock or SystemClock())
+        try:
+            await opened._open(location)
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(opened._undo_all()))
+            raise
+        return opened
+
+    async def close(self) -> None:
+        """Drains what was taken, gives all pchannels one closing tick, and lets go of everything."""
+        cause = ClosedError("the log was closed: open it again to go on")
+        if self._timer is not None:
+            self._timer.cancel()
+        errors: list[BaseException] = []
+        live = list(self.pchannels.values())
+        await asyncio.gather(*(pchannel.drain() for pchannel in live))
+        self.in_flight.fail(cause)
+        tick = 0
+        try:
+            tick = (await self.oracle.get_timestamp(1))[0]
+        except WALError as error:
+            for pchannel in live:
+                pchannel.fail(error)
+        finished = await asyncio.gather(*(pchannel.finish(tick, cause) for pchannel in live), return_exceptions=True)
+        errors += [result for result in finished if isinstance(result, BaseException)]
+        await self._undo_all()
+        if errors:
+            raise errors[0]
+
+    def run(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A task of the log's own, ended with it at the latest."""
+        task = asyncio.ensure_future(coroutine)
+        task.set_name(name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -- vchannels
+
+    def route(self, name: str) -> VChannel:
+        """The actor of this vchannel, making the vchannel if that is allowed.
+
+        ChannelNotExistError when it is not, InvalidArgumentError for a bad name or past `vchannels_max`.
+        """
+        vchannel = self.routes.get(name)
+        if vchannel is not None:
+            return vchannel
+        info = self.directory.records.get(check_vchannel(name))
+        if info is not None:
+            return self._join(info)
+        if not self.settings.create_vchannels:
+            raise ChannelNotExistError(
+                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
+            )
+        return self._make(name, place(name, list(self.pchannels)), None)
+
+    def place(self, name: str) -> str:
+        """The pchannel that this vchannel lies on, or would lie on if it were made now."""
+        info = self.directory.records.get(name)
+        return place(name, list(self.pchannels)) if info is None else info.pchannel
+
+    async def create_vchannel(self, name: str, pchannel: str | None) -> VChannelInfo:
+        """Makes a vchannel; ChannelExistError when there is one of that name."""
+        check_vchannel(name)
+        if name in self.directory.records:
+            raise ChannelExistError(f"vchannel {name!r} exists already: append to it, or drop it first")
+        if pchannel is not None and pchannel not in self.pchannels:
+            raise InvalidArgumentError(
+                f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self.pchannels)}"
+            )
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        vchannel = self._make(name, pchannel or place(name, list(self.pchannels)), saved)
+        await asyncio.shield(saved)
+        return VChannelInfo(name, vchannel.pchannel.channel, vchannel.run_name[1])
+
+    async def drop_vchannel(self, name: str) -> None:
+        """Ends a vchannel for good, in the order of the calls; ChannelNotExistError when there is none."""
+        info = self.directory.records.get(check_vchannel(name))
+        if info is None:
+            raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
+        vchannel = self.route(name)
+        del self.routes[name]
+        self.directory.forget(info)
+        group = vchannel.pchannel.lanes
+        dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        group.tell(vchannel, Drop(dropped))
+        await asyncio.shield(dropped)
+        group.leave(vchannel)
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._save(info, remove=True, done=partial(_settle, saved))
+        await asyncio.shield(saved)
+
+    def _make(self, name: str, pchannel: str, saved: asyncio.Future[None] | None) -> VChannel:
+        if len(self.directory.records) >= self.settings.vchannels_max:
+            raise InvalidArgumentError(
+                f"vchannel {name!r} would be one more than vchannels_max={self.settings.vchannels_max}: drop some, or raise the "
+                "setting"
+            )
+        info = self.directory.admit(name, pchannel)
+        vchannel = self._join(info)
+        group = vchannel.pchannel.lanes
+        group.pause()
+
+        def done(error: WALError | None) -> None:
+            if error is not None:
+                self.directory.forget(info)
+                if self.routes.get(name) is vchannel:
+                    del self.routes[name]
+                vchannel.closed = lambda: _unsaved(name, error)
+            group.resume()
+            if saved is not None:
+                _settle(saved, error)
+
+        self._save(info, remove=False, done=done)
+        return vchannel
+
+    def _join(self, info: VChannelInfo) -> VChannel:
+        pchannel = self.pchannels[info.pchannel]
+        vchannel = VChannel(pchannel, info.name, info.incarnation)
+        pchannel.lanes.join(vchannel, name=f"{info.name}#{info.incarnation}")
+        pchannel.vchannels[info.name] = self.routes[info.name] = vchannel
+        return vchannel
+
+    def _save(self, info: VChannelInfo, *, remove: bool, done: Callable[[WALError | None], None]) -> None:
+        self._directory.tell(Change(info, remove, done))
+
+    # -- opening and closing
+
+    async def _open(self, location: Location) -> None:
+        await self.system.start()
+        self._undo.append(self.system.stop)
+        self.backend = await self._open_backend(location)
+        self._undo.append(self.backend.close)
+        if self.limits.frame_bytes_max > self.backend.frame_bytes_limit:
+            raise InvalidArgumentError(
+                f"the settings ask for frames of {self.limits.frame_bytes_max} bytes (from txn_bytes_max and message_bytes_max), "
+                f"but the {self.backend.name} backend takes at most {self.backend.frame_bytes_limit}: lower them"
+            )
+        self.kv = await self._open_kv(location)
+        self._undo.append(self.kv.close)
+        self.oracle = TimestampOracle(self.kv, clock=self.clock)
+        await self.oracle.start()
+        self._undo.append(self.oracle.close)
+        self.directory = VChannelDirectory(self.kv)
+        await self.directory.load()
+        self._directory = self.system.spawn(self.directory, name="directory", inbox_max=INBOX_MAX)
+        self._ticks = self.system.spawn(_TickKeeper(self.oracle), name="ticks")
+        metas = await load_pchannels(self.kv)
+        count = check_count(self.settings.pchannels, len(metas))
+        for name in pchannel_names(count):
+            if name not in metas:
+                meta = PChannelMeta(name, new_incarnation(), 0)
+                await self.backend.create(name, incarnation=meta.incarnation)
+                await create_pchannel(self.kv, meta)
+                metas[name] = meta
+        await asyncio.gather(*(self._open_pchannel(meta) for meta in metas.values()))
+        self.pchannels = {name: self.pchannels[name] for name in metas}
+        self._arm()
+
+    async def _open_backend(self, location: Location) -> LogBackend:
+        if location.path is None:
+            return MemoryBackend()
+        return await JournalBackend.open_directory(location.path, segment_bytes=self.settings.segment_bytes)
+
+    async def _open_kv(self, location: Location) -> KVBase:
+        if self.settings.kv is not None:
+            return await SqliteKV.open(Path(self.settings.kv))
+        if location.path is None:
+            return MemoryKV()
+        return await SqliteKV.open(location.path / META_FILE)
+
+    async def _open_pchannel(self, meta: PChannelMeta) -> None:
+        meta = await raise_term(self.kv, meta)
+        log = await self.backend.open(meta.name, incarnation=meta.incarnation, term=meta.term)
+        self._undo.append(log.close)
+        if log.state.promise >= self.oracle.last:
+            self.oracle.observe(log.state.promise)
+        group = self.system.group(meta.name, inbox_max=INBOX_MAX, on_turn_end=lambda: pchannel.turn_ended())
+        pchannel = PChannel(
+            log,
+            form=self.backend.form,
+            group=group,
+            ticks=self.oracle,
+            need_ticks=lambda starving: self._ticks.tell(starving),
+            in_flight=self.in_flight,
+            limits=self.limits,
+            keepalive=self.settings.txn_keepalive,
+            interval_s=self.settings.time_tick_interval_s,
+            monotonic=self.clock.monotonic,
+        )
+        group.join(pchannel, name=meta.name)
+        await pchannel.start()
+        self.pchannels[meta.name] = pchannel
+
+    def _arm(self) -> None:
+        self._timer = self.clock.call_later(self.settings.time_tick_interval_s, self._timer_turn)
+
+    def _timer_turn(self) -> None:
+        for pchannel in self.pchannels.values():
+            pchannel.lanes.tell_control(pchannel, pchannel.timer_turn)
+        self._arm()
+
+    async def _undo_all(self) -> None:
+        errors: list[Exception] = []
+        while self._undo:
+            try:
+                await self._undo.pop()()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+class _TickKeeper(Actor):
+    """Waits for the oracle where a pchannel must not."""
+
+    def __init__(self, oracle: TimestampOracle) -> None:
+        self._oracle = oracle
+
+    async def receive(self, batch: list[Any]) -> None:
+        """Extends the oracle's limit once for all pchannels of the batch."""
+        failure: WALError | None = None
+        try:
+            await self._oracle.extend()
+        except WALError as error:
+            failure = error
+        except Exception as error:
+            failure = StorageError(f"the timestamp oracle's limit could not be saved: {error!r}")
+            failure.__cause__ = error
+        for pchannel in batch:
+            pchannel.lanes.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
+
+
+def _limits(settings: Settings) -> TxnLimits:
+    return TxnLimits(
+        settings.txn_bytes_max,
+        settings.txn_bodies_max,
+        settings.open_txn_bytes_max,
+        max(FRAME_BYTES_MAX, settings.txn_bytes_max + (1 << 19), 3 * settings.message_bytes_max),
+    )
+
+
+def _settle(future: asyncio.Future[None], error: WALError | None) -> None:
+    if not future.done():
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+def _unsaved(name: str, error: WALError) -> WALError:
+    own = StorageError(f"vchannel {name!r} could not be saved in the metadata, nothing was written: {error}")
+    own.__cause__ = error
+    return own

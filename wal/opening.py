@@ -1,0 +1,103 @@
+"""Opening a log: `open_wal` for one that the caller owns, `init` / `WAL` / `release` for one that the process shares."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any
+
+from wal.accesser import WALAccesser
+from wal.embedded import Embedded
+from wal.errors import ClosedError, InvalidArgumentError
+from wal.location import parse_location
+from wal.settings import Settings
+
+__all__ = ["WAL", "init", "open_wal", "release"]
+
+
+def open_wal(location: str | os.PathLike[str], *, settings: Settings | None = None, **overrides: Any) -> LogOpening:
+    """Opens the log at a location (`data/`, `journal:data/`, `memory:`): `async with open_wal(…) as log`, or `await` it.
+
+    `settings`, with any of them overridden by keyword. A location of no known form or a wrong setting raises here; a journal
+    that another process has open for writing is a LockedError, a directory that is no journal a FormatError, when it is awaited.
+    """
+    return LogOpening(_accesser(location, settings, overrides))
+
+
+class LogOpening:
+    """What `open_wal` returns: await it for the accesser (then `close()` it yourself), or use it as `async with`."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: WALAccesser) -> None:
+        self._log = log
+
+    def __await__(self) -> Generator[Any, None, WALAccesser]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> WALAccesser:
+        return await self._opened()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._log.close()
+
+    async def _opened(self) -> WALAccesser:
+        try:
+            await self._log.wait_open()
+        except BaseException:
+            await self._log.close()
+            raise
+        return self._log
+
+
+_shared: WALAccesser | None = None
+
+
+def init(location: str | os.PathLike[str], *, settings: Settings | None = None, **overrides: Any) -> None:
+    """Starts opening the log that the process shares; `WAL()` is it from now on. Before any other call.
+
+    Within a running loop the opening begins at once, without one at the first call that needs the log; that call awaits it and
+    raises its error. A second `init` without `release` is an InvalidArgumentError.
+    """
+    global _shared
+    if _shared is not None:
+        raise InvalidArgumentError(
+            "init() was called already: release() the log first, or use the one that WAL() gives"
+        )
+    log = _accesser(location, settings, overrides)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        log.begin()
+    _shared = log
+
+
+def WAL() -> WALAccesser:
+    """The log that `init` opened; ClosedError before `init` and after `release`."""
+    if _shared is None:
+        raise ClosedError("there is no shared log: call wal.init(location) first (and not after wal.release())")
+    return _shared
+
+
+async def release() -> None:
+    """Closes the shared log, after what is in flight. Idempotent, and quiet after a failed opening."""
+    global _shared
+    log, _shared = _shared, None
+    if log is not None:
+        await log.close()
+
+
+def _accesser(location: str | os.PathLike[str], settings: Settings | None, overrides: dict[str, Any]) -> WALAccesser:
+    if settings is not None and not isinstance(settings, Settings):
+        raise TypeError(
+            f"settings must be a Settings, not {type(settings).__name__}: Settings(…) or Settings.load(path)"
+        )
+    parsed = parse_location(location)
+    chosen = (settings or Settings()).replace(**overrides)
+    return WALAccesser(str(parsed), lambda: Embedded.open(parsed, chosen))

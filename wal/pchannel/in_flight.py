@@ -1,0 +1,84 @@
+"""InFlight: the bound on what was handed over and is not yet durable (D11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from wal.errors import WouldBlockError
+
+__all__ = ["InFlight"]
+
+
+class InFlight:
+    """Bytes in flight, at most `bytes_max`, but always room for one item of any size. Waiters are served in order."""
+
+    __slots__ = ("_waiters", "bytes_max", "size")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.size = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for room."""
+        return len(self._waiters)
+
+    def take_nowait(self, size: int) -> None:
+        """Takes room, or raises WouldBlockError."""
+        if self._waiters or (self.size + size > self.bytes_max and self.size):
+            raise WouldBlockError(
+                f"{self.size} bytes are in flight and {size} more would pass in_flight_bytes_max={self.bytes_max}: wait for some "
+                "of the results, use `await raw_append(…)`, which waits for room, or raise the setting"
+            )
+        self.size += size
+
+    def force(self, size: int) -> None:
+        """Takes room that must not be refused: a commit of bodies that were bounded when they were appended."""
+        self.size += size
+
+    def has_room(self, size: int) -> bool:
+        """Whether `take_nowait` would succeed."""
+        return not self._waiters and (self.size + size <= self.bytes_max or not self.size)
+
+    async def take(self, size: int) -> None:
+        """Takes room, waiting for it in turn."""
+        if self.has_room(size):
+            self.size += size
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((size, future))
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self.release(size)
+            else:
+                self._serve()
+            raise
+
+    def release(self, size: int) -> None:
+        """Gives room back and serves those who wait."""
+        self.size -= size
+        if self._waiters:
+            self._serve()
+
+    def fail(self, cause: BaseException) -> None:
+        """Nobody will get room any more: everyone who waits gets this error."""
+        while self._waiters:
+            _, future = self._waiters.popleft()
+            if not future.done():
+                future.set_exception(cause)
+
+    def _serve(self) -> None:
+        while self._waiters:
+            size, future = self._waiters[0]
+            if future.done():
+                self._waiters.popleft()
+                continue
+            if self.size + size > self.bytes_max and self.size:
+                return
+            self._waiters.popleft()
+            self.size += size
+            future.set_result(None)

@@ -1,0 +1,109 @@
+"""Operations: what callers tell a vchannel actor, and what it answers.
+
+Each operation carries the future of its caller. A future that was cancelled is left alone: the operation goes on, its caller just
+does not hear of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from wal.frame import Record
+from wal.message import MessageID, TxnContext
+
+__all__ = [
+    "Append",
+    "AppendResult",
+    "Atomic",
+    "Begin",
+    "Body",
+    "Bulk",
+    "Commit",
+    "Drop",
+    "OrderedAppend",
+    "Rollback",
+]
+
+
+class AppendResult(msgspec.Struct, frozen=True, gc=False):
+    """What a durable append answers: the event's id and tick.
+
+    `last_confirmed` equals the id. `txn_context` is set for a commit. `extra` is what an operation of the system itself adds.
+    `duplicate` is True when an idempotency key had been seen and this is the first result. An older duplicate of a producer, whose
+    result is no longer kept, has None for id and tick.
+    """
+
+    message_id: MessageID
+    time_tick: int
+    last_confirmed: MessageID
+    txn_context: TxnContext | None = None
+    extra: object = None
+    duplicate: bool = False
+
+
+class Append(Record, kw_only=True, gc=False):
+    """A plain message. `size` is what it counts in flight."""
+
+    future: asyncio.Future[AppendResult]
+    size: int
+
+
+class OrderedAppend(Append, kw_only=True, gc=False):
+    """A message that needs more than its turn: it waits for a barrier, or it is exclusive."""
+
+    barrier: int = 0
+    exclusive: bool = False
+
+
+class Bulk(msgspec.Struct, gc=False):
+    """Plain messages of one vchannel that share a frame and a future."""
+
+    records: list[Record]
+    size: int
+    future: asyncio.Future[list[AppendResult]]
+
+
+class Atomic(msgspec.Struct, gc=False):
+    """A transaction that is complete when it is told: `counted` is its size as the bounds count it."""
+
+    records: list[Record]
+    counted: int
+    size: int
+    barrier: int
+    future: asyncio.Future[AppendResult]
+
+
+class Begin(msgspec.Struct, gc=False):
+    """Opens a transaction over these vchannels (all of this pchannel)."""
+
+    vchannels: tuple[str, ...]
+    keepalive: float
+    future: asyncio.Future[TxnContext]
+
+
+class Body(msgspec.Struct, gc=False):
+    """A message of an open transaction; `counted` is its `estimate_size()`."""
+
+    txn_id: int
+    record: Record
+    counted: int
+    barrier: int
+    future: asyncio.Future[None]
+
+
+class Commit(msgspec.Struct, gc=False):
+    txn_id: int
+    future: asyncio.Future[AppendResult]
+
+
+class Rollback(msgspec.Struct, gc=False):
+    txn_id: int
+    future: asyncio.Future[None]
+
+
+class Drop(msgspec.Struct, gc=False):
+    """Ends the vchannel: its transactions, its readers, and itself."""
+
+    future: asyncio.Future[None]

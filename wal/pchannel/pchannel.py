@@ -1,0 +1,575 @@
+"""The PChannel actor: group commit. It gives ticks, makes frames, and hands them to the backend.
+
+Everything that the vchannels of its group submitted in a turn becomes one frame at the turn's end: ticks are given and the frame is
+handed over in that same turn, so that the order of ids, of ticks and of delivery is one. At most two frames are handed over at a
+time (one being synced, one next); the rest waits and makes the following frame larger. All callers of a frame hear of it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from actors import Group, Member
+from wal.backends import PChannelLog
+from wal.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NoSpaceError,
+    StorageError,
+    TruncatedError,
+    UnknownError,
+    WALError,
+)
+from wal.frame import FrameDraft, encode_frame
+from wal.message import MessageID, Origin
+from wal.pchannel.barriers import BarrierHeap
+from wal.pchannel.in_flight import InFlight
+from wal.pchannel.lease import LeaseClock
+from wal.pchannel.promises import PromiseLedger
+from wal.pchannel.submissions import PlainSubmission, Submission
+from wal.pchannel.tail import Tail
+from wal.pchannel.txn_table import TxnLimits, TxnTable
+from wal.reading import event_indices
+
+if TYPE_CHECKING:
+    from wal.pchannel.vchannel import VChannel
+
+__all__ = ["PChannel", "PChannelStatistics", "Ticks"]
+
+FRAMES_IN_FLIGHT: Final = 2
+GROUP_BYTES: Final = 4 * 1024 * 1024
+"""A group commit is cut here, so that its frame stays below FRAME_BYTES_MAX with its tables."""
+GROUP_RECORDS: Final = 4096
+"""… and here, so that making a frame holds the loop for about a millisecond."""
+
+
+class Ticks(Protocol):
+    """What the actor needs of the timestamp oracle."""
+
+    def take(self, count: int) -> int | None:
+        """The first of `count` contiguous ticks, or None when the saved limit is reached."""
+
+    @property
+    def limit(self) -> int:
+        """The saved limit: no tick at or above it is given."""
+
+
+class Reader(Protocol):
+    """What the actor needs of a scanner that reads here."""
+
+    def ended_by(self, vchannel: str, error: WALError) -> None:
+        """The vchannel was dropped; the reader ends if it reads it."""
+
+
+class PChannelStatistics(msgspec.Struct, frozen=True):
+    """Counts since opening. `frames` and `bytes` are durable ones; one frame is one sync."""
+
+    name: str
+    term: int
+    frames: int
+    bytes: int
+    events: int
+    waiting: int
+    frames_in_flight: int
+    bytes_in_flight: int
+    open_transactions: int
+    open_transaction_bytes: int
+    expired_transactions: int
+    barriers: int
+    readers: int
+    durable_end: int
+    promise: int
+
+
+class _Flight(msgspec.Struct, gc=False):
+    """A frame that was handed over."""
+
+    submissions: list[Submission]
+    sequence: int
+    first_tick: int
+    last_tick: int
+    indices: int
+    length: int
+    since: float
+
+
+class PChannel(Member):
+    """One pchannel in one term; `channel` is its name, `lanes` the group that it shares with its vchannels.
+
+    All its methods run on the loop, most of them in a turn of the group.
+    """
+
+    def __init__(
+        self,
+        log: PChannelLog,
+        *,
+        form: int,
+        group: Group,
+        ticks: Ticks,
+        need_ticks: Callable[[PChannel], None],
+        in_flight: InFlight,
+        limits: TxnLimits,
+        keepalive: float,
+        interval_s: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.channel = log.pchannel
+        self.log = log
+        self.form = form
+        """The form of its message ids."""
+        self.lanes = group
+        self.limits = limits
+        self.keepalive = keepalive
+        self.in_flight = in_flight
+        self.table = TxnTable(limits)
+        self.vchannels: dict[str, VChannel] = {}
+        self.readers: set[Reader] = set()
+        self.fault: WALError | None = None
+        """Why nothing is written any more; final."""
+        self.ledger = PromiseLedger(log.state.promise)
+        self.tail = Tail(durable_end=log.durable_end, promise=self.ledger.promise, newest=log.state.newest)
+        self._ticks = ticks
+        self._need_ticks = need_ticks
+        self._starving = False
+        self._monotonic = monotonic
+        self._interval_s = interval_s
+        self._lease = LeaseClock(monotonic=monotonic(), interval_s=interval_s)
+        self._barriers: BarrierHeap[tuple[VChannel, Any]] = BarrierHeap()
+        self._waiting: deque[Submission] = deque()
+        self._after_ticks: list[tuple[VChannel, Any]] = []
+        self._prepared: tuple[FrameDraft, list[Submission]] | None = None
+        self._flights: deque[_Flight] = deque()
+        self._sequence = 0
+        self._drained: asyncio.Future[None] | None = None
+        self._closing = False
+        self._frames = self._bytes = self._events = self._expired = 0
+
+    @property
+    def log_id(self) -> MessageID:
+        """An id of this log, for comparing whether another one lies in it."""
+        return Origin(self.channel, self.log.incarnation, 0, self.form).message_id(0)
+
+    # -- what vchannels ask in their turn
+
+    def submit(self, submission: Submission) -> None:
+        """Takes a submission for the next frame."""
+        if self.fault is not None:
+            self._fail(submission, self.fault)
+        else:
+            self._waiting.append(submission)
+
+    def passed(self, barrier: int) -> bool:
+        """Whether everything up to this tick is in the log, advancing the promise if that is what it takes."""
+        return barrier <= self.ledger.promise or barrier <= self.advance_promise()
+
+    def set_aside(self, barrier: int, vchannel: VChannel, operation: Any) -> None:
+        """Keeps an operation until the promise passes its barrier; at close it fails with ClosedError (it was never sent)."""
+        if self._closing:
+            vchannel.refuse([operation], _closed_at_barrier())
+        else:
+            self._barriers.wait(barrier, (vchannel, operation))
+
+    def new_txn_id(self) -> int | None:
+        """A transaction's id: a fresh tick, unique for good; None when the oracle has to save its limit first."""
+        return self._take(1)
+
+    def after_ticks(self, vchannel: VChannel, operation: Any) -> None:
+        """Hands the operation to its vchannel again once there are ticks."""
+        self._after_ticks.append((vchannel, operation))
+        self._starve()
+
+    def lease_now(self) -> float:
+        """The time that leases are judged by."""
+        return self._lease.at(self._monotonic(), unsynced_since=self._unsynced_since())
+
+    def dropped(self, vchannel: VChannel) -> None:
+        """The vchannel ended in this turn: so do its readers."""
+        if self.vchannels.get(vchannel.channel) is vchannel:
+            del self.vchannels[vchannel.channel]
+        assert vchannel.closed is not None
+        for reader in list(self.readers):
+            reader.ended_by(vchannel.channel, vchannel.closed())
+
+    # -- turns
+
+    def receive(self, batch: list[Any]) -> None:
+        """The data lane holds nothing for the pchannel itself: submissions come from its vchannels at their turn."""
+        raise AssertionError(f"pchannel {self.channel} takes no messages of its own, got {batch[0]!r}")
+
+    def receive_control(self, message: Any) -> None:
+        """The control lane: a callable to be run between two turns."""
+        message()
+
+    def turn_ended(self) -> None:
+        """Everything submitted in this turn becomes a frame, unless two are under way."""
+        if self._waiting:
+            self._pump()
+        if self._drained is not None:
+            self._check_drained()
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        """A defect in the group commit itself: nothing can be written any more."""
+        error = UnknownError(
+            f"pchannel {self.channel} failed and takes nothing any more until the log is reopened: {cause!r}; please report it"
+        )
+        error.__cause__ = cause
+        self.fail(error)
+
+    def timer_turn(self) -> None:
+        """Every `time_tick_interval_s`: leases, the promise, and what waits for it."""
+        now = self._lease.advance(self._monotonic(), unsynced_since=self._unsynced_since())
+        self._expired += len(self.table.expire(now))
+        self.advance_promise()
+
+    def advance_promise(self) -> int:
+        """Promises as much as can be promised now, tells readers and the control page, releases barriers; returns the promise."""
+        if self.fault is None and not self._closing:
+            before = self.ledger.promise
+            if self.ledger.advance(self._fresh_tick) != before:
+                self.log.promise(self.ledger.promise, self._ticks.limit)
+                self.tail.tick_moved(self.ledger.promise)
+                self._release_barriers()
+        return self.ledger.promise
+
+    def ticks_extended(self, error: BaseException | None) -> None:
+        """The oracle saved a new limit, or could not: then what waits for ticks fails, and a later call tries again."""
+        self._starving = False
+        waiting, self._after_ticks = self._after_ticks, []
+        if error is None:
+            for vchannel, operation in waiting:
+                vchannel.receive([operation])
+            self._pump()
+            return
+        for vchannel, operation in waiting:
+            vchannel.refuse([operation], error)
+        self._fail_waiting(error)
+        self._check_drained()
+
+    # -- life
+
+    async def start(self) -> None:
+        """Writes the first frame of the term; when it returns, this handle owns the pchannel."""
+        tick = await self._one_tick()
+        draft = FrameDraft()
+        draft.term_start(
+            previous_term=self.log.state.last_term, previous_last_sequence=max(self.log.state.last_sequence, 0)
+        )
+        await self._write_alone(draft, tick)
+
+    async def drain(self) -> None:
+        """Refuses what waits for a barrier, then waits until everything that was taken is durable or failed."""
+        self._closing = True
+        for vchannel, operation in self._barriers.drain():
+            vchannel.refuse([operation], _closed_at_barrier())
+        if self._busy():
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    async def finish(self, tick: int, cause: WALError) -> None:
+        """After `drain`: writes the closing TimeTick frame, ends the readers with `cause`, and closes the log."""
+        try:
+            if self.fault is None:
+                await self._write_alone(FrameDraft(), tick)
+                self.log.promise(self.ledger.promise, self._ticks.limit)
+        finally:
+            self.tail.fail(self.fault or cause)
+            if self.fault is None:
+                self.fault = cause
+            await self.log.close()
+
+    def fail(self, error: WALError) -> None:
+        """Nothing is written any more: everything under way and waiting fails with this error, readers end with it."""
+        if self.fault is not None:
+            return
+        self.fault = error
+        while self._flights:
+            flight = self._flights.popleft()
+            for submission in flight.submissions:
+                self._fail(submission, error)
+        self._fail_waiting(error)
+        for vchannel, operation in self._barriers.drain() + self._after_ticks:
+            vchannel.refuse([operation], error)
+        self._after_ticks = []
+        self.tail.fail(error)
+        self._check_drained()
+
+    async def truncate(self, message_id: MessageID) -> None:
+        """Truncates up to this event, inclusive; a body stands for its transaction. See `WALAccesser.truncate`."""
+        position, index = message_id.position, message_id.index
+        log = self.log
+        if position >= self.tail.durable_end:
+            raise InvalidArgumentError(
+                f"message id {message_id} lies above the durable end {self.tail.durable_end} of pchannel {self.channel}: truncate up "
+                "to a message that was appended"
+            )
+        if (position, index) < log.earliest:
+            return
+        page = await log.read(position, names=None, bytes_max=1)
+        events = event_indices(page.frames[0].view) if page.frames and page.frames[0].position == position else []
+        last = next((event for event in events if event >= index), None)
+        if last is None:
+            raise InvalidArgumentError(
+                f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read"
+            )
+        await log.truncate(position, last + 1)
+
+    async def truncated(self, message_id: MessageID) -> TruncatedError:
+        """The error for a read that should begin at this id, which is gone."""
+        first = await self.first_event()
+        return TruncatedError(
+            f"message id {message_id} has been truncated; the earliest event still there is {first}: start from it, or from All()",
+            earliest=first,
+        )
+
+    async def first_event(self) -> MessageID | None:
+        """The id of the earliest event that is not truncated, None when there is none."""
+        log = self.log
+        earliest = at = log.earliest[0], log.earliest[1]
+        while at[0] < self.tail.durable_end:
+            page = await log.read(at[0], names=None, bytes_max=1)
+            for frame in page.frames:
+                for index in event_indices(frame.view):
+                    if (frame.position, index) >= earliest:
+                        return Origin(self.channel, log.incarnation, frame.position, self.form).message_id(index)
+            at = (page.next_position, 0)
+        return None
+
+    def statistics(self) -> PChannelStatistics:
+        """A snapshot of its counts."""
+        return PChannelStatistics(
+            name=self.channel,
+            term=self.log.term,
+            frames=self._frames,
+            bytes=self._bytes,
+            events=self._events,
+            waiting=sum(submission.count for submission in self._waiting),
+            frames_in_flight=len(self._flights),
+            bytes_in_flight=sum(flight.length for flight in self._flights),
+            open_transactions=len(self.table),
+            open_transaction_bytes=self.table.size,
+            expired_transactions=self._expired,
+            barriers=len(self._barriers),
+            readers=len(self.readers),
+            durable_end=self.tail.durable_end,
+            promise=self.ledger.promise,
+        )
+
+    # -- frames
+
+    def _pump(self) -> None:
+        while len(self._flights) < FRAMES_IN_FLIGHT and self.fault is None:
+            if self._prepared is None:
+                if not self._waiting:
+                    return
+                submissions = self._cut()
+                draft = FrameDraft()
+                for submission in submissions:
+                    submission.draft(draft)
+            else:
+                draft, submissions = self._prepared
+            first_tick = self._take(draft.indices)
+            if first_tick is None:
+                if self.fault is None:
+                    self._prepared = (draft, submissions)
+                    self._starve()
+                else:
+                    for submission in submissions:
+                        self._fail(submission, self.fault)
+                return
+            self._prepared = None
+            self._hand_over(draft, submissions, first_tick)
+
+    def _cut(self) -> list[Submission]:
+        """The submissions of the next frame, from the front of what waits."""
+        waiting = self._waiting
+        submissions: list[Submission] = []
+        size, count = GROUP_BYTES, GROUP_RECORDS
+        while waiting:
+            submission = waiting[0]
+            if submission.size > size or submission.count > count:
+                if isinstance(submission, PlainSubmission) and (not submissions or (size > 0 and count > 0)):
+                    front = submission.cut(size=size, count=count)
+                    if front is not None and (not submissions or front.size <= size):
+                        submissions.append(front)
+                        break
+                    if front is not None:
+                        waiting.appendleft(front)
+                        break
+                if submissions:
+                    break
+            submissions.append(waiting.popleft())
+            size -= submission.size
+            count -= submission.count
+        return submissions
+
+    def _hand_over(
+        self, draft: FrameDraft, submissions: list[Submission], first_tick: int, *, promise: int | None = None
+    ) -> None:
+        sequence = self._sequence
+        frame = encode_frame(
+            draft,
+            incarnation=self.log.incarnation,
+            term=self.log.term,
+            sequence=sequence,
+            first_tick=first_tick,
+            promise=promise,
+        )
+        self._sequence = sequence + 1
+        self.ledger.submitted(first_tick)
+        self._flights.append(
+            _Flight(
+                submissions, sequence, first_tick, frame.header.promise, draft.indices, frame.length, self._monotonic()
+            )
+        )
+        self.log.append(frame, self._settled)
+
+    def _settled(self, position: int, error: BaseException | None) -> None:
+        """The backend's answer for the oldest frame under way."""
+        if self.fault is not None:
+            return
+        try:
+            if error is None:
+                self._durable(position)
+            else:
+                self._failed(error)
+        except Exception as defect:  # a defect here must reach every caller, not the loop's exception handler
+            self.poisoned(defect, [])
+
+    def _durable(self, position: int) -> None:
+        flight = self._flights.popleft()
+        promise = self.ledger.settled(flight.last_tick, durable=True)
+        self._frames += 1
+        self._bytes += flight.length
+        self._events += flight.indices
+        log = self.log
+        origin = Origin(self.channel, log.incarnation, position, self.form)
+        returned = 0
+        for submission in flight.submissions:
+            submission.resolve(origin, flight.first_tick)
+            returned += submission.in_flight
+        if returned:
+            self.in_flight.release(returned)
+        newest = (position, flight.indices - 1) if flight.indices else None
+        self.tail.data_moved(durable_end=log.durable_end, promise=promise, newest=newest)
+        self._release_barriers()
+        self._pump()
+        self._check_drained()
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, NoSpaceError):
+            # Nothing was written, also of the frames behind it: their numbers are given again.
+            flight = self._flights.popleft()
+            self.ledger.settled(flight.last_tick, durable=False)
+            self._sequence = min(self._sequence, flight.sequence)
+            for submission in flight.submissions:
+                self._fail(submission, error)
+            self._pump()
+            self._check_drained()
+        elif isinstance(error, WALError):
+            self.fail(error)
+        else:
+            failure = StorageError(f"pchannel {self.channel}: the write failed: {error!r}", outcome_unknown=True)
+            failure.__cause__ = error
+            self.fail(failure)
+
+    def _fail(self, submission: Submission, error: BaseException) -> None:
+        self.in_flight.release(submission.in_flight)
+        submission.fail(error)
+
+    def _fail_waiting(self, error: BaseException) -> None:
+        """What was taken but not handed over: certainly not written."""
+        if isinstance(error, StorageError) and error.outcome_unknown:
+            error = StorageError(f"{error} (this call was not written)", outcome_unknown=False)
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        if self._prepared is not None:
+            waiting = self._prepared[1] + waiting
+            self._prepared = None
+        for submission in waiting:
+            self._fail(submission, error)
+
+    async def _write_alone(self, draft: FrameDraft, tick: int) -> None:
+        """Writes a frame of the log's own (no events) that promises `tick`, and waits for it."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._hand_over(draft, [_Alone(done)], tick, promise=tick)
+        await done
+
+    async def _one_tick(self) -> int:
+        while (tick := self._take(1)) is None:
+            if self.fault is not None:
+                raise self.fault
+            waiter = self.tail.waiter(ticks=True)
+            self._starve()
+            await asyncio.wait((waiter,), timeout=self._interval_s)
+            waiter.cancel()
+        return tick
+
+    def _fresh_tick(self) -> int | None:
+        tick = self._take(1)
+        if tick is None:
+            self._starve()
+        return tick
+
+    def _take(self, count: int) -> int | None:
+        try:
+            return self._ticks.take(count)
+        except WALError as error:  # the oracle was taken over by another writer, so this one is fenced
+            self.fail(error)
+            return None
+
+    def _starve(self) -> None:
+        if not self._starving and self.fault is None:
+            self._starving = True
+            self._need_ticks(self)
+
+    def _release_barriers(self) -> None:
+        if not self._barriers:
+            return
+        smallest = self._barriers.smallest
+        if smallest is not None and smallest > self.ledger.promise and not self.ledger.in_flight:
+            self.ledger.advance(self._fresh_tick)
+        released = self._barriers.release(self.ledger.promise)
+        for vchannel, operation in released:
+            vchannel.released(operation)
+        if released:
+            self._pump()
+
+    def _unsynced_since(self) -> float | None:
+        return self._flights[0].since if self._flights else None
+
+    def _busy(self) -> bool:
+        return bool(self._flights or self._waiting or self._prepared or self._after_ticks or self.lanes.pending)
+
+    def _check_drained(self) -> None:
+        if self._drained is not None and not self._drained.done() and (self.fault is not None or not self._busy()):
+            self._drained.set_result(None)
+
+
+class _Alone(Submission):
+    """A frame that the log writes for itself."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self._done = done
+        self.size = self.count = self.in_flight = 0
+
+    def draft(self, draft: FrameDraft) -> None:
+        raise AssertionError("a frame of the log's own is drafted by its writer")
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+
+
+def _closed_at_barrier() -> ClosedError:
+    return ClosedError("the log was closed while this append waited for its barrier; it was not written")

@@ -1,0 +1,167 @@
+"""Submissions: what waits at the pchannel for the next frame, and how its callers hear of the outcome.
+
+A submission is drafted into one frame whole (a run of plain appends may be cut in two before), keeps the index it was given there, and
+is settled once: resolved when the frame is durable, failed otherwise.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import copy
+from typing import Any
+
+from wal.frame import FrameDraft, Record, RunName
+from wal.message import MessageID, Origin, TxnContext
+from wal.pchannel.operations import Append, AppendResult
+
+__all__ = ["BulkSubmission", "PlainSubmission", "Submission", "TxnSubmission", "fail_future"]
+
+
+class Submission(abc.ABC):
+    """`count` record rows and `size` bytes at most in a frame; `in_flight` is what settling it gives back."""
+
+    __slots__ = ("count", "first", "in_flight", "size")
+
+    size: int
+    count: int
+    in_flight: int
+    first: int
+
+    @abc.abstractmethod
+    def draft(self, draft: FrameDraft) -> None:
+        """Adds its records to the frame and keeps the index they begin at."""
+
+    @abc.abstractmethod
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        """The frame is durable at this origin, its first event has this tick."""
+
+    @abc.abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """The frame was not written, or its outcome is not known."""
+
+
+class PlainSubmission(Submission):
+    """Consecutive plain appends to one vchannel, a future for each."""
+
+    __slots__ = ("appends", "name")
+
+    def __init__(self, name: RunName, appends: list[Append]) -> None:
+        self.name = name
+        self.appends = appends
+        self.count = len(appends)
+        self.in_flight = self.size = sum([append.size for append in appends])
+        self.size += 16 + 4 * len(name[0])
+
+    def draft(self, draft: FrameDraft) -> None:
+        self.first = draft.append(self.name, self.appends)
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
+        index = self.first
+        for append in self.appends:
+            future = append.future
+            if not future.done():
+                message_id = MessageID(pchannel, incarnation, position, index, form)
+                future.set_result(AppendResult(message_id, first_tick + index, message_id))
+            index += 1
+
+    def fail(self, error: BaseException) -> None:
+        for append in self.appends:
+            fail_future(append.future, error)
+
+    def cut(self, *, size: int, count: int) -> PlainSubmission | None:
+        """Takes the appends at its front that fit these bounds, at least one; None when all of them fit."""
+        if self.size <= size and self.count <= count:
+            return None
+        taken = total = 0
+        for append in self.appends[:count]:
+            total += append.size
+            if taken and total > size:
+                break
+            taken += 1
+        if taken == self.count:
+            return None
+        front = PlainSubmission(self.name, self.appends[:taken])
+        self.appends = self.appends[taken:]
+        self.count -= front.count
+        self.size -= front.in_flight
+        self.in_flight -= front.in_flight
+        return front
+
+
+class BulkSubmission(Submission):
+    """Plain messages of one vchannel with one future for all of them."""
+
+    __slots__ = ("future", "name", "records")
+
+    def __init__(
+        self, name: RunName, records: list[Record], *, size: int, future: asyncio.Future[list[AppendResult]]
+    ) -> None:
+        self.name = name
+        self.records = records
+        self.future = future
+        self.count = len(records)
+        self.in_flight = size
+        self.size = size + 16 + 4 * len(name[0])
+
+    def draft(self, draft: FrameDraft) -> None:
+        self.first = draft.append(self.name, self.records)
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        if self.future.done():
+            return
+        ids = [origin.message_id(index) for index in range(self.first, self.first + self.count)]
+        ticks = range(first_tick + self.first, first_tick + self.first + self.count)
+        self.future.set_result(list(map(AppendResult, ids, ticks, ids)))
+
+    def fail(self, error: BaseException) -> None:
+        fail_future(self.future, error)
+
+
+class TxnSubmission(Submission):
+    """A committed transaction over one or several vchannels."""
+
+    __slots__ = ("bodies", "context", "future", "names")
+
+    def __init__(
+        self,
+        context: TxnContext,
+        names: tuple[RunName, ...],
+        bodies: list[tuple[RunName, Record]],
+        *,
+        size: int,
+        in_flight: int,
+        future: asyncio.Future[AppendResult],
+    ) -> None:
+        self.context = context
+        self.names = names
+        self.bodies = bodies
+        self.future = future
+        self.count = len(bodies) + len(names)
+        self.size = size
+        self.in_flight = in_flight
+
+    def draft(self, draft: FrameDraft) -> None:
+        self.first = draft.commit(
+            self.bodies,
+            names=self.names,
+            txn_id=self.context.txn_id,
+            keepalive_ms=round(self.context.keepalive * 1000),
+        )
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        if not self.future.done():
+            message_id = origin.message_id(self.first)
+            self.future.set_result(AppendResult(message_id, first_tick + self.first, message_id, self.context))
+
+    def fail(self, error: BaseException) -> None:
+        fail_future(self.future, error)
+
+
+def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
+    """Gives the caller an error of its own (callers do not share tracebacks), if it still waits."""
+    if not future.done():
+        own = copy.copy(error)
+        own.__cause__ = error.__cause__
+        future.set_exception(own)

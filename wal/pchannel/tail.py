@@ -1,0 +1,66 @@
+"""Tail: what readers see of a pchannel's end, and how they wait for it to move.
+
+One version and two lists of waiters: those for data, and those for data or ticks. A snapshot is consistent: everything at or below
+`promise` lies below `durable_end`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["Tail"]
+
+
+class Tail:
+    """`durable_end`: reads go up to here. `newest`: (position, index) of the newest durable event known, None before any."""
+
+    __slots__ = ("_data", "_ticks", "durable_end", "failure", "newest", "promise")
+
+    def __init__(self, *, durable_end: int, promise: int, newest: tuple[int, int] | None) -> None:
+        self.durable_end = durable_end
+        self.promise = promise
+        self.newest = newest
+        self.failure: BaseException | None = None
+        """Why nothing comes any more: the log was closed, or it failed."""
+        self._data: list[asyncio.Future[None]] = []
+        self._ticks: list[asyncio.Future[None]] = []
+
+    def data_moved(self, *, durable_end: int, promise: int, newest: tuple[int, int] | None) -> None:
+        """A frame became durable."""
+        self.durable_end = durable_end
+        if newest is not None:
+            self.newest = newest
+        self.promise = promise
+        _wake(self._data)
+        _wake(self._ticks)
+
+    def tick_moved(self, promise: int) -> None:
+        """Only the promise advanced."""
+        if promise > self.promise:
+            self.promise = promise
+            _wake(self._ticks)
+
+    def fail(self, cause: BaseException) -> None:
+        """Nothing comes any more; everyone who waits hears of it. The first cause stays."""
+        if self.failure is None:
+            self.failure = cause
+        _wake(self._data)
+        _wake(self._ticks)
+
+    def waiter(self, *, ticks: bool) -> asyncio.Future[None]:
+        """A future that is resolved at the next move: of data, or with `ticks` of either. Cancel it to stop waiting."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._ticks if ticks else self._data
+        waiters.append(future)
+        if len(waiters) > 64 and waiters[0].done():
+            waiters[:] = [waiter for waiter in waiters if not waiter.done()]
+        return future
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    if waiters:
+        woken = waiters[:]
+        waiters.clear()
+        for waiter in woken:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,199 @@
+"""TxnTable: the open transactions of a pchannel. Pure: it is told the lease time and answers with data or a typed error.
+
+Bodies wait here until commit, so a transaction that is rolled back or expires never touches the log. The life of a transaction, whose
+every edge is a method of the table:
+
+    (none) --begin--> OPEN --append--> OPEN
+    OPEN --commit--> taken (it can no longer expire)      OPEN --rollback--> ended
+    OPEN --expire | fail (exclusive message) | drop (vchannel dropped) | poison--> ended; later calls say why
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from wal.errors import InvalidArgumentError, TransactionExpiredError, WALError, WouldBlockError
+from wal.frame import Record, RunName
+from wal.message import TxnContext
+
+__all__ = [
+    "BODY_OVERHEAD",
+    "NAME_OVERHEAD",
+    "OpenTxn",
+    "TxnLimits",
+    "TxnTable",
+    "check_txn_size",
+    "names_size",
+    "record_size",
+]
+
+BODY_OVERHEAD: Final = 32
+"""Bytes counted for each body beside its size: its row in the frame's tables, rounded up."""
+NAME_OVERHEAD: Final = 80
+"""Bytes counted for each vchannel of a transaction beside its name: its run and its commit row."""
+_ENDED_MAX: Final = 4096
+"""How many ended transactions are remembered by the reason that ended them."""
+
+
+class TxnLimits(msgspec.Struct, frozen=True):
+    """The bounds of transactions; see the settings of the same names."""
+
+    txn_bytes_max: int
+    txn_bodies_max: int
+    open_txn_bytes_max: int
+    frame_bytes_max: int
+    """The largest encoded frame: a transaction is never split."""
+
+
+class OpenTxn(msgspec.Struct, gc=False):
+    """An open transaction.
+
+    `size` counts its bodies as the bounds do, `stored` as they will lie in the frame, with its names; `deadline` is in lease
+    time, `barrier` the largest of its bodies'.
+    """
+
+    context: TxnContext
+    names: tuple[RunName, ...]
+    deadline: float
+    size: int
+    stored: int
+    bodies: list[tuple[RunName, Record]]
+    barrier: int = 0
+
+
+class TxnTable:
+    """The open transactions by id. `size` is the sum of theirs."""
+
+    def __init__(self, limits: TxnLimits) -> None:
+        self.size = 0
+        self._limits = limits
+        self._open: dict[int, OpenTxn] = {}
+        self._ended: OrderedDict[int, Callable[[], WALError]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, txn_id: int, names: tuple[RunName, ...], *, keepalive: float, now: float) -> TxnContext:
+        """Opens a transaction on these vchannels; InvalidArgumentError when their names alone would not fit a frame."""
+        context = TxnContext(txn_id, keepalive)
+        stored = names_size(names)
+        check_txn_size(0, 0, stored, self._limits)
+        self._open[txn_id] = OpenTxn(context, names, now + keepalive, 0, stored, [])
+        return context
+
+    def append(self, txn_id: int, name: RunName, record: Record, *, size: int, barrier: int, now: float) -> None:
+        """Adds a body and refreshes the lease.
+
+        TransactionExpiredError when it is over; InvalidArgumentError when it would get too large, WouldBlockError when all open
+        transactions together would: both leave it open and unchanged but for its lease.
+        """
+        txn = self._live(txn_id, now)
+        txn.deadline = now + txn.context.keepalive
+        counted = size + BODY_OVERHEAD
+        stored = record_size(record)
+        check_txn_size(len(txn.bodies) + 1, txn.size + counted, txn.stored + stored, self._limits)
+        if self.size + counted > self._limits.open_txn_bytes_max:
+            raise WouldBlockError(
+                f"open transactions hold {self.size} bytes and this body of {counted} would pass open_txn_bytes_max="
+                f"{self._limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
+            )
+        txn.bodies.append((name, record))
+        txn.barrier = max(txn.barrier, barrier)
+        txn.size += counted
+        txn.stored += stored
+        self.size += counted
+
+    def commit(self, txn_id: int, *, now: float) -> OpenTxn:
+        """Takes the transaction out: from here on it cannot expire. TransactionExpiredError when it is over."""
+        txn = self._live(txn_id, now)
+        self._remove(txn_id)
+        self._remember(txn_id, lambda: TransactionExpiredError(f"transaction {txn_id} was committed: begin a new one"))
+        return txn
+
+    def rollback(self, txn_id: int) -> None:
+        """Forgets the transaction; one that is already over is nothing to complain about."""
+        if txn_id in self._open:
+            self._end(txn_id, lambda: TransactionExpiredError(f"transaction {txn_id} was rolled back: begin a new one"))
+
+    def expire(self, now: float) -> list[int]:
+        """Ends every transaction whose lease ran out; returns their ids."""
+        over = [txn_id for txn_id, txn in self._open.items() if txn.deadline <= now]
+        for txn_id in over:
+            self._expired(txn_id)
+        return over
+
+    def fail(self, name: RunName, reason: Callable[[int], WALError]) -> list[int]:
+        """Ends every transaction that is open on this vchannel, for this reason; returns their ids."""
+        over = [txn_id for txn_id, txn in self._open.items() if name in txn.names]
+        for txn_id in over:
+            self._end(txn_id, lambda txn_id=txn_id: reason(txn_id))  # type: ignore[misc]
+        return over
+
+    def _live(self, txn_id: int, now: float) -> OpenTxn:
+        txn = self._open.get(txn_id)
+        if txn is not None and txn.deadline <= now:
+            self._expired(txn_id)
+            txn = None
+        if txn is None:
+            reason = self._ended.get(txn_id)
+            if reason is not None:
+                raise reason()
+            raise TransactionExpiredError(
+                f"transaction {txn_id} is not open here: it ended or expired; begin a new one"
+            )
+        return txn
+
+    def _expired(self, txn_id: int) -> None:
+        keepalive = self._open[txn_id].context.keepalive
+        self._end(
+            txn_id,
+            lambda: TransactionExpiredError(
+                f"transaction {txn_id} expired: nothing was appended to it within its keepalive of {keepalive} s; "
+                "nothing of it is in the log: begin a new one, with a longer keepalive if it needs more time"
+            ),
+        )
+
+    def _end(self, txn_id: int, reason: Callable[[], WALError]) -> None:
+        self._remove(txn_id)
+        self._remember(txn_id, reason)
+
+    def _remove(self, txn_id: int) -> None:
+        self.size -= self._open.pop(txn_id).size
+
+    def _remember(self, txn_id: int, reason: Callable[[], WALError]) -> None:
+        self._ended[txn_id] = reason
+        if len(self._ended) > _ENDED_MAX:
+            self._ended.popitem(last=False)
+
+
+def check_txn_size(bodies: int, size: int, stored: int, limits: TxnLimits) -> None:
+    """InvalidArgumentError when a transaction of so many bodies and bytes is over its bounds."""
+    if bodies > limits.txn_bodies_max:
+        raise InvalidArgumentError(
+            f"a transaction of {bodies} bodies is over txn_bodies_max={limits.txn_bodies_max}: commit in smaller transactions, "
+            "or use append_bulk, which is no transaction and takes any number"
+        )
+    if size > limits.txn_bytes_max:
+        raise InvalidArgumentError(
+            f"a transaction of {size} bytes is over txn_bytes_max={limits.txn_bytes_max} (payloads, properties and "
+            f"{BODY_OVERHEAD} a body): commit in smaller transactions, or raise the setting"
+        )
+    if stored > limits.frame_bytes_max:
+        raise InvalidArgumentError(
+            f"a transaction that takes {stored} bytes in the log (with the names of its vchannels) is over the "
+            f"{limits.frame_bytes_max} bytes of one frame: commit in smaller transactions, or over fewer vchannels"
+        )
+
+
+def record_size(record: Record) -> int:
+    """Bytes that a record takes in a frame, at most."""
+    return len(record.payload) + len(record.properties) + len(record.ext) + BODY_OVERHEAD
+
+
+def names_size(names: Iterable[RunName]) -> int:
+    """Bytes that the vchannels of a transaction take in a frame, at most."""
+    return sum(NAME_OVERHEAD + 4 * len(name) for name, _ in names)

@@ -1,0 +1,235 @@
+"""The VChannel actor: what is decided about one vchannel before its messages join a frame.
+
+It has an identity, a state and a failure of its own, but no task: it takes its turn in the group of its pchannel, where all calls
+have one order. Plain appends pass through as one list a turn; exclusive messages fail the transactions that are open here;
+transactions live in the pchannel's table, since they may span its vchannels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from actors import Member
+from wal.errors import ChannelNotExistError, TransactionExpiredError, UnknownError, WALError
+from wal.frame import RunName
+from wal.message import MessageType, TxnContext
+from wal.pchannel.operations import Append, Atomic, Begin, Body, Bulk, Commit, Drop, OrderedAppend, Rollback
+from wal.pchannel.submissions import BulkSubmission, PlainSubmission, TxnSubmission, fail_future
+from wal.pchannel.txn_table import check_txn_size, names_size, record_size
+
+if TYPE_CHECKING:
+    from wal.pchannel.pchannel import PChannel
+
+__all__ = ["VChannel"]
+
+
+class VChannel(Member):
+    """One vchannel of a pchannel; `channel` is its name, `run_name` (name, incarnation), as frames carry it."""
+
+    def __init__(self, pchannel: PChannel, name: str, incarnation: int) -> None:
+        self.pchannel = pchannel
+        self.channel = name
+        self.run_name: RunName = (name, incarnation)
+        self.closed: Callable[[], WALError] | None = None
+        """Why it takes nothing any more (dropped, failed, or its record could not be saved); None while it lives."""
+        self._handled_to = 0  # of the batch in hand; what lies before it is the pchannel's already
+
+    def receive(self, batch: list[Any]) -> None:
+        """Operations in the order of their calls."""
+        if self.closed is not None:
+            self.refuse(batch, self.closed())
+            return
+        start = self._handled_to = 0
+        for at, operation in enumerate(batch):
+            if operation.__class__ is not Append:
+                if at > start:
+                    self.pchannel.submit(PlainSubmission(self.run_name, batch[start:at]))
+                self._handled_to = at
+                start = at + 1
+                _HANDLERS[operation.__class__](self, operation)
+                if self.closed is not None:
+                    self.refuse(batch[start:], self.closed())
+                    return
+        if start < len(batch):
+            self.pchannel.submit(PlainSubmission(self.run_name, batch[start:] if start else batch))
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        """A defect in handling a message: this vchannel takes nothing any more, its neighbours go on."""
+
+        def closed() -> WALError:
+            error = UnknownError(
+                f"vchannel {self.channel!r} failed and takes nothing any more until the log is reopened: {cause!r}; please report it"
+            )
+            error.__cause__ = cause
+            return error
+
+        self.closed = closed
+        self.pchannel.table.fail(self.run_name, lambda _: closed())
+        self.refuse(unhandled[self._handled_to :], closed())
+
+    def released(self, operation: OrderedAppend | TxnSubmission | Atomic) -> None:
+        """The promise passed the barrier this operation waited for."""
+        if operation.future.cancelled():
+            self.pchannel.in_flight.release(
+                operation.in_flight if isinstance(operation, TxnSubmission) else operation.size
+            )
+        elif self.closed is not None:
+            self.refuse([operation], self.closed())
+        elif isinstance(operation, TxnSubmission):
+            self.pchannel.submit(operation)
+        elif isinstance(operation, Atomic):
+            self._submit_atomic(operation)
+        else:
+            self._submit_ordered(operation)
+
+    def refuse(self, operations: list[Any], error: BaseException) -> None:
+        """Fails operations that were not submitted, and gives back their room."""
+        for operation in operations:
+            if isinstance(operation, TxnSubmission):
+                self.pchannel.in_flight.release(operation.in_flight)
+            elif isinstance(operation, Append | Bulk | Atomic):
+                self.pchannel.in_flight.release(operation.size)
+            fail_future(operation.future, error)
+
+    def _ordered(self, operation: OrderedAppend) -> None:
+        if self.pchannel.passed(operation.barrier):
+            self._submit_ordered(operation)
+        else:
+            self.pchannel.set_aside(operation.barrier, self, operation)
+
+    def _submit_ordered(self, operation: OrderedAppend) -> None:
+        if operation.exclusive:
+            kind = MessageType(operation.message_type).name
+            self.pchannel.table.fail(
+                self.run_name,
+                lambda txn_id: TransactionExpiredError(
+                    f"transaction {txn_id} was failed by a {kind} message on vchannel {self.channel!r}, which no transaction may "
+                    "span; nothing of it is in the log: begin a new one"
+                ),
+            )
+        self.pchannel.submit(PlainSubmission(self.run_name, [operation]))
+
+    def _bulk(self, operation: Bulk) -> None:
+        self.pchannel.submit(
+            BulkSubmission(self.run_name, operation.records, size=operation.size, future=operation.future)
+        )
+
+    def _atomic(self, operation: Atomic) -> None:
+        try:
+            stored = names_size((self.run_name,)) + sum(map(record_size, operation.records))
+            check_txn_size(len(operation.records), operation.counted, stored, self.pchannel.limits)
+        except WALError as error:
+            self.refuse([operation], error)
+            return
+        if self.pchannel.passed(operation.barrier):
+            self._submit_atomic(operation)
+        else:
+            self.pchannel.set_aside(operation.barrier, self, operation)
+
+    def _submit_atomic(self, operation: Atomic) -> None:
+        txn_id = self.pchannel.new_txn_id()
+        if txn_id is None:
+            self.pchannel.after_ticks(self, operation)
+            return
+        self.pchannel.submit(
+            TxnSubmission(
+                TxnContext(txn_id, self.pchannel.keepalive),
+                (self.run_name,),
+                [(self.run_name, record) for record in operation.records],
+                size=names_size((self.run_name,)) + sum(map(record_size, operation.records)),
+                in_flight=operation.size,
+                future=operation.future,
+            )
+        )
+
+    def _begin(self, operation: Begin) -> None:
+        pchannel = self.pchannel
+        names: list[RunName] = []
+        for name in operation.vchannels:
+            vchannel = pchannel.vchannels.get(name)
+            if vchannel is None or vchannel.closed is not None:
+                error = (
+                    ChannelNotExistError(f"vchannel {name!r} was dropped before the transaction began")
+                    if (vchannel is None or vchannel.closed is None)
+                    else vchannel.closed()
+                )
+                fail_future(operation.future, error)
+                return
+            names.append(vchannel.run_name)
+        txn_id = pchannel.new_txn_id()
+        if txn_id is None:
+            pchannel.after_ticks(self, operation)
+            return
+        try:
+            context = pchannel.table.begin(
+                txn_id, tuple(names), keepalive=operation.keepalive or pchannel.keepalive, now=pchannel.lease_now()
+            )
+        except WALError as error:
+            fail_future(operation.future, error)
+            return
+        if operation.future.done():  # nobody will ever end it
+            pchannel.table.rollback(txn_id)
+        else:
+            operation.future.set_result(context)
+
+    def _body(self, operation: Body) -> None:
+        try:
+            self.pchannel.table.append(
+                operation.txn_id,
+                self.run_name,
+                operation.record,
+                size=operation.counted,
+                barrier=operation.barrier,
+                now=self.pchannel.lease_now(),
+            )
+        except WALError as error:
+            fail_future(operation.future, error)
+        else:
+            _resolve(operation)
+
+    def _commit(self, operation: Commit) -> None:
+        pchannel = self.pchannel
+        try:
+            txn = pchannel.table.commit(operation.txn_id, now=pchannel.lease_now())
+        except WALError as error:
+            fail_future(operation.future, error)
+            return
+        pchannel.in_flight.force(txn.stored)
+        submission = TxnSubmission(
+            txn.context, txn.names, txn.bodies, size=txn.stored, in_flight=txn.stored, future=operation.future
+        )
+        if pchannel.passed(txn.barrier):
+            pchannel.submit(submission)
+        else:
+            pchannel.set_aside(txn.barrier, self, submission)
+
+    def _rollback(self, operation: Rollback) -> None:
+        self.pchannel.table.rollback(operation.txn_id)
+        _resolve(operation)
+
+    def _drop(self, operation: Drop) -> None:
+        def closed() -> WALError:
+            return ChannelNotExistError(f"vchannel {self.channel!r} was dropped: append to it again to make a new one")
+
+        self.closed = closed
+        self.pchannel.table.fail(self.run_name, lambda _: closed())
+        self.pchannel.dropped(self)
+        _resolve(operation)
+
+
+def _resolve(operation: Body | Rollback | Drop) -> None:
+    if not operation.future.done():
+        operation.future.set_result(None)
+
+
+_HANDLERS: dict[type, Callable[[VChannel, Any], None]] = {
+    OrderedAppend: VChannel._ordered,
+    Bulk: VChannel._bulk,
+    Atomic: VChannel._atomic,
+    Begin: VChannel._begin,
+    Body: VChannel._body,
+    Commit: VChannel._commit,
+    Rollback: VChannel._rollback,
+    Drop: VChannel._drop,
+}

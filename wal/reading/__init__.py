@@ -1,0 +1,24 @@
+"""Reading: policies, filters, selection and assembly. Pure and synchronous; used by everything that reads."""
+
+from wal.reading.assembly import assemble, event_indices
+from wal.reading.filters import DeliverFilter, EventFilter, MessageTypes, TimeTickGT, TimeTickGTE
+from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFrom
+from wal.reading.position import ReadPosition
+from wal.reading.selection import Selection
+
+__all__ = [
+    "All",
+    "DeliverFilter",
+    "DeliverPolicy",
+    "EventFilter",
+    "Latest",
+    "MessageTypes",
+    "ReadPosition",
+    "Selection",
+    "StartAfter",
+    "StartFrom",
+    "TimeTickGT",
+    "TimeTickGTE",
+    "assemble",
+    "event_indices",
+]

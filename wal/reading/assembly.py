@@ -1,0 +1,228 @@
+"""Assembly: the runs of a frame become the messages that a reader is handed, in tick order.
+
+Pure and synchronous; the scanner, the bridge and Spark stand on it. A transaction over several runs is put together to one message
+here; a commit whose bodies are not all there is damage, never a smaller transaction.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from wal.backends import StoredFrame
+from wal.errors import CorruptionError
+from wal.frame import (
+    FLAG_BODY,
+    FLAG_COMMIT,
+    Columns,
+    ExtTag,
+    FrameView,
+    RunKind,
+    RunRow,
+    decode_ext,
+    decode_txn,
+)
+from wal.message import (
+    BroadcastHeader,
+    ImmutableMessage,
+    ImmutableTxnMessage,
+    MessageType,
+    Origin,
+    TxnContext,
+)
+from wal.reading.filters import EventFilter
+from wal.reading.selection import Selection
+
+__all__ = ["assemble", "event_indices"]
+
+
+def assemble(
+    frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter
+) -> list[ImmutableMessage]:
+    """The messages of `frame` for this selection that pass the filter, in tick order.
+
+    CorruptionError when a block, or a transaction, is damaged.
+    """
+    view = frame.view
+    first_tick = view.header.first_tick
+    if not view.runs or first_tick + view.header.indices <= event_filter.tick_min:
+        return []
+    runs = selection.runs(view)
+    if len(runs) == 1 and runs[0].kind != RunKind.COPY:
+        run = runs[0]
+        columns = view.columns(run)
+        if columns.flags is None or not any(columns.flags):
+            return _plain(run, columns, origin, first_tick, event_filter)
+    return _mixed(view, runs, origin, first_tick, event_filter)
+
+
+def event_indices(view: FrameView) -> list[int]:
+    """The indices of all events of a frame, ascending: its rows that are no bodies, and its copies of broadcasts."""
+    indices: set[int] = set()
+    for run in view.runs:
+        if run.kind == RunKind.COPY:
+            indices.add(run.index)
+        elif run.kind in (RunKind.VCHANNEL, RunKind.PCHANNEL):
+            columns = view.columns(run)
+            flags = columns.flags or repeat(0)
+            indices.update(index for index, flag in zip(columns.indices, flags, strict=False) if not flag & FLAG_BODY)
+    return sorted(indices)
+
+
+def _plain(
+    run: RunRow, columns: Columns, origin: Origin, first_tick: int, event_filter: EventFilter
+) -> list[ImmutableMessage]:
+    """A run of plain messages, built column by column."""
+    indices = columns.indices
+    messages = map(
+        ImmutableMessage,
+        repeat(origin),
+        indices,
+        [first_tick + index for index in indices],
+        repeat(run.name),
+        columns.payloads,
+        columns.types or repeat(_INSERT),
+        columns.properties or repeat(b""),
+    )
+    if first_tick + indices[0] >= event_filter.tick_min and event_filter.types is None:
+        return list(messages)
+    return [message for message in messages if _passes(message, event_filter)]
+
+
+class _TxnPart(msgspec.Struct, gc=False):
+    """A transaction as found so far: its context, how many bodies it has over all runs, and those of the runs seen."""
+
+    context: TxnContext
+    bodies_total: int
+    vchannels: list[str]
+    bodies: list[ImmutableMessage]
+
+
+def _mixed(
+    view: FrameView, runs: list[RunRow], origin: Origin, first_tick: int, event_filter: EventFilter
+) -> list[ImmutableMessage]:
+    """Any mix of runs: plain messages, transactions over one or several runs, copies of broadcasts."""
+    messages: list[ImmutableMessage] = []
+    txns: dict[int, _TxnPart] = {}
+    for run in runs:
+        if run.kind == RunKind.COPY:
+            messages.append(_copy(view, run, origin, first_tick))
+            continue
+        columns = view.columns(run)
+        if columns.flags is None or not any(columns.flags):
+            messages += _plain(run, columns, origin, first_tick, _EVERYTHING)
+        else:
+            _split(run, columns, origin, first_tick, messages, txns)
+    for index, part in txns.items():
+        messages.append(_txn(index, part, origin, first_tick, event_filter))
+    messages = [message for message in messages if _passes(message, event_filter)]
+    messages.sort(key=_BY_TICK)
+    return messages
+
+
+def _split(
+    run: RunRow,
+    columns: Columns,
+    origin: Origin,
+    first_tick: int,
+    messages: list[ImmutableMessage],
+    txns: dict[int, _TxnPart],
+) -> None:
+    """Sorts the rows of a run into plain messages and parts of transactions."""
+    assert columns.flags is not None
+    types = columns.types or repeat(_INSERT)
+    properties = columns.properties or repeat(b"")
+    exts = columns.exts or repeat(b"")
+    waiting: list[tuple[int, bytes, int, bytes]] = []
+    for index, payload, kind, flags, stored, ext in zip(
+        columns.indices, columns.payloads, types, columns.flags, properties, exts, strict=False
+    ):
+        if flags & FLAG_BODY:
+            waiting.append((index, payload, kind, stored))
+        elif flags & FLAG_COMMIT:
+            txn_id, keepalive_ms, count, total = decode_txn(decode_ext(ext))
+            if count != len(waiting):
+                raise CorruptionError(
+                    f"the transaction {txn_id} has {len(waiting)} bodies on vchannel {run.name!r}",
+                    expected=f"{count} bodies",
+                )
+            part = txns.get(index)
+            if part is None:
+                part = txns[index] = _TxnPart(TxnContext(txn_id, keepalive_ms / 1000), total, [], [])
+            elif part.context.txn_id != txn_id:
+                raise CorruptionError(f"two transactions, {txn_id} and {part.context.txn_id}, share the index {index}")
+            part.vchannels.append(run.name)
+            tick = first_tick + index
+            part.bodies += [
+                ImmutableMessage(origin, at, tick, run.name, payload, kind, stored, part.context)
+                for at, payload, kind, stored in waiting
+            ]
+            waiting = []
+        else:
+            messages.append(ImmutableMessage(origin, index, first_tick + index, run.name, payload, kind, stored))
+    if waiting:
+        raise CorruptionError(
+            f"{len(waiting)} bodies on vchannel {run.name!r} have no commit", expected="a commit row after them"
+        )
+
+
+def _txn(index: int, part: _TxnPart, origin: Origin, first_tick: int, event_filter: EventFilter) -> ImmutableTxnMessage:
+    bodies = part.bodies
+    if len(part.vchannels) > 1:
+        bodies.sort(key=_BY_INDEX)
+    if event_filter.types is not None:
+        bodies = [body for body in bodies if body._type in event_filter.types]
+    return ImmutableTxnMessage(
+        origin,
+        index,
+        first_tick + index,
+        part.vchannels[0] if len(part.vchannels) == 1 else "",
+        b"",
+        _TXN,
+        b"",
+        part.context,
+        messages=tuple(bodies),
+        vchannels=tuple(part.vchannels),
+        _first_index=index - part.bodies_total,
+    )
+
+
+def _copy(view: FrameView, run: RunRow, origin: Origin, first_tick: int) -> ImmutableMessage:
+    """One vchannel's copy of a broadcast, from the payload that all copies share."""
+    columns = view.columns(view.runs[run.shared])
+    fields = decode_ext(columns.exts[0]) if columns.exts else {}
+    if ExtTag.BROADCAST not in fields:
+        raise CorruptionError(
+            f"the copy of a broadcast for vchannel {run.name!r} carries no header", expected="a header"
+        )
+    return ImmutableMessage(
+        origin,
+        run.index,
+        first_tick + run.index,
+        run.name,
+        columns.payloads[0],
+        columns.types[0] if columns.types else _INSERT,
+        columns.properties[0] if columns.properties else b"",
+        None,
+        BroadcastHeader.from_bytes(fields[ExtTag.BROADCAST]),
+    )
+
+
+def _passes(message: ImmutableMessage, event_filter: EventFilter) -> bool:
+    if message.time_tick < event_filter.tick_min:
+        return False
+    if event_filter.types is None:
+        return True
+    if message._type == _TXN:
+        return bool(message.bodies())
+    return message._type in event_filter.types
+
+
+_INSERT: Final = int(MessageType.INSERT)
+_TXN: Final = int(MessageType.TXN)
+_EVERYTHING: Final = EventFilter()
+_BY_TICK: Final = attrgetter("time_tick")
+_BY_INDEX: Final = attrgetter("_index")

@@ -1,0 +1,34 @@
+"""Selection: which vchannels, in which life of each, a reader reads.
+
+A vchannel that is dropped and made again under its name is another vchannel: its runs carry another incarnation. A reader is bound to
+the incarnation that was current when it began; for a name that nobody had made yet it binds to the first one made from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wal.frame import FrameView, RunKind, RunRow
+
+__all__ = ["Selection"]
+
+
+class Selection:
+    """`bound`: name → incarnation, or None for a name unknown so far; such a name binds to an incarnation of at least `floor`."""
+
+    __slots__ = ("_bound", "_floor", "names")
+
+    def __init__(self, bound: Mapping[str, int | None], *, floor: int) -> None:
+        self._bound = dict(bound)
+        self._floor = floor
+        self.names = frozenset(bound)
+
+    def runs(self, view: FrameView) -> list[RunRow]:
+        """The runs of this frame that the reader sees, those for every reader included."""
+        return [run for run in view.find(self.names) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
+
+    def _accepts(self, run: RunRow) -> bool:
+        bound = self._bound[run.name]
+        if bound is None and run.incarnation >= self._floor:
+            bound = self._bound[run.name] = run.incarnation
+        return run.incarnation == bound

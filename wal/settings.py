@@ -1,0 +1,161 @@
+"""Settings: every number that a user may choose, in one frozen struct.
+
+Bounds exist for everything (D11); what drops data is None unless asked for. `Settings.load` reads a TOML file, `WAL_…` environment
+variables over it, and keywords over both; an unknown name or a wrong value is an error that lists what is accepted.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+
+__all__ = ["Settings"]
+
+MIB: Final = 1024 * 1024
+ENVIRONMENT_PREFIX: Final = "WAL_"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings, with their defaults. Sizes are bytes, times seconds."""
+
+    pchannels: int | None = None
+    """Number of pchannels: 1 when the log is made, afterwards as made unless given; it can grow, never shrink."""
+    create_vchannels: bool = True
+    """Whether an append makes a vchannel that is not there."""
+    vchannels_max: int = 65_536
+    message_bytes_max: int = MIB
+    """Payload plus properties of one message."""
+    txn_bytes_max: int = 4 * MIB
+    """A transaction: `estimate_size()` plus 32 a body, over all its vchannels."""
+    txn_bodies_max: int = 4096
+    txn_keepalive: float = 10.0
+    """Lease of a transaction that does not name its own."""
+    open_txn_bytes_max: int = 256 * MIB
+    """Bodies of all open transactions of a pchannel."""
+    in_flight_bytes_max: int = 64 * MIB
+    """Appends handed over and not yet durable; over it `raw_append` waits and `append_nowait` is a WouldBlockError."""
+    segment_bytes: int = 64 * MIB
+    """A full-grown segment file of the journal."""
+    time_tick_interval_s: float = 0.2
+    """How often an idle pchannel's promise advances."""
+    idempotency_window_count: int = 65_536
+    idempotency_window_s: float = 3600.0
+    producers_max: int = 4096
+    broadcast_tasks_max: int = 65_536
+    broadcast_vchannels_max: int = 16_384
+    kv: str | None = None
+    """Where metadata lives, if not beside the log."""
+    retention_bytes: int | None = None
+    retention_s: float | None = None
+    cursor_lag_bytes_max: int | None = None
+    cursor_age_max_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in msgspec.structs.asdict(self).items():
+            _check(name, value)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
+        """Settings from a TOML file, then `WAL_…` variables over it (WAL_PCHANNELS=4), then keywords over both.
+
+        A missing file, an unknown name or a wrong value is an InvalidArgumentError that lists the accepted ones.
+        """
+        values: dict[str, Any] = {}
+        if path is not None:
+            try:
+                values |= tomllib.loads(Path(path).read_text())
+            except OSError as error:
+                raise InvalidArgumentError(
+                    f"settings file {os.fspath(path)!r} cannot be read: {error.strerror}"
+                ) from error
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise InvalidArgumentError(f"settings file {os.fspath(path)!r} is not TOML: {error}") from error
+        for variable, text in os.environ.items():
+            if variable.startswith(ENVIRONMENT_PREFIX):
+                name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+                values[name] = _from_text(variable, name, text)
+        return cls().replace(**(values | overrides))
+
+    def replace(self, **overrides: Any) -> Settings:
+        """These settings with some of them changed; a name that is none is an InvalidArgumentError that lists them."""
+        unknown = [name for name in overrides if name not in self.__struct_fields__]
+        if unknown:
+            raise InvalidArgumentError(_unknown(unknown[0]))
+        return msgspec.structs.replace(self, **overrides)
+
+
+_INTEGERS: Final[Mapping[str, int]] = {
+    "pchannels": 1,
+    "vchannels_max": 1,
+    "message_bytes_max": 1,
+    "txn_bytes_max": 1,
+    "txn_bodies_max": 1,
+    "open_txn_bytes_max": 1,
+    "in_flight_bytes_max": 1,
+    "segment_bytes": MIB,
+    "idempotency_window_count": 0,
+    "producers_max": 1,
+    "broadcast_tasks_max": 1,
+    "broadcast_vchannels_max": 1,
+    "retention_bytes": 0,
+    "cursor_lag_bytes_max": 0,
+}
+"""Integer settings and the smallest value of each."""
+_SECONDS: Final[Mapping[str, float]] = {
+    "txn_keepalive": 0.001,
+    "time_tick_interval_s": 0.001,
+    "idempotency_window_s": 0.0,
+    "retention_s": 0.0,
+    "cursor_age_max_s": 0.0,
+}
+"""Settings in seconds and the smallest value of each."""
+_OPTIONAL: Final = frozenset(
+    ("pchannels", "kv", "retention_bytes", "retention_s", "cursor_lag_bytes_max", "cursor_age_max_s")
+)
+
+
+def _check(name: str, value: object) -> None:
+    if value is None and name in _OPTIONAL:
+        return
+    if name in _INTEGERS:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"setting {name} must be an int, not {value!r}")
+        if value < _INTEGERS[name]:
+            raise InvalidArgumentError(f"setting {name}={value} is too small: at least {_INTEGERS[name]}")
+    elif name in _SECONDS:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TypeError(f"setting {name} must be a number of seconds, not {value!r}")
+        if not _SECONDS[name] <= value < float("inf"):
+            raise InvalidArgumentError(f"setting {name}={value} is out of range: at least {_SECONDS[name]} seconds")
+    elif name == "create_vchannels":
+        if not isinstance(value, bool):
+            raise TypeError(f"setting {name} must be a bool, not {value!r}")
+    elif not isinstance(value, str):
+        raise TypeError(f"setting {name} must be a str, not {value!r}")
+
+
+def _from_text(variable: str, name: str, text: str) -> Any:
+    if name not in Settings.__struct_fields__:
+        raise InvalidArgumentError(f"environment variable {variable}: {_unknown(name)}")
+    try:
+        if name in _INTEGERS:
+            return int(text)
+        if name in _SECONDS:
+            return float(text)
+        if name == "create_vchannels":
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    except (ValueError, KeyError) as error:
+        accepted = "a whole number" if name in _INTEGERS else "seconds" if name in _SECONDS else "true or false"
+        raise InvalidArgumentError(f"environment variable {variable}={text!r} is not {accepted}") from error
+    return text
+
+
+def _unknown(name: str) -> str:
+    return f"there is no setting {name!r}; accepted are: {', '.join(sorted(Settings.__struct_fields__))}"

@@ -1,0 +1,122 @@
+"""Txn: a transaction as its user holds it.
+
+Its bodies wait at the pchannel until commit; it ends once, by commit or by rollback, and until then nothing of it is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Protocol
+
+from wal.errors import InvalidArgumentError, InvalidTransactionStateError
+from wal.message import Message, TxnContext
+from wal.pchannel import AppendResult
+
+__all__ = ["Txn", "TxnOpening"]
+
+
+class TxnCalls(Protocol):
+    """What a transaction asks of the accesser that began it."""
+
+    async def txn_append(self, txn_id: int, message: Message, barrier_time_tick: int) -> None: ...
+
+    async def txn_commit(self, txn_id: int, vchannel: str) -> AppendResult: ...
+
+    async def txn_rollback(self, txn_id: int, vchannel: str) -> None: ...
+
+
+class Txn:
+    """An open transaction: `append` any number of times, then `commit` or `rollback`, once."""
+
+    __slots__ = ("_calls", "_ending", "_vchannels", "context", "result")
+
+    def __init__(self, calls: TxnCalls, context: TxnContext, vchannels: tuple[str, ...]) -> None:
+        self._calls = calls
+        self._vchannels = vchannels
+        self._ending = ""
+        self.context = context
+        """Its id and keepalive."""
+        self.result: AppendResult | None = None
+        """What `commit` answered; None until then."""
+
+    async def append(self, message: Message | bytes, *, barrier_time_tick: int = 0) -> None:
+        """Adds a message and refreshes the lease. `bytes` stand for an INSERT on the transaction's only vchannel.
+
+        The barrier applies to the commit. WouldBlockError (open transactions hold too much) and InvalidArgumentError (a wrong
+        message, or the transaction would be too large) leave the transaction open; TransactionExpiredError means it is over.
+        """
+        if self._ending:
+            raise InvalidTransactionStateError(
+                f"transaction {self.context.txn_id} was {self._ending} before this append: begin a new one"
+            )
+        if isinstance(message, bytes):
+            if len(self._vchannels) != 1:
+                raise InvalidArgumentError(
+                    f"transaction {self.context.txn_id} is over {len(self._vchannels)} vchannels, so bytes name none of them: "
+                    "append Message(vchannel, payload)"
+                )
+            message = Message(self._vchannels[0], message)
+        elif not isinstance(message, Message):
+            raise TypeError(f"append takes a Message or bytes, not {type(message).__name__}")
+        if message.vchannel not in self._vchannels:
+            raise InvalidArgumentError(
+                f"message for vchannel {message.vchannel!r} in a transaction over {', '.join(map(repr, self._vchannels))}: name "
+                "every vchannel when the transaction begins"
+            )
+        await self._calls.txn_append(self.context.txn_id, message, barrier_time_tick)
+
+    async def commit(self) -> AppendResult:
+        """Makes the whole transaction durable as one event; its result. A second end is an InvalidTransactionStateError."""
+        self._end("committed")
+        self.result = await self._calls.txn_commit(self.context.txn_id, self._vchannels[0])
+        return self.result
+
+    async def rollback(self) -> None:
+        """Forgets the transaction; quiet when it has expired. A second end is an InvalidTransactionStateError."""
+        self._end("rolled back")
+        await self._calls.txn_rollback(self.context.txn_id, self._vchannels[0])
+
+    @property
+    def ended(self) -> bool:
+        """Whether commit or rollback was called."""
+        return bool(self._ending)
+
+    def _end(self, ending: str) -> None:
+        if self._ending:
+            raise InvalidTransactionStateError(
+                f"transaction {self.context.txn_id} was {self._ending} already; each transaction ends once"
+            )
+        self._ending = ending
+
+    def __repr__(self) -> str:
+        return f"Txn({self.context.txn_id}, vchannels={self._vchannels}, {self._ending or 'open'})"
+
+
+class TxnOpening:
+    """What `log.txn(…)` returns: await it for a `Txn`, or use it as `async with`, which commits at the end or rolls back."""
+
+    __slots__ = ("_begin", "_txn")
+
+    def __init__(self, begin: Callable[[], Awaitable[Txn]]) -> None:
+        self._begin = begin
+        self._txn: Txn | None = None
+
+    def __await__(self) -> Generator[object, None, Txn]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> Txn:
+        self._txn = await self._begin()
+        return self._txn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        txn = self._txn
+        assert txn is not None
+        if txn.ended:
+            return
+        if kind is None:
+            await txn.commit()
+        else:
+            await txn.rollback()
