@@ -1,6 +1,6 @@
 """Frames: draft, encode, decode, check. Pure functions over bytes; knows no other room."""
 
-from wal.frame.decode import BodySource, Columns, FrameView, RunRow, TermStart
+from wal.frame.decode import BodySource, Columns, FrameView, TermStart
 from wal.frame.draft import FrameDraft, Record, RunName
 from wal.frame.encode import EncodedFrame, encode_frame
 from wal.frame.ext import ExtTag, decode_ext, decode_txn, encode_ext, encode_txn
@@ -15,6 +15,7 @@ from wal.frame.layout import (
     RunKind,
     SystemRecord,
 )
+from wal.frame.tables import RunRow
 
 __all__ = [
     "BLOCK_BYTES_MIN",

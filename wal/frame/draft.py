@@ -7,11 +7,12 @@ order of events. Pure: it neither waits nor reads a clock, and it knows no limit
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
 
+from wal.errors import InvalidArgumentError
 from wal.frame.ext import ExtTag, encode_ext, encode_txn
 from wal.frame.layout import DEFAULT_TYPE, FLAG_BODY, FLAG_COMMIT, FLAG_COPY, RunKind, SystemRecord
 
@@ -43,23 +44,35 @@ class Run(msgspec.Struct, gc=False):
 
 
 class FrameDraft:
-    """Gathers records. `indices` is the number of indices given so far: the frame needs as many ticks."""
+    """Gathers records. `indices` is the number of indices given so far: the frame needs as many ticks.
 
-    __slots__ = ("_by_name", "indices", "runs")
+    What it knows by itself it tells the encoder: `by_name` are the VCHANNEL runs; `in_order` is True while the records, taken run
+    after run, have the indices 0, 1, 2 …; `has_flags` is True once a record has one (`commit` and `broadcast` alone set them).
+    """
+
+    __slots__ = ("by_name", "has_flags", "in_order", "indices", "runs")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self.indices = 0
-        self._by_name: dict[RunName, Run] = {}
+        self.by_name: dict[RunName, Run] = {}
+        self.in_order = True
+        self.has_flags = False
 
     def append(self, name: RunName, records: Sequence[Record]) -> int:
         """Plain messages for one vchannel, in order; returns the index of the first, the others follow it densely."""
         first = self.indices
-        count = len(records)
-        run = self._by_name.get(name) or self._new_run(name)
+        self.indices = end = first + len(records)
+        run = self.by_name.get(name)
+        if run is None:
+            if records:
+                run = self.by_name[name] = Run(_VCHANNEL, name[0], name[1], list(records), list(range(first, end)))
+                self.runs.append(run)
+            return first
+        if run is not self.runs[-1]:
+            self.in_order = False
         run.records += records
-        run.indices += range(first, first + count)
-        self.indices = first + count
+        run.indices += range(first, end)
         return first
 
     def commit(
@@ -70,26 +83,41 @@ class FrameDraft:
         txn_id: int,
         keepalive_ms: int,
     ) -> int:
-        """A transaction over `names`: its bodies in append order, then its commit; returns the index of the commit."""
+        """A transaction over `names`: its bodies in append order, then its commit; returns the index of the commit.
+
+        No name, a name given twice, or a body for a name that is not among them is an InvalidArgumentError: nothing is taken.
+        """
         counts = dict.fromkeys(names, 0)
+        _check_names(names, counts, of="a transaction")
+        for name, _ in bodies:
+            if name not in counts:
+                raise InvalidArgumentError(f"a body for {name} in a transaction over {list(names)}: name it in `names`")
+            counts[name] += 1
+        self.in_order = False
+        self.has_flags = True
         for name, record in bodies:
-            run = self._by_name.get(name) or self._new_run(name)
+            run = self.by_name.get(name) or self._new_run(name)
             record.flags = FLAG_BODY
             run.records.append(record)
             run.indices.append(self.indices)
             self.indices += 1
-            counts[name] += 1
         commit = self.indices
-        for name in names:
-            run = self._by_name.get(name) or self._new_run(name)
-            ext = encode_txn(txn_id=txn_id, keepalive_ms=keepalive_ms, bodies=counts[name], bodies_total=len(bodies))
+        for name, count in counts.items():
+            run = self.by_name.get(name) or self._new_run(name)
+            ext = encode_txn(txn_id=txn_id, keepalive_ms=keepalive_ms, bodies=count, bodies_total=len(bodies))
             run.records.append(Record(b"", DEFAULT_TYPE, FLAG_COMMIT, b"", ext))
             run.indices.append(commit)
         self.indices += 1
         return commit
 
     def broadcast(self, names: Sequence[RunName], record: Record, *, header: bytes) -> int:
-        """One payload with a copy for each of `names`; returns the index of the first copy, the others follow in order."""
+        """One payload with a copy for each of `names`; returns the index of the first copy, the others follow in order.
+
+        No name, or a name given twice, is an InvalidArgumentError: nothing is taken.
+        """
+        _check_names(names, set(names), of="a broadcast")
+        self.in_order = False
+        self.has_flags = True
         first = self.indices
         record.flags = FLAG_COPY
         record.ext = encode_ext({ExtTag.BROADCAST: header})
@@ -115,11 +143,12 @@ class FrameDraft:
         self.system(SystemRecord.TERM_START, TERM_START.pack(previous_term, previous_last_sequence))
 
     def _new_run(self, name: RunName) -> Run:
-        run = self._by_name[name] = Run(RunKind.VCHANNEL, name[0], name[1], [], [])
+        run = self.by_name[name] = Run(_VCHANNEL, name[0], name[1], [], [])
         self.runs.append(run)
         return run
 
     def _special(self, kind: RunKind, record: Record, index: int) -> None:
+        self.in_order = False
         run = next((run for run in self.runs if run.kind is kind), None)
         if run is None:
             run = Run(kind, "", 0, [], [])
@@ -128,4 +157,10 @@ class FrameDraft:
         run.indices.append(index)
 
 
+def _check_names(names: Sequence[RunName], distinct: Collection[RunName], *, of: str) -> None:
+    if not names or len(distinct) != len(names):
+        raise InvalidArgumentError(f"{of} over {list(names)}: name at least one vchannel, and each of them once")
+
+
+_VCHANNEL: Final = RunKind.VCHANNEL  # an enum member costs a lookup of its own in the loop over 256 runs
 TERM_START: Final = struct.Struct("<QQ")

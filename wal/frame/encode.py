@@ -7,9 +7,8 @@ where it lies and only small ones are joined.
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from struct import pack
-from typing import Final
 
 import google_crc32c
 import msgspec
@@ -59,72 +58,64 @@ def encode_frame(
     `promise` defaults to the tick of the last event; a frame without events (a TimeTick frame) must state it.
     """
     runs = draft.runs
-    records: list[Record] = (
-        runs[0].records if len(runs) == 1 else list(chain.from_iterable(run.records for run in runs))
-    )
+    records: list[Record] = runs[0].records if len(runs) == 1 else [record for run in runs for record in run.records]
     count = len(records)
-    payload_lens = [len(record.payload) for record in records]
+    payloads = [record.payload for record in records]
     types = [record.message_type for record in records]
-    flags = [record.flags for record in records]
-    properties_lens = [len(record.properties) for record in records]
-    ext_lens = [len(record.ext) for record in records]
+    properties = [record.properties for record in records]
+    exts = [record.ext for record in records]
 
     incompatible = 0
-    columns: list[list[int]] = []
-    form: list[str] = []
-    indices = _index_column(runs, count)
-    if indices is not None:
+    columns: list[list[int] | tuple[bytes]] = []
+    form = ""
+    if (indices := _index_column(draft, count)) is not None:
         incompatible |= COLUMN_INDEX
         columns.append(indices)
-        form.append(f"{count}I")
+        form += f"{count}I"
+    payload_lens = list(map(len, payloads))
     columns.append(payload_lens)
-    form.append(f"{count}I")
+    form += f"{count}I"
     if types.count(DEFAULT_TYPE) != count:
         incompatible |= COLUMN_TYPE
         columns.append(types)
-        form.append(f"{count}H")
-    if any(flags):
+        form += f"{count}H"
+    if draft.has_flags:
         incompatible |= COLUMN_FLAGS
-        columns.append(flags)
-        form.append(f"{count}B")
-    if has_properties := any(properties_lens):
-        incompatible |= COLUMN_PROPERTIES
-        columns.append(properties_lens)
-        form.append(f"{count}I")
-    if has_ext := any(ext_lens):
-        incompatible |= COLUMN_EXT
-        columns.append(ext_lens)
-        form.append(f"{count}I")
+        columns.append((bytes([record.flags for record in records]),))
+        form += f"{count}s"
+    fields = [payloads]
+    for column, values in ((COLUMN_PROPERTIES, properties), (COLUMN_EXT, exts)):
+        if any(values):
+            incompatible |= column
+            columns.append(list(map(len, values)))
+            form += f"{count}I"
+            fields.append(values)
 
-    parts: list[bytes] = []
-    offsets: list[int] = []
-    body_len = 0
-    row = 0
-    for run in runs:
-        offsets.append(body_len)
-        end = row + len(run.records)
-        parts += [record.payload for record in run.records]
-        body_len += sum(payload_lens[row:end])
-        if has_properties:
-            parts += [record.properties for record in run.records]
-            body_len += sum(properties_lens[row:end])
-        if has_ext:
-            parts += [record.ext for record in run.records]
-            body_len += sum(ext_lens[row:end])
-        row = end
-    blocks, ends = _cut(parts)
-
-    names = [run.name.encode() for run in runs]
-    name_bytes = b"".join(names)
+    rows = [len(run.records) for run in runs]
+    starts = list(accumulate(rows, initial=0))
+    parts, part_lens = payloads, payload_lens
+    if len(fields) > 1:
+        parts = _by_run(fields, starts)
+        part_lens = list(map(len, parts))
+    ends = list(accumulate(part_lens, initial=0))
+    body_len = ends[-1]
+    blocks, block_ends = _cut(parts, ends)
+    kinds, name_lens, name_bytes = _names(runs)
+    if len(draft.by_name) == len(runs):
+        vchannels, pchannel_wide = tuple(draft.by_name), False
+    else:
+        rows = [run.shared if run.kind is RunKind.COPY else len(run.records) for run in runs]
+        vchannels = tuple({(run.name, run.incarnation): None for run in runs if run.name})
+        pchannel_wide = RunKind.PCHANNEL in kinds
     tables = pack(
-        f"<{len(runs)}B{len(runs)}H{len(runs)}I{len(runs)}I{len(runs)}I{''.join(form)}{len(blocks)}I{len(blocks)}I",
-        *[run.kind for run in runs],
-        *map(len, names),
+        f"<{len(runs)}s{len(runs)}H{3 * len(runs)}I{form}{2 * len(blocks)}I",
+        kinds,
+        *name_lens,
         *[run.incarnation for run in runs],
-        *[run.shared if run.kind is RunKind.COPY else len(run.records) for run in runs],
-        *offsets,
+        *rows,
+        *[ends[start * len(fields)] for start in starts[:-1]],
         *chain.from_iterable(columns),
-        *ends,
+        *block_ends,
         *map(google_crc32c.value, blocks),
     )
     header = FrameHeader(
@@ -150,36 +141,42 @@ def encode_frame(
         header,
         [head, *blocks],
         len(head) + body_len,
-        tuple({(run.name, run.incarnation): None for run in runs if run.kind in _NAMED}),
-        any(run.kind is RunKind.PCHANNEL for run in runs),
+        vchannels,
+        pchannel_wide,
     )
 
 
-_NAMED: Final = frozenset((RunKind.VCHANNEL, RunKind.COPY))
+def _names(runs: list[Run]) -> tuple[bytes, list[int], bytes]:
+    """The kinds of the runs, the lengths of their names in UTF-8, and the names."""
+    names = [run.name for run in runs]
+    joined = "".join(names)
+    lengths = list(map(len, names)) if joined.isascii() else [len(name.encode()) for name in names]
+    return bytes([run.kind for run in runs]), lengths, joined.encode()
 
 
-def _index_column(runs: list[Run], count: int) -> list[int] | None:
+def _index_column(draft: FrameDraft, count: int) -> list[int] | None:
     """The index of each record row, or None when the rows are simply numbered."""
-    if len(runs) == 1:
-        indices = runs[0].indices
-    else:
-        indices = list(chain.from_iterable(run.indices for run in runs))
-    if not count or (indices[0] == 0 and indices[-1] == count - 1 and indices == list(range(count))):
+    if draft.in_order:
         return None
-    return indices
+    indices = list(chain.from_iterable(run.indices for run in draft.runs))
+    return None if indices == list(range(count)) else indices
 
 
-def _cut(parts: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """Blocks of at least BLOCK_BYTES_MIN from whole parts, and where each ends."""
-    ends = list(accumulate(map(len, parts)))
-    total = ends[-1] if ends else 0
+def _by_run(fields: list[list[bytes]], starts: list[int]) -> list[bytes]:
+    """The body's parts: run after run, the payloads of its records, then their properties, then their exts."""
+    return [part for start, end in pairwise(starts) for field in fields for part in field[start:end]]
+
+
+def _cut(parts: list[bytes], ends: list[int]) -> tuple[list[bytes], list[int]]:
+    """Blocks of at least BLOCK_BYTES_MIN from whole parts, and where each ends. Part i is the bytes [ends[i], ends[i + 1])."""
+    total = ends[-1]
     blocks: list[bytes] = []
     block_ends: list[int] = []
     at = start = 0
     while start < total:
-        last = min(bisect_left(ends, start + BLOCK_BYTES_MIN, at), len(ends) - 1)
-        blocks.append(parts[at] if last == at else b"".join(parts[at : last + 1]))
+        last = min(bisect_left(ends, start + BLOCK_BYTES_MIN, at + 1), len(parts))
+        blocks.append(parts[at] if last == at + 1 else b"".join(parts[at:last]))
         start = ends[last]
         block_ends.append(start)
-        at = last + 1
+        at = last
     return blocks, block_ends

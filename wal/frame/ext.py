@@ -82,4 +82,6 @@ def decode_txn(fields: Mapping[ExtTag, bytes]) -> tuple[int, int, int, int]:
             "a commit row carries no transaction", expected=f"field {ExtTag.TXN:d} of {_TXN.size} bytes"
         )
     txn_id, keepalive_ms, bodies, bodies_total = _TXN.unpack(value)
+    if bodies > bodies_total:
+        raise CorruptionError(f"a commit row counts {bodies} bodies in its run", expected=f"at most {bodies_total}")
     return txn_id, keepalive_ms, bodies, bodies_total

@@ -1,0 +1,132 @@
+"""Events: the laws of indices and flags, over the columns of a frame.
+
+Every index below the header's count is taken, and by one event: a record of a vchannel or of the pchannel, a copy of a broadcast,
+or a commit, whose rows share one index over the runs of its transaction. Within a run indices ascend, and a body is followed by a
+body or by its commit. Pure functions; a frame that breaks a law is damaged, whatever its CRC says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from itertools import compress, islice, pairwise
+from operator import ge
+from typing import Final
+
+from wal.errors import CorruptionError, FormatError
+from wal.frame.layout import FLAG_BODY, FLAG_COMMIT, FLAG_COPY, FLAGS_KNOWN, RunKind
+
+__all__ = ["check_events", "inconsistent"]
+
+
+def check_events(
+    kinds: bytes,
+    counts: Sequence[int],
+    starts: Sequence[int],
+    flags: bytes | None,
+    indices: Sequence[int] | None,
+    events: int,
+) -> dict[int, int]:
+    """Checks the laws and returns the index of each COPY run, by ordinal.
+
+    `counts` are as stored (for a COPY run the ordinal of its SHARED run); the rows of run i are [starts[i], starts[i + 1]).
+    CorruptionError where a law is broken, FormatError for a flag that this version does not know.
+    """
+    numbers = range(starts[-1]) if indices is None else indices
+    if flags is None and not kinds.strip(_VCHANNEL):
+        _check_plain(starts, indices, events)
+        return {}
+    copies = _check_flags(kinds, counts, starts, flags, numbers)
+    _check_mixed(kinds, starts, flags, numbers, copies, events)
+    return copies
+
+
+def _check_plain(starts: Sequence[int], indices: Sequence[int] | None, events: int) -> None:
+    """Plain messages of vchannels only: each row is an event."""
+    if starts[-1] != events:
+        raise inconsistent(f"{starts[-1]} records have {events} indices", "one each")
+    if indices is not None:
+        _check_ascending(indices, set(starts))
+        if len(set(indices)) != events or max(indices, default=-1) >= events:
+            raise inconsistent("two records share an index", f"each below {events} once")
+
+
+def _check_flags(
+    kinds: bytes, counts: Sequence[int], starts: Sequence[int], flags: bytes | None, numbers: Sequence[int]
+) -> dict[int, int]:
+    """Flags stand where they may, copies name their payload; returns the index of each COPY run."""
+    if flags is None:
+        if _SHARED in kinds or _COPY in kinds:
+            raise inconsistent("the payload of a broadcast is not flagged as one", f"flag {FLAG_COPY}")
+        return {}
+    if flags and max(flags) > FLAGS_KNOWN:
+        raise FormatError(f"a record has flags {max(flags):#x} that this version does not know: upgrade to read it")
+    copies: dict[int, int] = {}
+    following: dict[int, int] = {}
+    for ordinal, (kind, (start, end)) in enumerate(zip(kinds, pairwise(starts), strict=True)):
+        found = flags[start:end]
+        if kind == RunKind.COPY:
+            shared = counts[ordinal]
+            if shared >= ordinal or kinds[shared] != RunKind.SHARED:
+                raise inconsistent(f"copy run {ordinal} names run {shared}", "a SHARED run before it")
+            copies[ordinal] = index = following.get(shared, numbers[starts[shared]])
+            following[shared] = index + 1
+        elif kind == RunKind.SHARED:
+            if found != _COPY_FLAG:
+                raise inconsistent(f"shared run {ordinal} has {len(found)} records", "one, flagged as a copy")
+        elif kind != RunKind.VCHANNEL:
+            if any(found):
+                raise inconsistent(f"run {ordinal} of kind {kind} has flags", "none")
+        elif found.strip(_OF_VCHANNEL) or found.endswith(_BODY) or _UNCOMMITTED in found:
+            raise inconsistent(f"a body in run {ordinal} has no commit", "bodies, then their commit")
+    return copies
+
+
+def _check_mixed(
+    kinds: bytes,
+    starts: Sequence[int],
+    flags: bytes | None,
+    numbers: Sequence[int],
+    copies: dict[int, int],
+    events: int,
+) -> None:
+    """Any kinds of runs: commits share an index over runs, copies have no rows, the log's own records no index."""
+    unordered = set(starts)
+    single = list(copies.values())
+    commits: set[int] = set()
+    for kind, (start, end) in zip(kinds, pairwise(starts), strict=True):
+        if kind == RunKind.SYSTEM:
+            unordered.update(range(start, end))
+        elif kind == RunKind.VCHANNEL and flags is not None:
+            for index, flag in zip(numbers[start:end], flags[start:end], strict=True):
+                if flag == FLAG_COMMIT:
+                    commits.add(index)
+                else:
+                    single.append(index)
+        elif kind != RunKind.SHARED:
+            single += numbers[start:end]
+    _check_ascending(numbers, unordered)
+    taken = commits.union(single)
+    if not len(taken) == events == len(commits) + len(single) or max(taken, default=-1) >= events:
+        raise inconsistent("two events share an index, or an index has no event", f"each below {events} once")
+
+
+def _check_ascending(indices: Sequence[int], unordered: Container[int]) -> None:
+    """Each index is above the one before it, but for the rows in `unordered` (the first of a run among them)."""
+    for row in compress(range(1, len(indices)), map(ge, indices, islice(indices, 1, None))):
+        if row not in unordered:
+            raise inconsistent(f"the index {indices[row]} of record {row} does not ascend", "ascending in a run")
+
+
+def inconsistent(found: str, expected: str) -> CorruptionError:
+    """The error of tables that contradict each other."""
+    return CorruptionError(f"the tables of a frame contradict each other: {found}", expected=expected)
+
+
+# As bytes, so that a whole column of kinds or flags is looked at in one call.
+_VCHANNEL: Final = bytes((RunKind.VCHANNEL,))
+_SHARED: Final = bytes((RunKind.SHARED,))
+_COPY: Final = bytes((RunKind.COPY,))
+_OF_VCHANNEL: Final = bytes((0, FLAG_BODY, FLAG_COMMIT))
+_COPY_FLAG: Final = bytes((FLAG_COPY,))
+_BODY: Final = bytes((FLAG_BODY,))
+_UNCOMMITTED: Final = bytes((FLAG_BODY, 0))

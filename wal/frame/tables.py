@@ -1,0 +1,224 @@
+"""Tables: the runs and columns of a frame, checked against each other before anything of them is believed.
+
+Owns the parsing of what stands between header and body: that names, rows and bytes add up is checked here, which events the rows
+are in `events`. The checks run over whole columns, and a row object is made only for a run that is asked for, since a reader
+wants few of many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from itertools import accumulate, compress, pairwise
+from operator import add, ge
+from struct import unpack_from
+from typing import Final, overload
+
+import msgspec
+
+from wal.errors import FormatError
+from wal.frame.events import check_events, inconsistent
+from wal.frame.layout import (
+    COLUMN_EXT,
+    COLUMN_FLAGS,
+    COLUMN_INDEX,
+    COLUMN_PROPERTIES,
+    COLUMN_TYPE,
+    FrameHeader,
+    RunKind,
+)
+
+__all__ = ["RunRow", "RunTable"]
+
+
+class RunRow(msgspec.Struct, frozen=True, gc=False):
+    """One run: its kind, its vchannel (name, incarnation), its record rows [first, end), its body [body_start, body_end).
+
+    A COPY run has no rows; `shared` is the ordinal of its SHARED run and `index` the index of this copy. For other runs `index`
+    is that of the first record, -1 without any.
+    """
+
+    kind: int
+    name: str
+    incarnation: int
+    first: int
+    end: int
+    body_start: int
+    body_end: int
+    shared: int = -1
+    index: int = -1
+
+
+class RunTable(Sequence[RunRow]):
+    """The runs of a frame in their order, and the columns of its records (None where the frame has no such column)."""
+
+    __slots__ = (
+        "_copies", "_counts", "_incarnations", "_kinds", "_names", "_offsets", "_starts",
+        "block_crcs", "block_ends", "ext_lens", "flags", "indices", "payload_lens", "properties_lens", "types",
+    )  # fmt: skip
+
+    indices: tuple[int, ...] | None
+    payload_lens: tuple[int, ...]
+    types: tuple[int, ...] | None
+    flags: bytes | None
+    properties_lens: tuple[int, ...] | None
+    ext_lens: tuple[int, ...] | None
+    block_ends: tuple[int, ...]
+    block_crcs: tuple[int, ...]
+    _kinds: bytes
+    _names: list[str]
+    _incarnations: tuple[int, ...]
+    _counts: tuple[int, ...]
+    _starts: list[int]
+    _offsets: tuple[int, ...]
+    _copies: dict[int, int]
+
+    def __init__(self, header: FrameHeader, head: bytes, at: int) -> None:
+        """The tables at `at`; `head` holds all `header.tables_len` bytes of them. CorruptionError or FormatError."""
+        runs, records, blocks, mask = header.runs, header.records, header.blocks, header.incompatible
+        form = "".join(code for column, code in _RECORD_COLUMNS if not column or mask & column)
+        width = runs * _RUN_BYTES + records * sum(map(_WIDTHS.__getitem__, form)) + blocks * 8 + header.names_len
+        if width != header.tables_len:
+            raise inconsistent(f"tables are {header.tables_len} bytes long", f"{width} from the counts in the header")
+        if header.first_tick + header.indices > 1 << 64:
+            raise inconsistent(f"{header.indices} ticks from {header.first_tick} on", "ticks of 64 bits")
+        self._kinds = head[at : at + runs]
+        name_lens = unpack_from(f"<{runs}H", head, at + runs)
+        self._incarnations = unpack_from(f"<{runs}I", head, at + 3 * runs)
+        self._counts = unpack_from(f"<{runs}I", head, at + 7 * runs)
+        self._offsets = (*unpack_from(f"<{runs}I", head, at + 11 * runs), header.body_len)
+        at += runs * _RUN_BYTES
+        self.indices = self.types = self.flags = self.properties_lens = self.ext_lens = None
+        if mask & COLUMN_INDEX:
+            self.indices = unpack_from(f"<{records}I", head, at)
+            at += records * 4
+        self.payload_lens = unpack_from(f"<{records}I", head, at)
+        at += records * 4
+        if mask & COLUMN_TYPE:
+            self.types = unpack_from(f"<{records}H", head, at)
+            at += records * 2
+        if mask & COLUMN_FLAGS:
+            self.flags = head[at : at + records]
+            at += records
+        if mask & COLUMN_PROPERTIES:
+            self.properties_lens = unpack_from(f"<{records}I", head, at)
+            at += records * 4
+        if mask & COLUMN_EXT:
+            self.ext_lens = unpack_from(f"<{records}I", head, at)
+            at += records * 4
+        self.block_ends = unpack_from(f"<{blocks}I", head, at)
+        self.block_crcs = unpack_from(f"<{blocks}I", head, at + blocks * 4)
+        at += blocks * 8
+        self._check_names(head[at : at + header.names_len], name_lens)
+        self._check_rows(header)
+        self._check_blocks(header.body_len)
+        self._copies = check_events(self._kinds, self._counts, self._starts, self.flags, self.indices, header.indices)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    @overload
+    def __getitem__(self, ordinal: int) -> RunRow: ...
+    @overload
+    def __getitem__(self, ordinal: slice) -> list[RunRow]: ...
+    def __getitem__(self, ordinal: int | slice) -> RunRow | list[RunRow]:
+        if isinstance(ordinal, slice):
+            return [self[at] for at in range(*ordinal.indices(len(self)))]
+        kind = self._kinds[ordinal]
+        ordinal %= len(self._kinds)
+        first, end = self._starts[ordinal], self._starts[ordinal + 1]
+        shared = index = -1
+        if kind == RunKind.COPY:
+            shared, index = self._counts[ordinal], self._copies[ordinal]
+        elif end > first and kind != RunKind.SYSTEM:
+            index = first if self.indices is None else self.indices[first]
+        return RunRow(
+            kind,
+            self._names[ordinal],
+            self._incarnations[ordinal],
+            first,
+            end,
+            self._offsets[ordinal],
+            self._offsets[ordinal + 1],
+            shared,
+            index,
+        )
+
+    def find(self, names: Container[str]) -> list[RunRow]:
+        """The runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""
+        kinds = self._kinds
+        return [
+            self[ordinal]
+            for ordinal, name in enumerate(self._names)
+            if (name in names if name else kinds[ordinal] == RunKind.PCHANNEL)
+        ]
+
+    def of_kind(self, kind: RunKind) -> list[RunRow]:
+        """The runs of this kind."""
+        return [self[ordinal] for ordinal, found in enumerate(self._kinds) if found == kind]
+
+    def _check_names(self, names: bytes, lengths: tuple[int, ...]) -> None:
+        kinds = self._kinds
+        if unknown := kinds.translate(None, _KINDS):
+            raise FormatError(f"a run has kind {unknown[0]}, which this version does not know: upgrade to read it")
+        if sum(lengths) != len(names):
+            raise inconsistent(f"names are {sum(lengths)} bytes long", str(len(names)))
+        if bytes(map(bool, lengths)) != kinds.translate(_NAMED):
+            raise inconsistent("a run has a name its kind does not have, or none", "names for VCHANNEL and COPY only")
+        cuts = pairwise(accumulate(lengths, initial=0))
+        try:
+            if names.isascii():
+                text = names.decode()
+                self._names = [text[start:end] for start, end in cuts]
+            else:
+                self._names = [names[start:end].decode() for start, end in cuts]
+        except UnicodeDecodeError as error:
+            raise inconsistent(f"the names of the runs are not UTF-8: {error}", "UTF-8") from error
+        if len(kinds) > 1:
+            vchannels = list(compress(zip(self._names, self._incarnations, strict=True), kinds.translate(_IS_VCHANNEL)))
+            if len(set(vchannels)) != len(vchannels):
+                raise inconsistent("a vchannel has two runs", "one run for each vchannel")
+
+    def _check_rows(self, header: FrameHeader) -> None:
+        """Rows and bytes of the runs: one after the other, all of them, as long as their records say."""
+        rows: Iterable[int] = self._counts
+        if _COPY in self._kinds:
+            rows = [0 if kind == RunKind.COPY else count for kind, count in zip(self._kinds, self._counts, strict=True)]
+        self._starts = starts = list(accumulate(rows, initial=0))
+        if starts[-1] != header.records:
+            raise inconsistent(f"the runs hold {starts[-1]} of {header.records} records", "all of them")
+        sizes: Iterable[int] = self.payload_lens
+        for more in (self.properties_lens, self.ext_lens):
+            if more is not None:
+                sizes = map(add, sizes, more)
+        if len(starts) == 2:  # one run: no need to know where each record ends
+            offsets = [0, sum(sizes)]
+        else:
+            ends = list(accumulate(sizes, initial=0))
+            offsets = [ends[start] for start in starts]
+        if offsets != [*self._offsets]:
+            raise inconsistent(
+                "the body offsets of the runs are not where their records end", f"{offsets[-1]} bytes of body in all"
+            )
+
+    def _check_blocks(self, body_len: int) -> None:
+        ends = self.block_ends
+        if (ends[-1] if ends else 0) != body_len or any(map(ge, (0, *ends), ends)):
+            raise inconsistent("block ends do not ascend to the end of the body", str(body_len))
+
+
+_RUN_BYTES: Final = 15
+_RECORD_COLUMNS: Final = (
+    (COLUMN_INDEX, "I"),
+    (0, "I"),
+    (COLUMN_TYPE, "H"),
+    (COLUMN_FLAGS, "B"),
+    (COLUMN_PROPERTIES, "I"),
+    (COLUMN_EXT, "I"),
+)
+_WIDTHS: Final = {"B": 1, "H": 2, "I": 4}
+
+# Tables of bytes, so that the whole column of kinds is looked at in one call.
+_KINDS: Final = bytes(RunKind)
+_COPY: Final = bytes((RunKind.COPY,))
+_NAMED: Final = bytes(kind in (RunKind.VCHANNEL, RunKind.COPY) for kind in range(256))
+_IS_VCHANNEL: Final = bytes(kind == RunKind.VCHANNEL for kind in range(256))
