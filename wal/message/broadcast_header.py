@@ -42,7 +42,7 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
         """The header that `to_bytes` gave; anything else is a CorruptionError."""
         try:
             return _decoder.decode(stored)
-        except (msgspec.DecodeError, InvalidArgumentError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CorruptionError(
                 f"a broadcast header cannot be decoded: {error}", expected="BroadcastHeader"
             ) from error

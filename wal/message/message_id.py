@@ -83,7 +83,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
             if str(message_id) != text:
                 raise ValueError("not in canonical form")
             message_id.__bytes__()
-        except (ValueError, OverflowError, struct.error) as error:
+        except ValueError as error:
             raise InvalidArgumentError(
                 f"{text!r} is not the text of a MessageID: expected pchannel:incarnation:position:index as str(id) prints it"
             ) from error
@@ -95,15 +95,20 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
             raise InvalidArgumentError(
                 f"pchannel name {self.pchannel!r} is {len(name)} bytes long; an id holds 1 to {_PCHANNEL_BYTES_MAX}"
             )
-        return b"".join(
-            (
-                bytes((self.form, len(name))),
-                name,
-                self.incarnation.to_bytes(8, "big"),
-                self.position.to_bytes(_POSITION_BYTES[self.form], "big"),
-                _INDEX.pack(self.index),
+        try:
+            return b"".join(
+                (
+                    bytes((self.form, len(name))),
+                    name,
+                    self.incarnation.to_bytes(8, "big"),
+                    self.position.to_bytes(_POSITION_BYTES[self.form], "big"),
+                    _INDEX.pack(self.index),
+                )
             )
-        )
+        except (LookupError, ValueError, OverflowError, struct.error) as error:
+            raise InvalidArgumentError(
+                f"{self!r} has no bytes: form {FORM_JOURNAL} or {FORM_PULSAR}, and numbers that fit in its fields, are needed"
+            ) from error
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MessageID:

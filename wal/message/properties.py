@@ -17,6 +17,7 @@ __all__ = [
     "RESERVED_PREFIX",
     "Reserved",
     "check_properties",
+    "check_text",
     "decode_properties",
     "encode_properties",
     "properties_size",
@@ -66,7 +67,20 @@ def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
             raise InvalidArgumentError(
                 f"property key {key!r} is reserved: keys that start with {RESERVED_PREFIX!r} belong to the system; rename it"
             )
+        if not (key.isascii() and value.isascii()):
+            check_text(key, "property key")
+            check_text(value, f"the value of property {key!r}")
     return checked
+
+
+def check_text(text: str, what: str) -> None:
+    """InvalidArgumentError for a `str` that has no UTF-8 (a lone surrogate): it could not be stored."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"{what} {text!r} cannot be stored as UTF-8 ({error.reason}): remove the lone surrogate, or encode it yourself"
+        ) from error
 
 
 def decode_properties(stored: bytes) -> dict[str, str]:
@@ -75,7 +89,7 @@ def decode_properties(stored: bytes) -> dict[str, str]:
         return {}
     try:
         return _decoder.decode(stored)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(
             f"stored properties cannot be decoded: {error}", expected="a MessagePack map of str to str"
         ) from error
