@@ -88,19 +88,25 @@ async def append_all(log: PChannelLog, frames: Iterable[EncodedFrame]) -> list[i
     return list(await asyncio.gather(*[append(log, frame) for frame in frames]))
 
 
-def content(view: FrameView) -> tuple[object, ...]:
-    """Everything that a reader can get out of a frame, for comparison."""
+def content(view: FrameView, names: frozenset[str] | None = None) -> tuple[object, ...]:
+    """Everything that a reader of these names (None: of all) can get out of a frame, for comparison."""
+    runs = list(view.runs)
+    shared = {run.shared for run in runs if names is not None and run.kind == RunKind.COPY and run.name in names}
     return (
         view.header,
-        tuple((run, view.columns(run) if run.kind != RunKind.COPY else None) for run in view.runs),
+        tuple(
+            (run, view.columns(run) if run.kind != RunKind.COPY else None)
+            for ordinal, run in enumerate(runs)
+            if names is None or run.name in names or run.kind == RunKind.PCHANNEL or ordinal in shared
+        ),
     )
 
 
-def content_of(frame: EncodedFrame) -> tuple[object, ...]:
+def content_of(frame: EncodedFrame, names: frozenset[str] | None = None) -> tuple[object, ...]:
     """The same of a frame that was not written yet."""
     head, *blocks = frame.buffers
     body = b"".join(blocks)
-    return content(FrameView.decode(head, lambda start, end: body[start:end]))
+    return content(FrameView.decode(head, lambda start, end: body[start:end]), names)
 
 
 async def pages(

@@ -1,0 +1,169 @@
+"""JournalBackend: pchannels' logs as segment files in one directory, the embedded default.
+
+Owns the directory: its FORMAT, its LOCK, the folders of the pchannels, and the threads that files are touched in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, Final, TypeVar
+
+from wal.backends.base import LogBackend
+from wal.backends.journal.disk import Disk
+from wal.backends.journal.layout import HEADER_PAGE_BYTES
+from wal.backends.journal.lock import DirectoryLock, claim_format
+from wal.backends.journal.log import JournalLog
+from wal.backends.journal.recovery import Recovered, create_log, recover_log
+from wal.errors import ClosedError, InvalidArgumentError, StorageError
+from wal.message import FORM_JOURNAL
+
+__all__ = ["JournalBackend"]
+
+_T = TypeVar("_T")
+
+SEGMENT_BYTES: Final = 64 << 20
+FIRST_SEGMENT_BYTES: Final = 4 << 20
+"""Small, so that an empty log is open at once; the following ones double up to SEGMENT_BYTES."""
+_FRAME_BYTES_LIMIT: Final = 256 << 20
+_NAME_BYTES_MAX: Final = 255
+_THREADS: Final = 8
+
+
+class JournalBackend(LogBackend):
+    """A journal in `directory`; `start` (or the first `create` or `open`) takes it.
+
+    `segment_bytes`, `first_segment_bytes`: file sizes, multiples of 4,096, from 8 KiB on. `disk`: see `Disk`.
+    FormatError when the directory is no journal, LockedError while another backend has it.
+    """
+
+    name: ClassVar[str] = "journal"
+    form: ClassVar[int] = FORM_JOURNAL
+    frame_bytes_limit: ClassVar[int] = _FRAME_BYTES_LIMIT
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        first_segment_bytes: int = FIRST_SEGMENT_BYTES,
+        disk: Disk | None = None,
+    ) -> None:
+        for name, size in (("segment_bytes", segment_bytes), ("first_segment_bytes", first_segment_bytes)):
+            if size % HEADER_PAGE_BYTES or size < 2 * HEADER_PAGE_BYTES:
+                raise InvalidArgumentError(
+                    f"{name} is {size}: give a multiple of {HEADER_PAGE_BYTES}, at least {2 * HEADER_PAGE_BYTES}"
+                )
+        self._directory = Path(directory)
+        self._segment_bytes = segment_bytes
+        self._first_segment_bytes = min(first_segment_bytes, segment_bytes)
+        self._disk = Disk() if disk is None else disk
+        self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-journal")
+        self._lock: DirectoryLock | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Takes the directory, making it if it is missing or empty. Idempotent; after an error it can be tried again."""
+        if self._closed:
+            raise ClosedError(f"the journal {self._directory} is closed: make a new JournalBackend to go on")
+        if self._lock is not None:
+            return
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        try:
+            await asyncio.shield(self._starting)
+        finally:
+            if self._starting is not None and self._starting.done():
+                self._starting = None
+
+    async def create(self, pchannel: str, *, incarnation: int) -> None:
+        directory = self._path(pchannel)
+        await self.start()
+        await self._in_thread(
+            lambda: create_log(
+                self._disk,
+                directory,
+                pchannel=pchannel,
+                incarnation=incarnation,
+                first_segment_bytes=self._first_segment_bytes,
+            )
+        )
+
+    async def open(self, pchannel: str, *, incarnation: int, term: int) -> JournalLog:
+        directory = self._path(pchannel)
+        await self.start()
+        recovering = self._pool.submit(
+            _storage_errors,
+            lambda: recover_log(self._disk, directory, pchannel=pchannel, incarnation=incarnation, term=term),
+        )
+        try:
+            recovered = await asyncio.shield(asyncio.wrap_future(recovering))
+        except asyncio.CancelledError:
+            recovering.add_done_callback(_let_go)
+            raise
+        return JournalLog(
+            self._disk,
+            directory,
+            recovered,
+            self._pool,
+            pchannel=pchannel,
+            incarnation=incarnation,
+            term=term,
+            segment_bytes=self._segment_bytes,
+            frame_bytes_limit=self.frame_bytes_limit,
+        )
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    async def _start(self) -> None:
+        self._lock = await self._in_thread(self._take)
+
+    def _take(self) -> DirectoryLock:
+        claim_format(self._disk, self._directory)
+        return DirectoryLock.acquire(self._directory)
+
+    def _close(self) -> None:
+        self._pool.shutdown(wait=True)
+        if self._lock is not None:
+            self._lock.release()
+
+    def _path(self, pchannel: str) -> Path:
+        """The folder of this pchannel. A name that cannot name one is an InvalidArgumentError."""
+        if not isinstance(pchannel, str):
+            raise TypeError(f"a pchannel's name is a str, not {type(pchannel).__name__}")
+        if (
+            pchannel in ("", ".", "..")
+            or "/" in pchannel
+            or "\0" in pchannel
+            or len(pchannel.encode()) > _NAME_BYTES_MAX
+        ):
+            raise InvalidArgumentError(
+                f"pchannel name {pchannel!r} cannot name a folder: use 1 to {_NAME_BYTES_MAX} bytes without '/'"
+            )
+        return self._directory / "pchannels" / pchannel
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        return await asyncio.wrap_future(self._pool.submit(_storage_errors, call))
+
+
+def _storage_errors(call: Callable[[], _T]) -> _T:
+    """The call; what the operating system refuses is a StorageError."""
+    try:
+        return call()
+    except OSError as error:
+        raise StorageError(f"{error.filename or 'the journal'}: {error.strerror or error}") from error
+
+
+def _let_go(recovering: concurrent.futures.Future[Recovered]) -> None:
+    """Nobody waits for this opening any more."""
+    if not recovering.cancelled() and recovering.exception() is None:
+        recovering.result().close()

@@ -1,0 +1,171 @@
+"""ControlPage: the few numbers of a pchannel's log that change with every frame, in a mapped page that others can look at.
+
+Owns: the file `control` (4 KiB), its two slots, and the lock on it. Each slot lies in a sector of its own, carries a sequence and a
+CRC, and the older one is overwritten: whatever a crash leaves, one of them holds. Nothing in it is needed to find the frames; it
+says which of them are known to be durable (damage below that is no torn tail), which term owns the log, and where it begins.
+
+The lock (`locked`) makes "is this term still mine?" and what depends on it one step, between handles and between processes. A
+store is seen by other processes at once and survives a crash of the process; only `sync` makes it survive a power cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from wal.backends.journal.disk import Disk
+from wal.backends.journal.layout import SECTOR_BYTES
+from wal.errors import ChannelFencedError, FormatError
+
+__all__ = ["CONTROL_BYTES", "ControlPage", "ControlRecord"]
+
+CONTROL_BYTES: Final = 4096
+_VERSION: Final = 1
+_MAGIC: Final = b"WALC"
+_LOAD_TRIES: Final = 100
+"""A reader that meets a store in progress sees one slot fail; both can only fail together in turn, so trying again settles it."""
+
+
+class ControlRecord(msgspec.Struct, frozen=True, gc=False):
+    """What a slot says.
+
+        magic "WALC" | version u32 | sequence u64 | incarnation u64 | term u64 | durable u64 | earliest position u64 | index u32 |
+        closed u32 (0 or 1) | promise u64 | limit u64 | crc32c u32
+
+    `durable`: the position behind the last frame known to be durable. `promise`: no later event has a tick at or below it.
+    `limit`: the oracle's saved limit when it was last told. `closed`: no writer has the log open.
+    """
+
+    incarnation: int
+    term: int
+    durable: int
+    earliest: tuple[int, int]
+    promise: int
+    limit: int
+    closed: bool
+
+    def pack(self, sequence: int) -> bytes:
+        """The bytes of a slot."""
+        position, index = self.earliest
+        packed = _SLOT.pack(
+            _MAGIC,
+            _VERSION,
+            sequence,
+            self.incarnation,
+            self.term,
+            self.durable,
+            position,
+            index,
+            self.closed,
+            self.promise,
+            self.limit,
+        )
+        return packed + _CRC.pack(google_crc32c.value(packed))
+
+    @classmethod
+    def unpack(cls, page: bytes, at: int) -> tuple[int, ControlRecord] | None:
+        """`(sequence, record)` of the slot at `at`, None when it does not hold; a newer version is a FormatError."""
+        if len(page) - at < _SLOT.size + _CRC.size:
+            return None
+        packed = page[at : at + _SLOT.size]
+        (crc,) = _CRC.unpack_from(page, at + _SLOT.size)
+        if google_crc32c.value(packed) != crc:
+            return None
+        fields = _SLOT.unpack(packed)
+        magic, version, sequence, incarnation, term, durable, position, index, closed, promise, limit = fields
+        if magic != _MAGIC:
+            return None
+        if version != _VERSION:
+            raise FormatError(
+                f"control page version {version} is not known here (known: {_VERSION}): upgrade to read it"
+            )
+        return sequence, cls(incarnation, term, durable, (position, index), promise, limit, closed != 0)
+
+
+class ControlPage:
+    """The mapped page. `load`, and `store` inside `locked`; use from any thread."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        """Maps an existing file; one that is too short to be a control page is extended, its slots then do not hold."""
+        self._disk = disk
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(self._fd).st_size < CONTROL_BYTES:
+                os.ftruncate(self._fd, CONTROL_BYTES)
+            self._map = mmap.mmap(self._fd, CONTROL_BYTES)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._thread_lock = threading.Lock()
+
+    @staticmethod
+    def create(disk: Disk, path: Path, record: ControlRecord) -> None:
+        """Puts a page with this record in place, durably."""
+        page = record.pack(1).ljust(CONTROL_BYTES, b"\0")
+        disk.replace(path, page, temporary=path.with_suffix(".tmp"))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else stores, in this process or another, while this is held. Waits; never use it on the loop."""
+        with self._thread_lock:  # flock does not tell the threads of one descriptor apart
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def load(self) -> ControlRecord | None:
+        """The newest record that holds; None when neither slot does."""
+        return self._newest()[1]
+
+    def load_owned(self, pchannel: str, term: int) -> ControlRecord:
+        """The record, if the log is still in this term; ChannelFencedError if not. Only inside `locked` does that stay true."""
+        record = self._newest()[1]
+        if record is None or record.term != term:
+            owner = "nobody knows which term" if record is None else f"term {record.term}"
+            raise ChannelFencedError(f"pchannel {pchannel!r} is owned by {owner} now; this handle is of term {term}")
+        return record
+
+    def store(self, record: ControlRecord) -> None:
+        """Replaces the older slot. Only inside `locked`."""
+        sequence = self._newest()[0] + 1
+        slot = record.pack(sequence)
+        at = sequence % 2 * SECTOR_BYTES
+        self._map[at : at + len(slot)] = slot
+
+    def sync(self) -> None:
+        """Makes what was stored survive a power cut."""
+        self._disk.sync_map(self._map, self._path)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._map.close()
+            os.close(self._fd)
+            self._fd = -1
+
+    def _newest(self) -> tuple[int, ControlRecord | None]:
+        for _ in range(_LOAD_TRIES):
+            page = self._map[: 2 * SECTOR_BYTES]
+            found = [slot for at in (0, SECTOR_BYTES) if (slot := ControlRecord.unpack(page, at)) is not None]
+            if found:
+                return max(found, key=_sequence)
+        return 0, None
+
+
+def _sequence(slot: tuple[int, ControlRecord]) -> int:
+    return slot[0]
+
+
+_SLOT: Final = struct.Struct("<4sIQQQQQIIQQ")
+_CRC: Final = struct.Struct("<I")

@@ -1,0 +1,145 @@
+"""Disk: the few calls that durability rests on, in one place.
+
+Owns: writing all of what was asked (partial writes, at most 1,024 buffers a call), syncing, renaming, and counting what was done.
+Every byte and every sync of a journal goes through here; a test gives the backend a Disk of its own that fails, counts or cuts the
+power. It never decides anything: errors are the operating system's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+__all__ = ["BUFFERS_MAX", "Disk", "JournalFile"]
+
+BUFFERS_MAX: Final = 1024
+"""IOV_MAX of Linux: the most buffers that one pwritev takes."""
+
+
+class JournalFile:
+    """One open file. `writes`, `written_bytes` and `syncs` count what was done through it."""
+
+    __slots__ = ("fd", "path", "syncs", "writes", "written_bytes")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self.writes = 0
+        self.written_bytes = 0
+        self.syncs = 0
+
+    def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+        """Writes all buffers, one behind the other, from `offset` on."""
+        for first in range(0, len(buffers), BUFFERS_MAX):
+            left = list(buffers[first : first + BUFFERS_MAX])
+            total = sum(map(len, left))
+            done = 0
+            while done < total:
+                count = self._pwritev(left, offset)
+                if count <= 0:
+                    raise OSError(errno.EIO, "pwritev wrote nothing", str(self.path))
+                self.writes += 1
+                self.written_bytes += count
+                offset += count
+                done += count
+                if done < total:
+                    left = _without(left, count)
+
+    def sync(self) -> None:
+        """Returns when everything written is on the disk."""
+        self.syncs += 1
+        self._fdatasync()
+
+    def read(self, length: int, offset: int) -> bytes:
+        """The bytes there; fewer only where the file ends."""
+        data = os.pread(self.fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        done = len(data)
+        while done < length and (data := os.pread(self.fd, length - done, offset + done)):
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+        return os.pwritev(self.fd, buffers, offset)
+
+    def _fdatasync(self) -> None:
+        os.fdatasync(self.fd)
+
+
+class Disk:
+    """The file system as the journal uses it."""
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> JournalFile:
+        """An existing file, or (`create`) a new empty one, for reading and, unless `write` is False, writing."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+        return self._file(path, os.open(path, flags | (os.O_CREAT | os.O_TRUNC if create else 0), 0o644))
+
+    def replace(self, path: Path, data: bytes, *, temporary: Path) -> None:
+        """Puts a whole file in place, durably: written beside it, synced, renamed, directory synced."""
+        file = self.open(temporary, create=True)
+        try:
+            file.write([data], 0)
+            file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Durable only after `sync_directory`."""
+        os.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Removes a file; one that is gone already is no error."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+    def sync_directory(self, path: Path) -> None:
+        """Returns when names made, changed and removed in this directory are on the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def make_directory(self, path: Path) -> None:
+        """Makes a directory and those above it that are missing, durably."""
+        if path.is_dir():
+            return
+        if path.parent != path:
+            self.make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        self.sync_directory(path.parent)
+
+    def sync_map(self, mapping: mmap.mmap, path: Path) -> None:
+        """Returns when a mapped file is on the disk."""
+        mapping.flush()
+
+    def _file(self, path: Path, fd: int) -> JournalFile:
+        return JournalFile(path, fd)
+
+
+def _without(buffers: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:
+    """What is left of these buffers when their first `count` bytes are done."""
+    at = 0
+    while count >= len(buffers[at]):
+        count -= len(buffers[at])
+        at += 1
+    return [memoryview(buffers[at])[count:], *buffers[at + 1 :]]

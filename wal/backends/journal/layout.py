@@ -1,0 +1,164 @@
+"""The bytes of a journal's files: segment header, envelope, and how positions map to them. Pure; little-endian throughout.
+
+    <base:016x>.wal   header page 4 KiB, see `SegmentHeader`
+                      then, at multiples of 512, one after the other:  ENVELOPE 32 B | FRAME | zeros up to the next multiple
+                      sealed: an envelope of length 0 behind the last frame, if there is room
+
+A position is the base of a segment plus the offset of a frame's envelope in its file, so positions count bytes since the log
+began, header pages included. The base of a segment is the end of the segment before it. A frame starts on a sector of its own:
+writing it never rewrites a sector that holds an acknowledged one. An envelope holds the segment's random generation and the
+frame's own position: what an earlier life of a recycled file left behind is never taken for a frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from wal.errors import CorruptionError, FormatError
+
+__all__ = [
+    "ENVELOPE_BYTES",
+    "HEADER_PAGE_BYTES",
+    "SECTOR_BYTES",
+    "Envelope",
+    "SegmentHeader",
+    "padding",
+    "segment_name",
+    "slot_bytes",
+]
+
+SECTOR_BYTES: Final = 512
+"""What a disk writes whole or not at all."""
+HEADER_PAGE_BYTES: Final = 4096
+ENVELOPE_BYTES: Final = 32
+_VERSION: Final = 1
+_SEGMENT_MAGIC: Final = b"WALSEGMT"
+_ENVELOPE_MAGIC: Final = b"WALE"
+
+
+class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
+    """The first page of a segment file.
+
+        magic "WALSEGMT" | version u32 | zero u32 | incarnation u64 | generation u64 | base u64 | size u64 | previous_base u64 |
+        previous_term u64 | previous_sequence i64 | first_tick u64 | crc32c u32 | zeros
+
+    `generation` is random. `size`: bytes of the file. `previous_…`: the base of the segment before (this base is its end) and term
+    and sequence of its last frame; 0, 0 and -1 in the first segment. `first_tick`: of the first frame (0 in the first segment).
+    """
+
+    incarnation: int
+    generation: int
+    base: int
+    size: int
+    previous_base: int = 0
+    previous_term: int = 0
+    previous_sequence: int = -1
+    first_tick: int = 0
+
+    def pack(self) -> bytes:
+        """The whole page."""
+        packed = _HEADER.pack(
+            _SEGMENT_MAGIC,
+            _VERSION,
+            0,
+            self.incarnation,
+            self.generation,
+            self.base,
+            self.size,
+            self.previous_base,
+            self.previous_term,
+            self.previous_sequence,
+            self.first_tick,
+        )
+        return (packed + _CRC.pack(google_crc32c.value(packed))).ljust(HEADER_PAGE_BYTES, b"\0")
+
+    @classmethod
+    def unpack(cls, page: bytes) -> SegmentHeader:
+        """The header in this page. Damage is a CorruptionError (without path), a newer version a FormatError."""
+        if len(page) < HEADER_PAGE_BYTES:
+            raise CorruptionError(
+                f"a segment of {len(page)} bytes is cut short", expected=f"a header of {HEADER_PAGE_BYTES} bytes"
+            )
+        magic, version, _zero, *fields = _HEADER.unpack_from(page)
+        (crc,) = _CRC.unpack_from(page, _HEADER.size)
+        if magic != _SEGMENT_MAGIC:
+            raise CorruptionError(f"no segment of a journal: it starts with {magic!r}", expected=repr(_SEGMENT_MAGIC))
+        if (found := google_crc32c.value(page[: _HEADER.size])) != crc:
+            raise CorruptionError(f"a segment header has CRC32C {found:#010x}", expected=f"{crc:#010x}")
+        if version != _VERSION:
+            raise FormatError(f"segment version {version} is not known here (known: {_VERSION}): upgrade to read it")
+        return cls(*fields)
+
+
+class Envelope(msgspec.Struct, frozen=True, gc=False):
+    """What precedes a frame: `magic "WALE" | length u32 | generation u64 | position u64 | zero u32 | crc32c u32`.
+
+    `length` is that of the frame; 0 seals the segment: nothing follows.
+    """
+
+    length: int
+    generation: int
+    position: int
+
+    def pack(self) -> bytes:
+        packed = _ENVELOPE.pack(_ENVELOPE_MAGIC, self.length, self.generation, self.position, 0)
+        return packed + _CRC.pack(google_crc32c.value(packed))
+
+    @classmethod
+    def unpack(cls, data: bytes, at: int, *, generation: int, position: int) -> Envelope | None:
+        """The envelope at `at`; None when there is none, or one that is not of this generation and position."""
+        if len(data) - at < ENVELOPE_BYTES:
+            return None
+        magic, length, found_generation, found_position, zero = _ENVELOPE.unpack_from(data, at)
+        if (magic, found_generation, found_position, zero) != (_ENVELOPE_MAGIC, generation, position, 0):
+            return None
+        (crc,) = _CRC.unpack_from(data, at + _ENVELOPE.size)
+        if google_crc32c.value(data[at : at + _ENVELOPE.size]) != crc:
+            return None
+        return cls(length, generation, position)
+
+    @staticmethod
+    def find(data: bytes, *, generation: int, base: int, offset: int) -> int:
+        """The offset in the file of the first valid envelope in `data`, which begins at `offset` there (a multiple of 512); or -1.
+
+        `base` is the segment's. Looks for the generation, which is random, so that a segment of zeros costs one pass in C.
+        """
+        needle = struct.pack("<Q", generation)
+        at = data.find(needle, _GENERATION_AT)
+        while at >= 0:
+            start = at - _GENERATION_AT
+            if start % SECTOR_BYTES == 0:
+                position = base + offset + start
+                if Envelope.unpack(data, start, generation=generation, position=position) is not None:
+                    return offset + start
+            at = data.find(needle, at + 1)
+        return -1
+
+
+_HEADER: Final = struct.Struct("<8sIIQQQQQQqQ")
+_ENVELOPE: Final = struct.Struct("<4sIQQI")
+_CRC: Final = struct.Struct("<I")
+_GENERATION_AT: Final = 8
+assert _ENVELOPE.size + _CRC.size == ENVELOPE_BYTES
+
+
+def slot_bytes(length: int) -> int:
+    """The bytes that a frame of this length takes in a segment, envelope and padding included."""
+    return -(-(ENVELOPE_BYTES + length) // SECTOR_BYTES) * SECTOR_BYTES
+
+
+def padding(length: int) -> bytes:
+    """The zeros behind a frame of this length."""
+    return _ZEROS[: -(ENVELOPE_BYTES + length) % SECTOR_BYTES]
+
+
+_ZEROS: Final = bytes(SECTOR_BYTES)
+
+
+def segment_name(base: int) -> str:
+    """The file name of the segment with this base."""
+    return f"{base:016x}.wal"

@@ -1,0 +1,85 @@
+"""DirectoryLock: one process at a time writes a journal; FORMAT: what kind of directory this is.
+
+Owns the files `FORMAT` and `LOCK`. The lock is a flock, so it goes with its process however that ends; the pid in the file is only
+for the text of the error.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from wal.backends.journal.disk import Disk
+from wal.errors import FormatError, LockedError
+
+__all__ = ["FORMAT_NAME", "LOCK_NAME", "DirectoryLock", "claim_format"]
+
+FORMAT_NAME: Final = "FORMAT"
+LOCK_NAME: Final = "LOCK"
+_KIND: Final = "wal-journal"
+_VERSION: Final = 1
+_FORMAT_TEMPORARY: Final = "FORMAT.tmp"
+
+
+class DirectoryLock:
+    """Held from `acquire` to `release`."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def acquire(cls, directory: Path) -> DirectoryLock:
+        """The lock, or a LockedError with the pid of who has it (this process's own if it opened the journal twice)."""
+        fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        except BlockingIOError as error:
+            text = os.pread(fd, 32, 0).strip()
+            os.close(fd)
+            pid = int(text) if text.isdigit() else None
+            raise LockedError(
+                f"the journal {directory} is open for writing in process {pid}: close it there, or open it with read_only=True",
+                pid=pid,
+            ) from error
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd)
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def claim_format(disk: Disk, directory: Path) -> None:
+    """Makes an empty or missing directory a journal; anything but a journal of a known version is a FormatError."""
+    if directory.exists() and not directory.is_dir():
+        raise FormatError(f"{directory} is a file: name a directory for the journal")
+    path = directory / FORMAT_NAME
+    try:
+        text = path.read_text("ascii", "replace")
+    except FileNotFoundError:
+        disk.make_directory(directory)
+        others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _OURS)
+        if others:
+            raise FormatError(
+                f"{directory} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; "
+                "name an empty directory, or restore the file"
+            ) from None
+        disk.replace(path, f"{_KIND} {_VERSION}\n".encode(), temporary=directory / _FORMAT_TEMPORARY)
+        return
+    kind, _, version = text.strip().partition(" ")
+    if kind != _KIND or not (version.isascii() and version.isdigit()):
+        raise FormatError(f"{path} says {text[:40]!r}, not {_KIND!r} and a version: this is no journal")
+    if int(version) != _VERSION:
+        raise FormatError(
+            f"{path} says version {version}; this version of the package knows {_VERSION}: upgrade to open it"
+        )
+
+
+_OURS: Final = frozenset((FORMAT_NAME, LOCK_NAME, _FORMAT_TEMPORARY))

@@ -1,0 +1,223 @@
+"""JournalLog: one pchannel's log on disk, opened for writing in one term.
+
+Owns the parts and the order in which they begin and end: writer and preparer (a thread each), reader, truncation, checkpoints. On the
+loop it only hands over and answers; every file is touched in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from wal.backends.base import AppendDone, FramePage, PChannelLog
+from wal.backends.journal.checkpoint import CheckpointFiles
+from wal.backends.journal.disk import Disk
+from wal.backends.journal.preparer import Preparer
+from wal.backends.journal.reader import LogReader
+from wal.backends.journal.recovery import Recovered
+from wal.backends.journal.segments import SegmentSet, write_index
+from wal.backends.journal.truncation import Truncation
+from wal.backends.journal.writer import ActiveSegment, Writer
+from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, StorageError
+from wal.frame import EncodedFrame
+
+__all__ = ["JournalLog", "JournalStatistics"]
+
+_T = TypeVar("_T")
+
+
+class JournalStatistics(msgspec.Struct, frozen=True, gc=False):
+    """Since this opening: `frames` of `frame_bytes` written with `syncs` (one each), `segments` begun, of the truncated ones
+    `recycled` and `removed`; `segments_held` now."""
+
+    frames: int
+    frame_bytes: int
+    syncs: int
+    segments: int
+    recycled: int
+    removed: int
+    segments_held: int
+
+
+class JournalLog(PChannelLog):
+    """See `PChannelLog`. Made by `JournalBackend.open`, on the loop that uses it.
+
+    An append that finds no room for its segment fails with NoSpaceError, and so do those handed over before its `done` was called:
+    writing them would leave a gap in the sequence that their sender gave them.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        recovered: Recovered,
+        pool: concurrent.futures.ThreadPoolExecutor,
+        *,
+        pchannel: str,
+        incarnation: int,
+        term: int,
+        segment_bytes: int,
+        frame_bytes_limit: int,
+    ) -> None:
+        self.pchannel = pchannel
+        self.incarnation = incarnation
+        self.term = term
+        self.state = recovered.state
+        self._disk = disk
+        self._directory = directory
+        self._pool = pool
+        self._frame_bytes_limit = frame_bytes_limit
+        self._loop = asyncio.get_running_loop()
+        self._earliest = recovered.state.earliest
+        self._calls: set[concurrent.futures.Future[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._control = control = recovered.control
+        self._segments = SegmentSet(disk, directory, recovered.segments, recovered.active.index)
+        self._preparer = Preparer(disk, directory, name=pchannel, term=term, segment_bytes=segment_bytes)
+        for spare in recovered.spares:
+            self._preparer.adopt(spare)
+        self._reader = LogReader(
+            disk, self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now
+        )
+        self._truncation = Truncation(
+            disk, directory, control, self._segments, self._preparer, pchannel=pchannel, term=term
+        )
+        self._checkpoints = CheckpointFiles(
+            disk, directory, control, pchannel=pchannel, incarnation=incarnation, term=term
+        )
+        self._writer = Writer(
+            disk,
+            control,
+            recovered.active,
+            self._preparer,
+            pchannel=pchannel,
+            term=term,
+            last=(recovered.state.last_term, recovered.state.last_sequence),
+            sealed=self._sealed,
+        )
+        self._preparer.prepare(2 * recovered.active.segment.header.size)
+
+    @property
+    def durable_end(self) -> int:
+        return self._writer.durable_end
+
+    @property
+    def earliest(self) -> tuple[int, int]:
+        return self._earliest
+
+    def append(self, frame: EncodedFrame, done: AppendDone) -> None:
+        if self._closing is not None:
+            closed = ClosedError(f"pchannel {self.pchannel!r} was closed before this append")
+            self._closing.add_done_callback(lambda _: done(-1, closed))
+        elif frame.length > self._frame_bytes_limit:
+            self._writer.refuse(
+                done,
+                InvalidArgumentError(
+                    f"a frame of {frame.length} bytes is above the limit of {self._frame_bytes_limit}: make smaller frames"
+                ),
+            )
+        else:
+            self._writer.append(frame, done)
+
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        self._check_open()
+        end = self._writer.durable_end
+        self._reader.check(start, end)
+        if start >= end:
+            return FramePage([], start, None, 0)
+        return await self._in_thread(lambda: self._reader.page(start, end, names, bytes_max))
+
+    async def truncate(self, position: int, index: int) -> None:
+        self._check_open()
+        if position > self.durable_end:
+            raise InvalidArgumentError(
+                f"truncation up to position {position} is past the end of the log, {self.durable_end}: "
+                "truncate at the position of a frame that was acknowledged"
+            )
+        earliest = await self._in_thread(lambda: self._truncation.truncate((position, index)))
+        self._earliest = max(self._earliest, earliest)
+
+    def promise(self, tick: int, limit: int) -> None:
+        if self._closing is None:
+            self._writer.promise(tick, limit)
+
+    async def save_state(self, position: int, blob: bytes) -> None:
+        self._check_open()
+        await self._in_thread(lambda: self._checkpoints.save(position, blob))
+
+    async def load_state(self, position: int) -> bytes | None:
+        self._check_open()
+        return await self._in_thread(lambda: self._checkpoints.load(position))
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(), name=f"close {self.pchannel}")
+        await asyncio.shield(self._closing)
+
+    def statistics(self) -> JournalStatistics:
+        written = self._writer.statistics()
+        return JournalStatistics(
+            written.frames,
+            written.frame_bytes,
+            written.syncs,
+            written.segments,
+            self._truncation.recycled,
+            self._truncation.removed,
+            len(self._segments.segments),
+        )
+
+    async def _close(self) -> None:
+        await self._loop.run_in_executor(self._pool, self._writer.finish)
+        self._writer.deliver()
+        self._closed = True
+        await self._loop.run_in_executor(self._pool, self._finish)
+
+    def _finish(self) -> None:
+        """Waits for calls in flight, stores what makes the next opening quick, marks the log closed."""
+        concurrent.futures.wait(list(self._calls))
+        self._preparer.close()
+        active = self._writer.active
+        try:
+            if self._writer.failure is None:
+                with contextlib.suppress(OSError):
+                    write_index(self._disk, self._directory, active.segment, active.index)
+                with self._control.locked():
+                    record = self._control.load_owned(self.pchannel, self.term)
+                    self._control.store(msgspec.structs.replace(record, closed=True))
+                    self._control.sync()
+        except ChannelFencedError:
+            pass  # the log is another writer's now; there is nothing to mark
+        except OSError as error:
+            raise StorageError(f"closing the log in {self._directory} failed: {error.strerror}") from error
+        finally:
+            active.file.close()
+            self._control.close()
+
+    def _sealed(self, old: ActiveSegment, new: ActiveSegment) -> None:
+        """In the writer's thread: a segment is full, its index can be stored."""
+        self._segments.add(new.segment, new.index)
+        old.file.close()
+        self._preparer.run(lambda: write_index(self._disk, self._directory, old.segment, old.index))
+
+    def _earliest_now(self) -> tuple[int, int]:
+        """The earliest event as the control page has it: another writer may have truncated since we were fenced."""
+        record = None if self._closed else self._control.load()
+        return self._earliest if record is None else max(self._earliest, record.earliest)
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        """Runs a call in the pool; cancelling the caller lets it finish unseen."""
+        running = self._pool.submit(call)
+        self._calls.add(running)
+        running.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(running)
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")

@@ -1,0 +1,175 @@
+"""Preparer: the thread that has the next segment ready before it is needed, and does what else can wait.
+
+Owns: the files that are no segment yet: `<term:016x>-<n>.zeros` while they are being filled, `<term:016x>-<n>.spare` when they are ready,
+whether filled with zeros or left by a truncation. Zeros (or an earlier life's frames) are there already when a frame is written, so
+its sync moves data only and no allocation. Sizes double from one segment to the next up to `segment_bytes`.
+
+Running out of space here harms nothing: the append that needs the segment is told so, and the next one tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wal.backends.journal.disk import Disk, JournalFile
+from wal.backends.journal.layout import HEADER_PAGE_BYTES
+from wal.errors import NoSpaceError
+
+__all__ = ["SPARE_SUFFIX", "ZEROS_SUFFIX", "Preparer", "Spare", "fill_with_zeros"]
+
+SPARE_SUFFIX: Final = ".spare"
+ZEROS_SUFFIX: Final = ".zeros"
+_ZEROS: Final = bytes(1 << 20)
+_SYNC_BYTES: Final = 4 << 20
+"""While a file is filled it is synced this often, so that a frame's sync meanwhile never waits for a whole segment."""
+_SPARES_MAX: Final = 2
+_NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
+class Spare(msgspec.Struct, frozen=True, gc=False):
+    """A file of `size` bytes, all allocated, that can become a segment."""
+
+    path: Path
+    size: int
+
+
+class Preparer:
+    """One for each log that is open for writing. `take` and `offer` may be called from any thread but the loop's."""
+
+    def __init__(self, disk: Disk, directory: Path, *, name: str, term: int, segment_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._term = term
+        self._segment_bytes = segment_bytes
+        self._count = 0
+        self._lock = threading.Condition()
+        self._spares: list[Spare] = []
+        self._preparing = False
+        self._failure: OSError | None = None
+        self._closed = False
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"wal-prepare-{name}", daemon=True)
+        self._thread.start()
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Runs this in the thread, after what it does now. An OSError in it is dropped: only for what can be done again."""
+        self._jobs.put(job)
+
+    def prepare(self, size: int) -> None:
+        """Begins to make a file of this size ready (at most `segment_bytes`), unless a spare will do."""
+        size = min(size, self._segment_bytes)
+        with self._lock:
+            if self._preparing or self._closed or any(spare.size >= size for spare in self._spares):
+                return
+            self._preparing = True
+        self._jobs.put(lambda: self._fill(size))
+
+    def take(self, needed: int, size: int) -> Spare:
+        """A file of at least `needed` bytes, of about `size` if one has to be made; waits for it.
+
+        NoSpaceError when there is no room for it; any other OSError as it is.
+        """
+        with self._lock:
+            while self._preparing:
+                self._lock.wait()
+            if (spare := self._pop(needed)) is not None:
+                return spare
+            self._preparing = True
+        self._fill(-(-max(needed, min(size, self._segment_bytes)) // HEADER_PAGE_BYTES) * HEADER_PAGE_BYTES)
+        with self._lock:
+            if (spare := self._pop(needed)) is not None:
+                return spare
+            failure = self._failure
+        if failure is None or failure.errno not in _NO_SPACE:
+            raise failure or OSError(errno.ECANCELED, "the log is closing", str(self._directory))
+        raise NoSpaceError(
+            f"there is no room for the next segment in {self._directory}: free at least {needed} bytes and append again"
+        ) from failure
+
+    def offer(self, path: Path, size: int) -> bool:
+        """Takes over a file that was a segment, under a new name; False when there are enough of them."""
+        with self._lock:
+            if self._closed or len(self._spares) >= _SPARES_MAX or size < self._segment_bytes:
+                return False
+            target = self._new_path(SPARE_SUFFIX)
+        self._disk.rename(path, target)
+        self._disk.sync_directory(self._directory)
+        self.adopt(Spare(target, size))
+        return True
+
+    def adopt(self, spare: Spare) -> None:
+        """Counts a file that is ready already."""
+        with self._lock:
+            self._spares.append(spare)
+            self._lock.notify_all()
+
+    def close(self) -> None:
+        """Stops the thread, when it has done its jobs; ready files stay for the next opening."""
+        with self._lock:
+            self._closed = True
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            with contextlib.suppress(OSError):
+                job()
+
+    def _pop(self, needed: int) -> Spare | None:
+        for spare in self._spares:
+            if spare.size >= needed:
+                self._spares.remove(spare)
+                return spare
+        return None
+
+    def _fill(self, size: int) -> None:
+        """Makes a file of zeros ready, or notes why not."""
+        with self._lock:
+            path = self._new_path(ZEROS_SUFFIX)
+            self._failure = None
+        try:
+            file = self._disk.open(path, create=True)
+            try:
+                complete = fill_with_zeros(file, size, stop=lambda: self._closed)
+            finally:
+                file.close()
+            if complete:
+                ready = path.with_suffix(SPARE_SUFFIX)
+                self._disk.rename(path, ready)
+                self.adopt(Spare(ready, size))
+            else:
+                self._disk.unlink(path)
+        except OSError as error:
+            self._failure = error
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
+        finally:
+            with self._lock:
+                self._preparing = False
+                self._lock.notify_all()
+
+    def _new_path(self, suffix: str) -> Path:
+        self._count += 1
+        return self._directory / f"{self._term:016x}-{self._count}{suffix}"
+
+
+def fill_with_zeros(file: JournalFile, size: int, *, stop: Callable[[], bool] = lambda: False) -> bool:
+    """Writes `size` zeros from the start of the file on and syncs them; False when `stop` ended it early."""
+    offset = 0
+    while offset < size:
+        if stop():
+            return False
+        count = min(len(_ZEROS), size - offset)
+        file.write([memoryview(_ZEROS)[:count]], offset)
+        offset += count
+        if offset % _SYNC_BYTES == 0 or offset == size:
+            file.sync()
+    return True

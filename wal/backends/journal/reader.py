@@ -1,0 +1,183 @@
+"""LogReader: pages of frames from the segments, for any number of readers at once, beside the writer.
+
+Owns: how a stretch of the log is fetched. Indices tell which frames are wanted; these are read into memory of our own, under a shared
+flock on the segment (so that it is not given to the writer again meanwhile), and checked: envelope, head, and the blocks of the
+wanted runs. The views it hands on hold what was wanted in memory: using them never touches a file.
+
+It blocks, so it runs in threads. Damage is a CorruptionError with file and offset, unless the position was truncated meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable
+from typing import Final
+
+from wal.backends.base import FramePage, StoredFrame
+from wal.backends.journal.disk import Disk, JournalFile
+from wal.backends.journal.index import SegmentIndex
+from wal.backends.journal.layout import ENVELOPE_BYTES, slot_bytes
+from wal.backends.journal.segment import Segment, Window, damaged
+from wal.backends.journal.segments import SegmentSet
+from wal.errors import CorruptionError, StorageError, TruncatedError
+from wal.frame import FrameView, RunKind, RunRow
+from wal.message import FORM_JOURNAL, MessageID
+
+__all__ = ["LogReader"]
+
+_SEGMENTS_MAX: Final = 16
+"""Segments looked at in one call: a page for a name that is nowhere comes back after that many indices."""
+_AHEAD_BYTES: Final = 1 << 20
+_SMALL_FRAME_BYTES: Final = 64 * 1024
+"""Where frames are smaller than this and most are wanted, one read of a megabyte beats a read for each."""
+
+
+class LogReader:
+    """Reads one log. `earliest` gives the first position that is not truncated, and must be current."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        segments: SegmentSet,
+        *,
+        pchannel: str,
+        incarnation: int,
+        earliest: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._pchannel = pchannel
+        self._incarnation = incarnation
+        self._earliest = earliest
+
+    def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """The wanted frames in [start, end), up to about `bytes_max` bytes that are read for them; `end` is durable."""
+        self.check(start, end)
+        page = _Page(start, end, bytes_max)
+        segments = self._segments.segments
+        visited = 0
+        for segment, following in zip(segments, (*segments[1:], None), strict=True):
+            if following is not None and following.base <= start:
+                continue
+            if segment.base >= end or page.full:
+                break
+            if visited == _SEGMENTS_MAX:
+                page.next_position = segment.base
+                break
+            visited += 1
+            try:
+                self._stretch(page, segment, names)
+            except (CorruptionError, FileNotFoundError) as error:
+                self.check(start, end)
+                if isinstance(error, FileNotFoundError):
+                    raise CorruptionError(
+                        f"{segment.path} is missing", path=str(segment.path), offset=0, expected="a segment of this log"
+                    ) from error
+                raise
+            except OSError as error:
+                raise StorageError(f"reading {segment.path} failed: {error.strerror}") from error
+        return page.done()
+
+    def check(self, start: int, end: int) -> None:
+        """TruncatedError when `start` lies below the earliest event."""
+        position, index = self._earliest()
+        if start < position:
+            earliest = (
+                MessageID(self._pchannel, self._incarnation, position, index, FORM_JOURNAL) if position < end else None
+            )
+            raise TruncatedError(
+                f"position {start} of pchannel {self._pchannel!r} has been truncated; "
+                f"the earliest event is at {position}:{index}",
+                earliest=earliest,
+            )
+
+    def _stretch(self, page: _Page, segment: Segment, names: frozenset[str] | None) -> None:
+        """Adds what is wanted of one segment to the page."""
+        index = self._segments.index(segment)
+        first, end = index.ordinal(page.start), index.ordinal(page.end)
+        wanted = index.wanted(names, first, end)
+        if not wanted:
+            page.looked_at(index, first, end)
+            return
+        file = self._disk.open(segment.path, write=False)
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_SH)
+            stop = self._fetch(page, segment, index, file, wanted, names, dense=2 * len(wanted) >= end - first)
+        finally:
+            file.close()
+        page.looked_at(index, first, end if stop is None else stop)
+        if stop is not None:
+            page.full = True
+            page.next_position = index.positions[stop]
+
+    def _fetch(
+        self,
+        page: _Page,
+        segment: Segment,
+        index: SegmentIndex,
+        file: JournalFile,
+        wanted: list[int],
+        names: frozenset[str] | None,
+        *,
+        dense: bool,
+    ) -> int | None:
+        """Reads the wanted frames; the ordinal at which the page was full, None if it took all."""
+        together = dense and (names is None or index.end - segment.base < _SMALL_FRAME_BYTES * len(index))
+        window = Window(file, ahead=min(_AHEAD_BYTES, page.bytes_max) if together else 0)
+        for ordinal in wanted:
+            length = index.lengths[ordinal]
+            if page.taken and page.taken + (length if names is None else 0) > page.bytes_max:
+                return ordinal
+            position = index.positions[ordinal]
+            if not together:
+                window.ahead = ENVELOPE_BYTES + index.head_lens[ordinal]
+            view, body = segment.frame(window, position)
+            try:
+                if names is None:
+                    view.check_body()
+                else:
+                    for run in _needed(view, names):
+                        if not together:
+                            window.ahead = run.body_end - run.body_start
+                        view.columns(run)
+            except CorruptionError as error:
+                raise damaged(error, segment.path, position - segment.base) from error
+            body.close()
+            page.frames.append(StoredFrame(position, position + slot_bytes(length), view))
+            page.taken += view.header.head_bytes + body.fetched
+        return None
+
+
+def _needed(view: FrameView, names: frozenset[str]) -> list[RunRow]:
+    """The runs whose records a reader of these names may ask for."""
+    return [
+        view.runs[run.shared] if run.kind == RunKind.COPY else run
+        for run in view.runs
+        if run.name in names or run.kind in _FOR_EVERYONE
+    ]
+
+
+_FOR_EVERYONE: Final = frozenset((int(RunKind.PCHANNEL), int(RunKind.SYSTEM)))
+
+
+class _Page:
+    """A page in the making."""
+
+    def __init__(self, start: int, end: int, bytes_max: int) -> None:
+        self.start = start
+        self.end = end
+        self.bytes_max = bytes_max
+        self.frames: list[StoredFrame] = []
+        self.taken = 0
+        self.full = False
+        self.next_position = max(start, end)
+        self._last_event: tuple[int, int] | None = None
+        self._promise = 0
+
+    def looked_at(self, index: SegmentIndex, first: int, end: int) -> None:
+        """The stretch goes over these frames."""
+        self._last_event = index.last_event(first, end) or self._last_event
+        self._promise = max(self._promise, index.promise(first, end))
+
+    def done(self) -> FramePage:
+        return FramePage(self.frames, self.next_position, self._last_event, self._promise)

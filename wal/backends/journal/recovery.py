@@ -1,0 +1,289 @@
+"""Recovery: what is believed of the files that a writer left, and what is mended before a new one begins.
+
+Owns: making a log, and opening one in a higher term. All of it happens with the control page locked, after the term was raised
+there, so the writer before us is fenced and the files hold still.
+
+1. The control page: the newer slot that holds. With neither, it is made again from the segments: term and promise of the last frame,
+   the earliest event at the start of the first segment, nothing known to be durable.
+2. The header chain, from the segment that holds the earliest event: each header names the segment before it. A gap is loud.
+3. The last segment is scanned, from the end of its stored index if it has one. Frames at or below the durable position need no look
+   at their bodies, whether the process or the machine stopped: each was synced before the control page said so, and readers check
+   every block. A broken frame there, or one before a later valid envelope, is damage and loud. Any other is a torn tail: at most one
+   frame was ever unsynced.
+4. The torn tail is zeroed. The last accepted frame is written once more, because a sync that failed before us may have left it in the
+   page cache only, marked clean; then the segment is synced. Only after that is anything of it shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wal.backends.base import LogState
+from wal.backends.journal.control import ControlPage, ControlRecord
+from wal.backends.journal.disk import Disk, JournalFile
+from wal.backends.journal.index import SegmentIndex, index_name
+from wal.backends.journal.layout import (
+    HEADER_PAGE_BYTES,
+    SECTOR_BYTES,
+    Envelope,
+    SegmentHeader,
+    segment_name,
+    slot_bytes,
+)
+from wal.backends.journal.preparer import SPARE_SUFFIX, ZEROS_SUFFIX, Spare, fill_with_zeros
+from wal.backends.journal.segment import ScanEnd, Segment, damaged
+from wal.backends.journal.segments import load_index
+from wal.backends.journal.writer import ActiveSegment
+from wal.errors import ChannelFencedError, CorruptionError, FormatError
+
+__all__ = ["CONTROL_NAME", "Recovered", "create_log", "recover_log"]
+
+CONTROL_NAME: Final = "control"
+_REPLACED: Final = (1 << 64) - 1
+"""The term that a control page is left in when its log is made anew: no handle on the old one writes any more."""
+_SEARCH_BYTES: Final = 1 << 20
+
+
+class Recovered(msgspec.Struct, frozen=True, gc=False):
+    """A log ready to be written: what was found, its segments (the last one active), and files that can become segments."""
+
+    state: LogState
+    control: ControlPage
+    segments: tuple[Segment, ...]
+    active: ActiveSegment
+    spares: list[Spare]
+
+    def close(self) -> None:
+        self.active.file.close()
+        self.control.close()
+
+
+def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, first_segment_bytes: int) -> None:
+    """Makes an empty log in this directory, durably; FormatError when one that held a frame is there."""
+    disk.make_directory(directory)
+    if _held_a_frame(disk, directory):
+        raise FormatError(f"{directory} already holds a log of pchannel {pchannel!r}: open it, or choose another name")
+    control_path = directory / CONTROL_NAME
+    if control_path.exists():
+        with contextlib.closing(ControlPage(disk, control_path)) as control, control.locked():
+            control.store(ControlRecord(incarnation, _REPLACED, 0, (0, 0), 0, 0, closed=True))
+    for path in list(directory.iterdir()):
+        disk.unlink(path)
+    header = SegmentHeader(incarnation, secrets.randbits(64), 0, first_segment_bytes)
+    temporary = directory / f"first{ZEROS_SUFFIX}"
+    file = disk.open(temporary, create=True)
+    try:
+        fill_with_zeros(file, header.size)
+        file.write([header.pack()], 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, directory / segment_name(0))
+    ControlPage.create(disk, control_path, ControlRecord(incarnation, 0, HEADER_PAGE_BYTES, (0, 0), 0, 0, closed=True))
+
+
+def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, term: int) -> Recovered:
+    """Takes the log over in this term; see the top of the file."""
+    control_path = directory / CONTROL_NAME
+    bases = _bases(directory)
+    if not bases and not control_path.exists():
+        raise CorruptionError(
+            f"{directory} holds no log of pchannel {pchannel!r}", path=str(directory), expected="a log"
+        )
+    if not control_path.exists():
+        disk.open(control_path, create=True).close()
+    with contextlib.ExitStack() as undo:
+        control = ControlPage(disk, control_path)
+        undo.callback(control.close)
+        with control.locked():
+            before = control.load() or _rebuilt(disk, directory)
+            if before.incarnation != incarnation:
+                raise CorruptionError(
+                    f"the log of pchannel {pchannel!r} is of incarnation {before.incarnation:#x}",
+                    path=str(control_path),
+                    expected=f"incarnation {incarnation:#x}",
+                )
+            if term <= before.term:
+                raise ChannelFencedError(
+                    f"pchannel {pchannel!r} was opened in term {before.term}; term {term} is not above it: take a higher one"
+                )
+            control.store(msgspec.structs.replace(before, term=term, closed=False))
+            control.sync()
+            segments = _chain(disk, directory, before)
+            spares = _tidy(disk, directory, before, segments)
+            active = _tail(disk, directory, before, segments[-1])
+            undo.callback(active.file.close)
+            state = _state(before, active)
+            control.store(
+                msgspec.structs.replace(before, term=term, closed=False, durable=state.end, promise=state.promise)
+            )
+        undo.pop_all()
+    return Recovered(state, control, segments, active, spares)
+
+
+def _state(before: ControlRecord, active: ActiveSegment) -> LogState:
+    """After a crash a reader may have been promised anything up to the oracle's limit: later stores may be lost."""
+    index = active.index
+    header = active.segment.header
+    promise = max(before.promise, index.promise(0, len(index)), 0 if before.closed else before.limit)
+    term, sequence = index.last or (header.previous_term, header.previous_sequence)
+    return LogState(index.end, term, sequence, promise, before.earliest, before.closed)
+
+
+def _bases(directory: Path) -> list[int]:
+    """The bases of the segments there, by their names."""
+    try:
+        return sorted(int(path.stem, 16) for path in directory.glob("*.wal"))
+    except ValueError as error:
+        raise FormatError(f"{directory} holds a .wal file whose name is no base of a segment: move it away") from error
+
+
+def _chain(disk: Disk, directory: Path, before: ControlRecord) -> tuple[Segment, ...]:
+    """The segments from the earliest event on, checked to follow each other; those below it are removed."""
+    bases = _bases(directory)
+    position = before.earliest[0]
+    first = max((i for i, base in enumerate(bases) if base <= position), default=-1)
+    if first < 0:
+        raise CorruptionError(
+            f"the segment that holds position {position} is missing from {directory}",
+            path=str(directory),
+            expected=f"a segment with a base of at most {position:#x}",
+        )
+    for base in bases[:first]:
+        disk.unlink(directory / segment_name(base))
+        disk.unlink(directory / index_name(base))
+    segments: list[Segment] = []
+    for base in bases[first:]:
+        segment = Segment.load(disk, directory / segment_name(base))
+        header = segment.header
+        if header.incarnation != before.incarnation:
+            raise damaged(
+                CorruptionError(f"it is of incarnation {header.incarnation:#x}", expected=f"{before.incarnation:#x}"),
+                segment.path,
+                0,
+            )
+        if segments:
+            previous = segments[-1].header
+            if header.previous_base != previous.base or not 0 <= base - previous.base <= previous.size:
+                raise damaged(
+                    CorruptionError(
+                        f"it follows the segment at {header.previous_base:#x}",
+                        expected=f"the segment at {previous.base:#x}: one between them is missing",
+                    ),
+                    segment.path,
+                    0,
+                )
+        segments.append(segment)
+    return tuple(segments)
+
+
+def _tidy(disk: Disk, directory: Path, before: ControlRecord, segments: tuple[Segment, ...]) -> list[Spare]:
+    """Removes what an earlier writer left half done; answers the spare files of one that closed."""
+    keep = {segment.base for segment in segments}
+    spares: list[Spare] = []
+    for path in sorted(directory.iterdir()):
+        if path.suffix == SPARE_SUFFIX and before.closed and path.name.startswith(f"{before.term:016x}-"):
+            spares.append(Spare(path, path.stat().st_size))
+        elif path.suffix in (".tmp", ZEROS_SUFFIX, SPARE_SUFFIX) or (
+            path.suffix == ".idx" and not any(path.name == index_name(base) for base in keep)
+        ):
+            disk.unlink(path)
+    return spares
+
+
+def _tail(disk: Disk, directory: Path, before: ControlRecord, segment: Segment) -> ActiveSegment:
+    """The last segment, cut behind its last whole frame, synced."""
+    durable = max(before.durable, before.earliest[0])
+    index = load_index(disk, directory, segment)
+    if index is None or index.end > durable:
+        index = SegmentIndex(segment.base)
+    file = disk.open(segment.path)
+    try:
+        end = segment.scan(file, index, bodies_from=before.durable)
+        if index.end < durable:
+            raise end.broken or damaged(
+                CorruptionError("the log ends here", expected=f"frames up to position {durable}, which was durable"),
+                segment.path,
+                end.offset,
+            )
+        if not before.closed or end.broken is not None:
+            _cut(file, segment, index, end)
+    except BaseException:
+        file.close()
+        raise
+    return ActiveSegment(segment, file, index)
+
+
+def _cut(file: JournalFile, segment: Segment, index: SegmentIndex, end: ScanEnd) -> None:
+    header = segment.header
+    for offset in range(end.offset + SECTOR_BYTES, header.size, _SEARCH_BYTES):
+        data = file.read(min(_SEARCH_BYTES, header.size - offset), offset)
+        later = Envelope.find(data, generation=header.generation, base=header.base, offset=offset)
+        if later >= 0:
+            raise end.broken or damaged(
+                CorruptionError("no frame begins here", expected=f"a frame, since one follows at offset {later}"),
+                segment.path,
+                end.offset,
+            )
+    if end.offset < header.size:
+        file.write([bytes(end.extent)], end.offset)
+    if len(index):
+        offset = index.positions[-1] - segment.base
+        file.write([file.read(slot_bytes(index.lengths[-1]), offset)], offset)
+    file.sync()
+
+
+def _rebuilt(disk: Disk, directory: Path) -> ControlRecord:
+    """What the segments tell, for a control page of which neither slot holds."""
+    bases = _bases(directory)
+    if not bases:
+        raise damaged(
+            CorruptionError("neither slot holds, and there is no segment", expected="a control page"),
+            directory / CONTROL_NAME,
+            0,
+        )
+    term = promise = 0
+    incarnation = 0
+    for base in reversed(bases):
+        segment = Segment.load(disk, directory / segment_name(base))
+        incarnation = segment.header.incarnation
+        index = SegmentIndex(base)
+        file = disk.open(segment.path, write=False)
+        try:
+            segment.scan(file, index, bodies_from=base)
+        finally:
+            file.close()
+        term = max(term, segment.header.previous_term, *(index.last or ())[:1])
+        promise = max(promise, index.promise(0, len(index)))
+        if len(index):
+            break
+    return ControlRecord(incarnation, term, 0, (bases[0], 0), promise, 0, closed=False)
+
+
+def _held_a_frame(disk: Disk, directory: Path) -> bool:
+    """Whether anything was ever appended here, as far as the files tell; damaged ones count as if."""
+    control_path = directory / CONTROL_NAME
+    if control_path.exists():
+        with contextlib.closing(ControlPage(disk, control_path)) as control:
+            record = control.load()
+        if record is not None and (record.durable > HEADER_PAGE_BYTES or record.earliest != (0, 0)):
+            return True
+    bases = _bases(directory)
+    if bases != [0]:
+        return bool(bases)
+    try:
+        segment = Segment.load(disk, directory / segment_name(0))
+    except CorruptionError:
+        return True
+    file = disk.open(segment.path, write=False)
+    try:
+        data = file.read(SECTOR_BYTES, HEADER_PAGE_BYTES)
+    finally:
+        file.close()
+    envelope = Envelope.unpack(data, 0, generation=segment.header.generation, position=HEADER_PAGE_BYTES)
+    return envelope is not None and envelope.length > 0

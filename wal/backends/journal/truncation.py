@@ -1,0 +1,86 @@
+"""Truncation: where the log begins, and what becomes of the segments below.
+
+Owns the order of the two: the earliest event is stored and synced before any file goes. A segment wholly below it becomes the next
+spare, if no reader holds it and there are not enough spares, else it is removed. The active segment always stays.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from pathlib import Path
+
+import msgspec
+
+from wal.backends.journal.control import ControlPage
+from wal.backends.journal.disk import Disk
+from wal.backends.journal.index import index_name
+from wal.backends.journal.preparer import Preparer
+from wal.backends.journal.segment import Segment
+from wal.backends.journal.segments import SegmentSet
+from wal.errors import StorageError
+
+__all__ = ["Truncation"]
+
+
+class Truncation:
+    """Truncates one log that is open for writing. `recycled` and `removed` count segments. Blocks: it runs in threads."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        control: ControlPage,
+        segments: SegmentSet,
+        preparer: Preparer,
+        *,
+        pchannel: str,
+        term: int,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._control = control
+        self._segments = segments
+        self._preparer = preparer
+        self._pchannel = pchannel
+        self._term = term
+        self._lock = threading.Lock()
+        self.recycled = 0
+        self.removed = 0
+
+    def truncate(self, earliest: tuple[int, int]) -> tuple[int, int]:
+        """Makes this the earliest event unless a later one is already; answers which is. ChannelFencedError, StorageError."""
+        with self._lock:
+            try:
+                with self._control.locked():
+                    record = self._control.load_owned(self._pchannel, self._term)
+                    if earliest <= record.earliest:
+                        return record.earliest
+                    self._control.store(msgspec.structs.replace(record, earliest=earliest))
+                    self._control.sync()
+                dropped = self._segments.drop_below(earliest[0])
+                for segment in dropped:
+                    self._release(segment)
+                if dropped:
+                    self._disk.sync_directory(self._directory)
+            except OSError as error:
+                raise StorageError(f"truncating the log in {self._directory} failed: {error.strerror}") from error
+        return earliest
+
+    def _release(self, segment: Segment) -> None:
+        self._disk.unlink(self._directory / index_name(segment.base))
+        try:
+            file = self._disk.open(segment.path)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._preparer.offer(segment.path, segment.header.size):
+                self.recycled += 1
+                return
+        except BlockingIOError:
+            pass  # a reader is in it and keeps what it has open; the name goes
+        finally:
+            file.close()
+        self._disk.unlink(segment.path)
+        self.removed += 1

@@ -1,0 +1,291 @@
+"""Writer: the one thread that writes a pchannel's frames, each behind its sync, and only while the term is its own.
+
+Owns: the active segment, the order of frames and of their outcomes, and the fence. For each frame, with the control page locked: is the
+term still ours, `pwritev`, `fdatasync`, store the control page; only then is the outcome handed to the loop. So at most one frame is
+ever unsynced, nothing of a fenced writer lies behind the first frame of its successor, and what was acknowledged is on the disk.
+
+A failed write or sync is final: the kernel may have dropped the data, so nothing more is written through this handle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wal.backends.base import AppendDone
+from wal.backends.journal.control import ControlPage, ControlRecord
+from wal.backends.journal.disk import Disk, JournalFile
+from wal.backends.journal.index import SegmentIndex
+from wal.backends.journal.layout import (
+    HEADER_PAGE_BYTES,
+    Envelope,
+    SegmentHeader,
+    padding,
+    segment_name,
+    slot_bytes,
+)
+from wal.backends.journal.preparer import Preparer
+from wal.backends.journal.segment import Segment
+from wal.errors import ChannelFencedError, NoSpaceError, StorageError, WALError
+from wal.frame import EncodedFrame
+
+__all__ = ["ActiveSegment", "Writer", "WriterStatistics"]
+
+_Item = tuple[int, EncodedFrame | WALError | None, AppendDone | None]
+"""(attempt, frame or the error to answer with, done); without `done`: store the promise."""
+_PROMISE: Final[_Item] = (0, None, None)
+
+
+class ActiveSegment:
+    """The segment that is being written: its file and the index that grows with it."""
+
+    __slots__ = ("file", "index", "segment")
+
+    def __init__(self, segment: Segment, file: JournalFile, index: SegmentIndex) -> None:
+        self.segment = segment
+        self.file = file
+        self.index = index
+
+
+class WriterStatistics(msgspec.Struct, frozen=True, gc=False):
+    """What a writer has done since it was opened: `frames` of `frame_bytes`, `syncs` of segments for them, `segments` begun."""
+
+    frames: int
+    frame_bytes: int
+    syncs: int
+    segments: int
+
+
+class Writer:
+    """`append` and `promise` are called on the loop; everything else happens in the thread."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        control: ControlPage,
+        active: ActiveSegment,
+        preparer: Preparer,
+        *,
+        pchannel: str,
+        term: int,
+        last: tuple[int, int],
+        sealed: Callable[[ActiveSegment, ActiveSegment], None],
+    ) -> None:
+        """`last`: (term, sequence) of the last frame in the log. `sealed(old, new)` is called in the thread at each new segment."""
+        self._disk = disk
+        self._control = control
+        self._preparer = preparer
+        self._pchannel = pchannel
+        self._term = term
+        self._last = last
+        self._sealed = sealed
+        self._loop = asyncio.get_running_loop()
+        self.active = active
+        self.durable_end = active.index.end
+        self.failure: WALError | None = None
+        self._frames = self._frame_bytes = self._syncs = self._segments = 0
+        self._tick = self._limit = 0
+        self._tick_waiting = False
+        self._attempt = 0
+        self._refused_attempt = -1
+        self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._outcomes: deque[tuple[AppendDone, int, WALError | None]] = deque()
+        self._notified = False
+        self._thread = threading.Thread(target=self._run, name=f"wal-write-{pchannel}", daemon=True)
+        self._thread.start()
+
+    def append(self, frame: EncodedFrame, done: AppendDone) -> None:
+        """Hands a frame to the thread; `done` is called on the loop."""
+        self._inbox.put((self._attempt, frame, done))
+
+    def refuse(self, done: AppendDone, error: WALError) -> None:
+        """Answers with an error, after everything handed over before, without writing."""
+        self._inbox.put((self._attempt, error, done))
+
+    def promise(self, tick: int, limit: int) -> None:
+        """Stores this promise with the next frame, or as soon as the thread is idle."""
+        self._tick = max(self._tick, tick)
+        self._limit = max(self._limit, limit)
+        if not self._tick_waiting:
+            self._tick_waiting = True
+            self._inbox.put(_PROMISE)
+
+    def statistics(self) -> WriterStatistics:
+        return WriterStatistics(self._frames, self._frame_bytes, self._syncs, self._segments)
+
+    def finish(self) -> None:
+        """Ends the thread when it has written everything handed over. Waits: not for the loop."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def deliver(self) -> None:
+        """Calls `done` for every outcome that is known. On the loop only."""
+        self._notified = False
+        outcomes = self._outcomes
+        while outcomes:
+            done, position, error = outcomes.popleft()
+            if error.__class__ is NoSpaceError:
+                self._attempt += 1
+            done(position, error)
+
+    def _run(self) -> None:
+        while (item := self._inbox.get()) is not None:
+            attempt, frame, done = item
+            if done is None:
+                self._store_promise()
+            elif isinstance(frame, EncodedFrame):
+                self._handle(attempt, frame, done)
+            else:
+                self._answer(done, -1, frame)
+
+    def _handle(self, attempt: int, frame: EncodedFrame, done: AppendDone) -> None:
+        if self.failure is not None:
+            self._answer(done, -1, _not_written(self.failure))
+            return
+        if attempt <= self._refused_attempt:
+            # Handed over before its sender could know that an earlier frame was refused: writing it would leave a gap.
+            self._answer(done, -1, NoSpaceError("an append before this one found no room: append both again"))
+            return
+        try:
+            position = self._write(frame)
+        except NoSpaceError as error:
+            self._refused_attempt = attempt
+            self._answer(done, -1, error)
+        except WALError as error:
+            self.failure = error
+            self._answer(done, -1, error)
+        except Exception as error:
+            # Nothing may end this thread silently: whoever waits for an outcome would wait for ever.
+            self.failure = StorageError(f"writing a frame failed: {error!r}", outcome_unknown=True)
+            self.failure.__cause__ = error
+            self._answer(done, -1, self.failure)
+        else:
+            self._answer(done, position, None)
+
+    def _write(self, frame: EncodedFrame) -> int:
+        """Writes and syncs one frame; its position."""
+        slot = slot_bytes(frame.length)
+        active = self.active
+        spare = None
+        if active.index.end - active.segment.base + slot > active.segment.header.size:
+            needed = HEADER_PAGE_BYTES + slot
+            try:
+                spare = self._preparer.take(needed, 2 * active.segment.header.size)
+            except OSError as error:
+                raise self._failed(error, outcome_unknown=False) from error
+        with self._control.locked():
+            record = self._control.load_owned(self._pchannel, self._term)
+            if spare is not None:
+                try:
+                    active = self._roll(spare.path, spare.size, frame.header.first_tick)
+                except OSError as error:
+                    raise self._failed(error, outcome_unknown=False) from error
+            position = active.index.end
+            offset = position - active.segment.base
+            envelope = Envelope(frame.length, active.segment.header.generation, position).pack()
+            try:
+                active.file.write([envelope, *frame.buffers, padding(frame.length)], offset)
+                self._syncs += 1
+                active.file.sync()
+            except OSError as error:
+                raise self._failed(error, outcome_unknown=True) from error
+            header = frame.header
+            # Readers look only below the durable end, so the index may know the frame a moment before it is durable.
+            active.index.add(position, header, [name for name, _ in frame.vchannels], pchannel_wide=frame.pchannel_wide)
+            self._last = (header.term, header.sequence)
+            self._control.store(self._next(record, active.index.end, header.promise))
+        self.durable_end = active.index.end
+        self._frames += 1
+        self._frame_bytes += frame.length
+        if spare is not None:
+            self._preparer.prepare(2 * spare.size)
+        return position
+
+    def _roll(self, path: Path, size: int, first_tick: int) -> ActiveSegment:
+        """Seals the active segment and begins the next one in this file, all of it durable before the first frame goes in."""
+        old = self.active
+        offset = old.index.end - old.segment.base
+        if offset < old.segment.header.size:
+            old.file.write([Envelope(0, old.segment.header.generation, old.index.end).pack(), padding(0)], offset)
+            old.file.sync()
+        base = old.index.end
+        header = SegmentHeader(
+            incarnation=old.segment.header.incarnation,
+            generation=secrets.randbits(64),
+            base=base,
+            size=size,
+            previous_base=old.segment.base,
+            previous_term=self._last[0],
+            previous_sequence=self._last[1],
+            first_tick=first_tick,
+        )
+        file = self._disk.open(path)
+        try:
+            file.write([header.pack()], 0)
+            file.sync()
+            target = path.with_name(segment_name(base))
+            self._disk.rename(path, target)
+            self._disk.sync_directory(path.parent)
+        except BaseException:
+            file.close()
+            raise
+        file.path = target
+        self.active = ActiveSegment(Segment(target, header), file, SegmentIndex(base))
+        self._segments += 1
+        self._sealed(old, self.active)
+        return self.active
+
+    def _next(self, record: ControlRecord, durable: int, promise: int) -> ControlRecord:
+        return ControlRecord(
+            record.incarnation,
+            record.term,
+            durable,
+            record.earliest,
+            max(record.promise, promise, self._tick),
+            max(record.limit, self._limit),
+            closed=False,
+        )
+
+    def _store_promise(self) -> None:
+        self._tick_waiting = False
+        if self.failure is not None:
+            return
+        try:
+            with self._control.locked():
+                record = self._control.load_owned(self._pchannel, self._term)
+                if self._tick > record.promise or self._limit > record.limit:
+                    self._control.store(self._next(record, record.durable, 0))
+        except ChannelFencedError as error:
+            self.failure = error
+
+    def _answer(self, done: AppendDone, position: int, error: WALError | None) -> None:
+        self._outcomes.append((done, position, error))
+        if not self._notified:
+            self._notified = True
+            try:
+                self._loop.call_soon_threadsafe(self.deliver)
+            except RuntimeError:
+                # The loop was closed over an open log: nobody is left to be told.
+                self._outcomes.clear()
+
+    def _failed(self, error: OSError, *, outcome_unknown: bool) -> StorageError:
+        return StorageError(
+            f"writing {error.filename or self.active.segment.path} failed: {error.strerror or error}; "
+            "nothing more is written until the log is opened again",
+            outcome_unknown=outcome_unknown,
+        )
+
+
+def _not_written(failure: WALError) -> WALError:
+    """The error for a frame that was never touched because of this failure."""
+    if isinstance(failure, StorageError) and failure.outcome_unknown:
+        return StorageError(str(failure), outcome_unknown=False)
+    return failure
