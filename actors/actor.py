@@ -1,0 +1,296 @@
+"""Actor: one that waits, and so owns a task; ActorRef: what everybody else holds of it.
+
+Owns the task's loop (control before data, batches drained whole), the asks that are not answered yet, and the end: a failure poisons
+the actor, a stop drains it, a stop that takes too long cuts it off. Promises: the methods of an actor run one at a time, in its own
+task; whatever it accepted is handled or handed to `poisoned`; every ask gets an answer or an error; nobody who waits for it
+can harm it by being cancelled. Never restarts an actor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import anyio
+
+from actors.clock import Clock, Timer
+from actors.errors import ActorError, ActorFailedError, ActorStoppedError
+from actors.home_loop import HomeLoop
+from actors.inbox import Inbox
+from actors.statistics import ActorStatistics, failure_text
+
+__all__ = ["Actor", "ActorRef"]
+
+log = logging.getLogger("actors")
+
+T = TypeVar("T")
+
+
+class Actor:
+    """Subclass it, give it to `ActorSystem.spawn`. `ref` is its own ref from then on, to hand on or to tell itself something.
+
+    The last call it ever gets is either the end of `stopped` or `poisoned`.
+    """
+
+    ref: ActorRef
+
+    async def started(self) -> None:
+        """Called once, before any message."""
+
+    async def receive(self, batch: list[Any]) -> None:
+        """Handles everything that was in the inbox, in order. The list is its own to keep or change."""
+        raise TypeError(f"{type(self).__name__} takes no data: implement receive()")
+
+    async def receive_control(self, message: Any) -> None:
+        """Handles one message of the control lane; all of the lane goes before the next batch."""
+        raise TypeError(f"{type(self).__name__} takes no control messages: implement receive_control()")
+
+    async def stopped(self) -> None:
+        """Called once at a stop, when everything accepted has been handled."""
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        """Called once when one of the above raised, or was cut off by a stop that took too long (an ActorStoppedError then).
+
+        `unhandled`: what it had in hand, then what was still in the inbox, control first. Futures made by `ActorRef.ask` are
+        failed without its doing; whatever else its messages promised is its own to fail.
+        """
+
+
+class ActorRef:
+    """The address of an actor. Made by `ActorSystem.spawn`; all of it belongs to the system's event loop.
+
+    Every call that tells raises ActorFailedError once the actor failed, ActorStoppedError once it is stopping (what an actor tells
+    itself while it drains is still taken), and WrongLoopError from elsewhere.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        *,
+        name: str,
+        inbox_max: int,
+        home: HomeLoop,
+        clock: Clock,
+        stop_timeout_s: float,
+        forget: Callable[[str], None],
+    ) -> None:
+        self._actor = actor
+        self._name = name
+        self._home = home
+        self._clock = clock
+        self._stop_timeout_s = stop_timeout_s
+        self._forget = forget
+        self._inbox = Inbox(name, inbox_max=inbox_max, loop=home.loop)
+        self._in_hand: list[Any] = []
+        self._asks: set[asyncio.Future[Any]] = set()
+        self._scope = anyio.CancelScope()
+        self._task: asyncio.Task[Any] | None = None
+        self._deadline: Timer | None = None
+        self._closing = False
+        self._started = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._handled = 0
+        self._turns = 0
+        self._progressed_at = clock.monotonic()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the actor raised when it failed, or None."""
+        return self._failure
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task that the actor runs in; None before its first step."""
+        return self._task
+
+    @property
+    def pending(self) -> int:
+        """How many messages were told and not handled yet, those in hand included."""
+        return len(self._inbox) + len(self._in_hand)
+
+    def tell(self, message: Any) -> None:
+        """Adds a message to the inbox, or raises InboxFullError."""
+        self._check()
+        self._inbox.tell(message, inside=self._inside())
+
+    async def tell_wait(self, message: Any) -> None:
+        """Adds a message to the inbox, waiting for room if need be; those who wait are let in in the order they came.
+
+        Cancelled while it waits, the message is not told; cancelled in the very turn in which there was room, it was.
+        """
+        self._check()
+        await self._inbox.tell_wait(message, inside=self._inside())
+
+    def tell_control(self, message: Any) -> None:
+        """Adds a message to the control lane, also while the actor drains."""
+        self._check()
+        self._inbox.tell_control(message)
+
+    async def ask(self, make_message: Callable[[asyncio.Future[T]], object]) -> T:
+        """Tells `make_message(reply)`, waiting for room if need be, and returns what the actor sets on `reply`.
+
+        The actor may always set the reply: it is not the future that the asker waits on, so a cancelled asker goes unnoticed.
+        If the actor fails or stops without an answer, the ask raises ActorFailedError or ActorStoppedError.
+        """
+        self._home.check()
+        reply: asyncio.Future[T] = self._home.loop.create_future()
+        message = make_message(reply)
+        self._asks.add(reply)
+        reply.add_done_callback(self._answered)
+        try:
+            await self.tell_wait(message)
+        except BaseException:
+            self._asks.discard(
+                reply
+            )  # and not cancelled: the message may have been accepted, and the actor sets the reply
+            raise
+        return await asyncio.shield(reply)
+
+    async def wait_started(self) -> None:
+        """Returns when `started` is through; raises as `tell` does when the actor ended in it."""
+        self._home.check()
+        await self._started.wait()
+        if self._failure is not None or self._ended.is_set():
+            raise self._refusal()
+
+    async def stop(self) -> None:
+        """Takes no more data, drains both lanes, calls `stopped`, ends the task; over `stop_timeout_s` the task is cancelled.
+
+        Any number of callers; cancelling one does not abort the stopping. RuntimeError from the actor's own task.
+        """
+        self.stop_nowait()
+        if self._inside():
+            raise RuntimeError(f"actor {self._name!r} cannot wait for its own end: call stop_nowait() and return")
+        await self._ended.wait()
+
+    def stop_nowait(self) -> None:
+        """Begins what `stop` waits for."""
+        self._home.check()
+        if self._ended.is_set():
+            self._forget(self._name)  # a failed actor stays listed until now
+        elif not self._closing:
+            self._closing = True
+            self._inbox.refuse_data(self._refusal)
+            self._inbox.wake()
+            self._deadline = self._clock.call_later(self._stop_timeout_s, self._scope.cancel)
+
+    def cut_off(self) -> None:
+        """Ends it now, whatever it waits for; a task that never ran its first step is ended here. Idempotent, for the system."""
+        self._closing = True
+        self._scope.cancel()
+        if self._task is None:
+            self._end(None, cut_off=True)
+
+    def stalled(self, stall_s: float) -> bool:
+        """Whether something waits or is in hand, and nothing was finished for longer than `stall_s`."""
+        return self.pending > 0 and self._clock.monotonic() - self._progressed_at > stall_s
+
+    def statistics(self) -> ActorStatistics:
+        return ActorStatistics(
+            name=self._name,
+            pending=self.pending,
+            handled=self._handled,
+            turns=self._turns,
+            failure=failure_text(self._failure),
+        )
+
+    async def run(self) -> None:
+        """The actor's task, for the system that owns it. Raises nothing that its neighbours would feel."""
+        if self._ended.is_set():
+            return
+        self._task = asyncio.current_task()
+        with self._scope:
+            try:
+                await self._work()
+            except asyncio.CancelledError as cause:
+                if self._task is not None and self._task.cancelling():
+                    self._end(None, cut_off=True)
+                    raise
+                self._end(cause)  # nobody cancelled this task: the actor awaited something that was
+            except BaseException as cause:
+                self._end(cause)
+                if isinstance(cause, KeyboardInterrupt | SystemExit):
+                    raise
+            else:
+                self._end(None)
+
+    async def _work(self) -> None:
+        actor, inbox = self._actor, self._inbox
+        await actor.started()
+        self._started.set()
+        while True:
+            if not inbox:
+                if self._closing:
+                    break
+                await inbox.wait()
+                continue
+            for _ in range(inbox.control_pending):
+                self._in_hand = [inbox.next_control()]
+                await actor.receive_control(self._in_hand[0])
+                self._finished(1)
+            if batch := inbox.take():
+                self._in_hand = batch
+                size = len(batch)  # before the call: the list is the actor's to change
+                await actor.receive(batch)
+                self._finished(size)
+        await actor.stopped()
+
+    def _finished(self, count: int) -> None:
+        self._in_hand = []
+        self._handled += count
+        self._turns += 1
+        self._progressed_at = self._clock.monotonic()
+
+    def _end(self, failure: BaseException | None, *, cut_off: bool = False) -> None:
+        """The one end of all ways here: `failure`, cut off, or neither."""
+        if self._ended.is_set():
+            return
+        self._closing = True
+        self._failure = failure
+        if self._deadline is not None:
+            self._deadline.cancel()
+        unhandled = self._in_hand + self._inbox.close(self._refusal)
+        self._in_hand = []
+        self._ended.set()
+        self._started.set()
+        if failure is not None:
+            log.error("actor %r failed", self._name, exc_info=failure)
+        elif cut_off:
+            log.warning("actor %r was cut off with %d messages waiting", self._name, len(unhandled))
+        if failure is not None or cut_off:
+            try:
+                self._actor.poisoned(failure or self._refusal(), unhandled)
+            except Exception:
+                log.exception("poisoned() of actor %r raised", self._name)
+        for reply in list(self._asks):
+            if not reply.done():
+                reply.set_exception(self._refusal())
+        if failure is None:
+            self._forget(self._name)
+
+    def _answered(self, reply: asyncio.Future[Any]) -> None:
+        self._asks.discard(reply)
+        if not reply.cancelled():
+            reply.exception()  # so that an error for an asker that was cancelled is not reported as never retrieved
+
+    def _inside(self) -> bool:
+        return self._closing and self._task is not None and asyncio.current_task() is self._task
+
+    def _check(self) -> None:
+        self._home.check()
+        if not self.pending:
+            self._progressed_at = self._clock.monotonic()
+
+    def _refusal(self) -> ActorError:
+        if self._failure is not None:
+            return ActorFailedError(self._name, self._failure)
+        return ActorStoppedError(
+            f"actor {self._name!r} is stopping or has stopped: it takes no messages and answers none"
+        )

@@ -1,0 +1,184 @@
+"""Clocks: the machine's, and one for tests that stands still until told.
+
+Owns: monotonic time (leases, stalls, timers), wall time (ticks) and timers, behind one protocol, so that nothing in the project
+reads a clock of its own. Never lets a step of the wall clock touch a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Clock", "SystemClock", "Timer", "VirtualClock"]
+
+NS_PER_S = 1_000_000_000
+
+
+class Timer(Protocol):
+    """A call that was arranged."""
+
+    def cancel(self) -> None:
+        """Makes sure that it does not happen. Idempotent."""
+
+
+class Clock(Protocol):
+    """Two times and timers. All of it belongs to one event loop."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never steps, only differences mean anything."""
+
+    def wall(self) -> float:
+        """Seconds since 1970 (UTC); may step in both directions."""
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
+        """Calls `callback(*args)` on the event loop after `delay_s` of monotonic time (never inside this call)."""
+
+    async def sleep(self, delay_s: float) -> None:
+        """Returns after `delay_s` of monotonic time."""
+
+
+class SystemClock:
+    """The clocks of this machine, with timers of the running event loop."""
+
+    __slots__ = ()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
+        return asyncio.get_running_loop().call_later(delay_s, callback, *args)
+
+    async def sleep(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+
+
+class VirtualClock:
+    """Time that stands still until `advance` or `run`. Kept in whole nanoseconds, so ten steps of 0.1 make exactly 1.
+
+    `settle_turns`: how many turns of the loop in a row must pass without a timer being armed or cancelled before `run` takes
+    the loop to be quiet. A loop does not say whether it is idle, so a chain of callbacks that is longer than this and arms
+    nothing is waited for only in part. Work in other threads is not waited for: wait for its outcome.
+    """
+
+    def __init__(
+        self, *, start_wall: float = 1_700_000_000.0, start_monotonic: float = 1_000.0, settle_turns: int = 32
+    ) -> None:
+        self._now = round(start_monotonic * NS_PER_S)
+        self._wall_ahead = round(start_wall * NS_PER_S) - self._now
+        self._settle_turns = settle_turns
+        self._timers: list[tuple[int, int, _VirtualTimer]] = []
+        self._armed = 0  # ever armed: breaks ties, so that timers of one moment run in the order of arming
+        self._touched = 0
+        self._moving = False
+
+    @property
+    def timers(self) -> int:
+        """How many timers are armed."""
+        return sum(timer.callback is not None for _, _, timer in self._timers)
+
+    def monotonic(self) -> float:
+        return self._now / NS_PER_S
+
+    def wall(self) -> float:
+        return (self._now + self._wall_ahead) / NS_PER_S
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
+        timer = _VirtualTimer(self, callback, args)
+        self._armed += 1
+        self._touched += 1
+        heapq.heappush(self._timers, (self._now + max(0, round(delay_s * NS_PER_S)), self._armed, timer))
+        return timer
+
+    async def sleep(self, delay_s: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.call_later(delay_s, _wake, woken)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    def advance(self, seconds: float) -> None:
+        """Moves time on, running each due timer at its own time, those armed on the way included.
+
+        What a timer raises ends the advance at that timer's time. The loop does not run in between: see `run`.
+        """
+        until = self._begin(seconds)
+        try:
+            while (timer := self._step(until)) is not None:
+                timer.fire()
+        finally:
+            self._moving = False
+
+    async def run(self, seconds: float) -> None:
+        """As `advance`, but lets the loop become quiet before the first timer and after each."""
+        until = self._begin(seconds)
+        try:
+            await self._settle()
+            while (timer := self._step(until)) is not None:
+                timer.fire()
+                await self._settle()
+        finally:
+            self._moving = False
+
+    def step_wall(self, delta: float) -> None:
+        """Steps the wall clock by `delta` seconds (either way), as an operator or NTP would; timers do not notice."""
+        self._wall_ahead += round(delta * NS_PER_S)
+
+    def _begin(self, seconds: float) -> int:
+        if not seconds >= 0:
+            raise ValueError(
+                f"cannot move time by {seconds} s: only forward; the wall clock alone goes back, by step_wall()"
+            )
+        if self._moving:
+            raise RuntimeError("time is being moved already: a timer cannot advance the clock that runs it")
+        self._moving = True
+        return self._now + round(seconds * NS_PER_S)
+
+    def _step(self, until: int) -> _VirtualTimer | None:
+        """Moves to the next due timer and returns it; with none left, moves to `until`."""
+        while self._timers and self._timers[0][0] <= until:
+            due, _, timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                self._now = max(self._now, due)
+                return timer
+        self._now = until
+        return None
+
+    async def _settle(self) -> None:
+        quiet, seen = 0, self._touched
+        while quiet < self._settle_turns:
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if seen == self._touched else 0
+            seen = self._touched
+
+
+class _VirtualTimer:
+    __slots__ = ("args", "callback", "clock")
+
+    def __init__(self, clock: VirtualClock, callback: Callable[..., object], args: tuple[object, ...]) -> None:
+        self.clock = clock
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
+
+    def cancel(self) -> None:
+        if self.callback is not None:
+            self.callback = None
+            self.args = ()
+            self.clock._touched += 1
+
+    def fire(self) -> None:
+        callback, args = self.callback, self.args
+        self.callback, self.args = None, ()
+        if callback is not None:
+            callback(*args)
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

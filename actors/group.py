@@ -1,0 +1,390 @@
+"""Group: actors that never wait, in one order and one turn.
+
+Owns one data inbox, one control lane and the turn that drains them, arranged by a single `loop.call_soon` when the first message
+arrives: no task, no coroutine and no lock per message. Promises: messages are handled in the order of the calls of `tell`, over
+all members; a member that raises is poisoned alone; what is told during a turn waits for the next. Never waits, never restarts,
+never drops a message without handing it to somebody (`poisoned`, or the caller of `leave`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from actors.clock import Clock, SystemClock, Timer
+from actors.errors import ActorFailedError, ActorStoppedError, InboxFullError
+from actors.home_loop import HomeLoop
+from actors.lanes import Lanes
+from actors.member import Member
+from actors.statistics import GroupStatistics, MemberStatistics, failure_text
+
+__all__ = ["Group", "Member"]
+
+log = logging.getLogger("actors")
+
+
+class Group(Lanes):
+    """One ordered inbox for many members. Made by `ActorSystem.group`, inside the event loop it belongs to.
+
+    `inbox_max` bounds the messages that wait; those of a running turn are not counted, so memory is bounded by twice that. The
+    control lane has no bound of its own: it is for answers and timers, which are bounded by what was asked.
+    `on_turn_end` is called once at the end of each turn that handled anything: there the group tells the next actor one list. If
+    it raises, the whole group fails: all its members are poisoned with that cause.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Clock | None = None,
+        inbox_max: int = 65_536,
+        on_turn_end: Callable[[], object] | None = None,
+        stop_timeout_s: float = 10.0,
+        forget: Callable[[str], None] | None = None,
+    ) -> None:
+        if inbox_max < 1:
+            raise ValueError(f"inbox_max is {inbox_max}: a group needs room for at least 1 message")
+        super().__init__()
+        self._name = name
+        self._home = HomeLoop(f"group {name!r}")
+        self._clock: Clock = clock or SystemClock()
+        self._inbox_max = inbox_max
+        self._on_turn_end = on_turn_end
+        self._stop_timeout_s = stop_timeout_s
+        self._forget = forget
+        self._members: dict[str, Member] = {}
+        self._in_turn = False
+        self._scheduled = False  # a turn is arranged or running
+        self._pauses = 0
+        self._closing = False
+        self._deadline: Timer | None = None
+        self._ended = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._handled = 0
+        self._turns = 0
+        self._progressed_at = self._clock.monotonic()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def pending(self) -> int:
+        """How many data messages wait; inside a turn, those that wait for the next one."""
+        return self._pending
+
+    @property
+    def paused(self) -> bool:
+        return self._pauses > 0
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What `on_turn_end` raised, or None. A member's failure is its own: `Member.failure`."""
+        return self._failure
+
+    def tell(self, member: Member, message: Any) -> None:
+        """Adds one message to the inbox.
+
+        Raises InboxFullError over the bound, ActorFailedError when the member failed, ActorStoppedError when it is not in this
+        group or the group is stopping (what members tell each other in a turn is still taken then), WrongLoopError when this
+        call would have to arrange the turn from another loop.
+        """
+        if self._pending >= self._inbox_max:
+            self._check(member)
+            raise self._full(1)
+        if member is self._last:
+            self._run.append(message)
+        else:
+            if member._group is not self or self._closing:
+                self._check(member)
+            if not self._scheduled:
+                self._arrange()
+            self._last = member
+            self._run = run = [message]
+            self._to.append(member)
+            self._batches.append(run)
+        self._pending += 1
+
+    def tell_many(self, member: Member, messages: Sequence[Any]) -> None:
+        """Adds the messages, in order and with none of another caller between them; over the bound none of them."""
+        if not messages:
+            return
+        self._check(member)
+        if self._pending + len(messages) > self._inbox_max:
+            raise self._full(len(messages))
+        if member is self._last:
+            self._run.extend(messages)
+        else:
+            if not self._scheduled:
+                self._arrange()
+            self._last = member
+            self._run = run = list(messages)
+            self._to.append(member)
+            self._batches.append(run)
+        self._pending += len(messages)
+
+    def tell_control(self, member: Member, message: Any) -> None:
+        """Adds one message to the control lane: next turn, before all data, also while the group is paused or stopping."""
+        if member._group is not self:
+            self._check(member)
+        if not self._scheduled:
+            self._arrange(control=True)
+        self._control.append((member, message))
+
+    def join(self, member: Member, *, name: str) -> None:
+        """Takes a member in. A member is in one group at most; its name is its own within the group."""
+        if not isinstance(member, Member):
+            raise TypeError(f"a group takes members, not {type(member).__name__}: subclass actors.Member")
+        self._home.check()
+        if self._closing:
+            raise self._refusal(member)
+        if member._group is not None:
+            raise ValueError(f"member {member._name!r} is in group {member._group._name!r}: leave() that one first")
+        if member._failure is not None:
+            raise ActorFailedError(member._name, member._failure)
+        if name in self._members:
+            raise ValueError(
+                f"group {self._name!r} has a member {name!r}: choose another name, or let that one leave()"
+            )
+        member._name = name
+        member._group = self
+        self._members[name] = member
+
+    def leave(self, member: Member) -> list[Any]:
+        """Takes a member out, calls its `stopped`, and returns what still waited for it (control first), now the caller's.
+
+        Of a member that failed only the name is left to forget.
+        """
+        self._home.check()
+        if self._members.get(member._name) is not member:
+            raise ActorStoppedError(f"{member._name or member!r} is not in group {self._name!r}")
+        del self._members[member._name]
+        if member._failure is not None:
+            return []
+        waiting = self._take_out(member)
+        self._dismiss(member)
+        return waiting
+
+    def pause(self) -> None:
+        """Holds the data lane, also for the rest of a running turn; the batch in hand is finished. Pauses are counted."""
+        self._pauses += 1
+        self._return_rest()
+
+    def resume(self) -> None:
+        """Undoes one `pause`; with none left the data lane goes on where it was held."""
+        if not self._pauses:
+            raise RuntimeError(f"group {self._name!r} is not paused: each resume() belongs to one pause()")
+        if self._pauses == 1 and self._batches and not self._scheduled:
+            self._home.check()
+            self._schedule()
+        self._pauses -= 1
+
+    async def stop(self) -> None:
+        """Stops taking data from outside, drains both lanes, dismisses the members in reverse order of joining.
+
+        After `stop_timeout_s` the group is cut off instead: members with messages that wait are poisoned with an
+        ActorStoppedError. Any number of callers; cancelling one does not abort the stopping.
+        """
+        self.stop_nowait()
+        await self._ended.wait()
+
+    def stop_nowait(self) -> None:
+        """Begins what `stop` waits for."""
+        if self._ended.is_set():
+            self._forgotten()
+            return
+        self._home.check()
+        if self._closing:
+            return
+        self._closing = True
+        self._last = None
+        if not self._scheduled and not self._batches:
+            self._end()
+        else:
+            self._deadline = self._clock.call_later(self._stop_timeout_s, self.cut_off)
+
+    def cut_off(self) -> None:
+        """Ends the group now, with whatever waits in it. Idempotent; for the owner of the group."""
+        if self._ended.is_set():
+            return
+        self._return_rest()
+        if self._pending or self._control:
+            log.warning("group %r was cut off with %d messages waiting", self._name, self._pending + len(self._control))
+        self._end()
+
+    def stalled(self, stall_s: float) -> bool:
+        """Whether something waits and nothing was handled for longer than `stall_s` (paused for too long, in the main)."""
+        return bool(self._pending or self._control) and self._clock.monotonic() - self._progressed_at > stall_s
+
+    def statistics(self) -> GroupStatistics:
+        """Counts of this moment; walks the inbox."""
+        waiting = self._waiting()
+        return GroupStatistics(
+            name=self._name,
+            pending=self._pending + len(self._control),
+            handled=self._handled,
+            turns=self._turns,
+            failure=failure_text(self._failure),
+            paused=self.paused,
+            members=tuple(
+                MemberStatistics(
+                    name=name,
+                    pending=waiting.get(member, 0),
+                    handled=member._handled,
+                    turns=member._turns,
+                    failure=failure_text(member._failure),
+                )
+                for name, member in self._members.items()
+            ),
+        )
+
+    def _turn(self) -> None:
+        if self._ended.is_set():
+            return
+        self._in_turn = True
+        try:
+            if self._hand_out():
+                self._turns += 1
+                self._call_turn_end()
+        finally:
+            self._return_rest()  # something is left only after an exception that nobody may swallow
+            self._in_turn = False
+            self._scheduled = False
+            self._progressed_at = self._clock.monotonic()
+            if self._closing:
+                self._last = None  # so that a tell from outside cannot join a run that was opened in the turn
+            if self._control or (self._batches and not self._pauses):
+                self._schedule()
+            elif self._closing and not self._batches:
+                self._end()
+
+    def _hand_out(self) -> bool:
+        """Hands out the control lane and then the data lane as they stand; whether there was anything."""
+        handed_out = bool(self._control)
+        for member, message in self._take_control():
+            try:
+                member.receive_control(message)
+            except BaseException as cause:
+                self._poison(member, cause, [message])
+            else:
+                member._handled += 1
+                member._turns += 1
+                self._handled += 1
+        if self._pauses or self._cut_short or not self._batches:
+            return handed_out
+        handled = 0
+        for member, batch in self._take_data():
+            size = len(batch)  # before the call: the list is the member's to change
+            try:
+                member.receive(batch)
+            except BaseException as cause:
+                self._handled += handled
+                handled = 0
+                self._poison(member, cause, batch)
+            else:
+                member._handled += size
+                member._turns += 1
+                handled += size
+        self._handled += handled
+        return True
+
+    def _call_turn_end(self) -> None:
+        if self._on_turn_end is None:
+            return
+        try:
+            self._on_turn_end()
+        except BaseException as cause:
+            self._fail(cause)
+
+    def _poison(self, member: Member, cause: BaseException, in_hand: list[Any]) -> None:
+        unhandled = in_hand + self._take_out(member)
+        member._failure = cause
+        member._group = None
+        log.error("member %r of group %r failed", member._name, self._name, exc_info=cause)
+        self._call_poisoned(member, cause, unhandled)
+        if isinstance(cause, KeyboardInterrupt | SystemExit):
+            raise cause
+
+    def _fail(self, cause: BaseException) -> None:
+        """The group itself failed: nothing would leave it any more, so nobody in it may go on."""
+        self._failure = cause
+        log.error("group %r failed at the end of a turn", self._name, exc_info=cause)
+        for member in list(self._members.values()):
+            if member._failure is None:
+                unhandled = self._take_out(member)
+                member._failure = cause
+                member._group = None
+                self._call_poisoned(member, cause, unhandled)
+        self._closing = True
+        if isinstance(cause, KeyboardInterrupt | SystemExit):
+            raise cause
+
+    def _end(self) -> None:
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._closing = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        for member in reversed(list(self._members.values())):
+            if member._failure is not None:
+                continue
+            if waiting := self._take_out(member):
+                member._group = None
+                self._call_poisoned(member, self._refusal(member), waiting)
+            else:
+                self._dismiss(member)
+        if self._failure is None:
+            self._forgotten()
+
+    def _dismiss(self, member: Member) -> None:
+        member._group = None
+        try:
+            member.stopped()
+        except Exception:
+            log.exception("stopped() of member %r of group %r raised", member._name, self._name)
+
+    def _call_poisoned(self, member: Member, cause: BaseException, unhandled: list[Any]) -> None:
+        try:
+            member.poisoned(cause, unhandled)
+        except Exception:
+            log.exception("poisoned() of member %r of group %r raised", member._name, self._name)
+
+    def _forgotten(self) -> None:
+        if self._forget is not None:
+            self._forget(self._name)
+            self._forget = None
+
+    def _arrange(self, *, control: bool = False) -> None:
+        """Called for a message that finds no turn arranged, before it is added."""
+        self._home.check()
+        if not self._batches and not self._control:
+            self._progressed_at = self._clock.monotonic()
+        if control or not self._pauses:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._home.loop.call_soon(self._turn)
+        self._scheduled = True
+
+    def _check(self, member: Member) -> None:
+        """Raises why the member can be told nothing, if so."""
+        if member._group is not self or (self._closing and not self._in_turn):
+            raise self._refusal(member)
+
+    def _refusal(self, member: Member) -> Exception:
+        if member._failure is not None:
+            return ActorFailedError(member._name, member._failure)
+        if self._closing:
+            return ActorStoppedError(
+                f"group {self._name!r} is stopping or has stopped: {member._name!r} takes no messages"
+            )
+        return ActorStoppedError(f"{member._name or member!r} is not in group {self._name!r}: join() it first")
+
+    def _full(self, count: int) -> InboxFullError:
+        return InboxFullError(
+            f"the inbox of group {self._name!r} holds {self._pending} of at most {self._inbox_max} messages, "
+            f"no room for {count} more: wait until it has drained"
+        )
