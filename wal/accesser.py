@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from actors import ActorError, InboxFullError
+from actors import Actor, ActorError, ActorRef, InboxFullError
 from wal.channels import VChannelInfo, check_vchannel
 from wal.embedded import Embedded
 from wal.errors import (
@@ -110,7 +110,8 @@ class WALAccesser:
         else:
             await log.in_flight.take(append.size)
             vchannel = log.route(message.vchannel)
-        append.future = future = self._loop.create_future()  # type: ignore[union-attr]
+        future: asyncio.Future[AppendResult] = self._loop.create_future()  # type: ignore[union-attr]
+        append.future = future
         try:
             vchannel.pchannel.lanes.tell(vchannel, append)
         except ActorError as error:
@@ -127,7 +128,8 @@ class WALAccesser:
         log = self._ready_nowait()
         vchannel, append = self._check(log, message, barrier_time_tick)
         log.in_flight.take_nowait(append.size)
-        append.future = future = self._loop.create_future()  # type: ignore[union-attr]
+        future: asyncio.Future[AppendResult] = self._loop.create_future()  # type: ignore[union-attr]
+        append.future = future
         try:
             vchannel.pchannel.lanes.tell(vchannel, append)
         except ActorError as error:
@@ -574,9 +576,7 @@ class WALAccesser:
         except WALError as error:
             return error
 
-    async def _attach(
-        self, scanner: Scanner
-    ) -> tuple[PChannel, Selection, Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]]:
+    async def _attach(self, scanner: Scanner) -> tuple[PChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """The pchannel that a scanner reads, and its vchannels as they are now."""
         log = await self._ready()
         names = scanner.vchannels
@@ -594,7 +594,7 @@ class WALAccesser:
             )
         bound = {name: records[name].incarnation if name in records else None for name in names}
         selection = Selection(bound, floor=log.directory.next_incarnation)
-        return log.pchannels[places[names[0]]], selection, log.run
+        return log.pchannels[places[names[0]]], selection, log.spawn
 
 
 def _tell(vchannel: VChannel, operation: object) -> None:

@@ -7,7 +7,7 @@ oracle, then every pchannel in a term of its own. Closing: intake, drain, one cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -69,7 +69,7 @@ class Embedded:
         self._directory: ActorRef
         self._ticks: ActorRef
         self._timer: Timer | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._spawned = 0
         self._undo: list[Callable[[], Any]] = []
 
     @classmethod
@@ -85,32 +85,30 @@ class Embedded:
 
     async def close(self) -> None:
         """Drains what was taken, gives all pchannels one closing tick, and lets go of everything."""
-        cause = ClosedError("the log was closed: open it again to go on")
         if self._timer is not None:
             self._timer.cancel()
-        errors: list[BaseException] = []
+        self.in_flight.fail(_closed)
         live = list(self.pchannels.values())
         await asyncio.gather(*(pchannel.drain() for pchannel in live))
-        self.in_flight.fail(cause)
         tick = 0
         try:
-            tick = (await self.oracle.get_timestamp(1))[0]
+            tick = await self.oracle.allocate()
         except WALError as error:
             for pchannel in live:
                 pchannel.fail(error)
-        finished = await asyncio.gather(*(pchannel.finish(tick, cause) for pchannel in live), return_exceptions=True)
-        errors += [result for result in finished if isinstance(result, BaseException)]
+        finished = await asyncio.gather(
+            *(pchannel.finish(tick, _closed()) for pchannel in live), return_exceptions=True
+        )
+        await self.system.stop()
         await self._undo_all()
-        if errors:
-            raise errors[0]
+        for result in finished:
+            if isinstance(result, BaseException):
+                raise result
 
-    def run(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A task of the log's own, ended with it at the latest."""
-        task = asyncio.ensure_future(coroutine)
-        task.set_name(name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def spawn(self, actor: Actor, name: str) -> ActorRef:
+        """Starts an actor of the log's, which ends with it at the latest; a number makes its name unlike the others."""
+        self._spawned += 1
+        return self.system.spawn(actor, name=f"{name} #{self._spawned}")
 
     # -- vchannels
 
@@ -237,7 +235,9 @@ class Embedded:
     async def _open_backend(self, location: Location) -> LogBackend:
         if location.path is None:
             return MemoryBackend()
-        return await JournalBackend.open_directory(location.path, segment_bytes=self.settings.segment_bytes)
+        backend = JournalBackend(location.path, segment_bytes=self.settings.segment_bytes)
+        await backend.start()
+        return backend
 
     async def _open_kv(self, location: Location) -> KVBase:
         if self.settings.kv is not None:
@@ -306,6 +306,10 @@ class _TickKeeper(Actor):
             failure.__cause__ = error
         for pchannel in batch:
             pchannel.lanes.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the log was closed: open it again to go on")
 
 
 def _limits(settings: Settings) -> TxnLimits:

@@ -14,7 +14,14 @@ from wal.pchannel.operations import (
     Rollback,
 )
 from wal.pchannel.pchannel import PChannel, PChannelStatistics
-from wal.pchannel.scanner import Handler, MessageHandler, ReadOptions, Scanner, ScannerStatistics, check_handler
+from wal.pchannel.scanner import (
+    Handler,
+    MessageHandler,
+    ReadOptions,
+    Scanner,
+    ScannerStatistics,
+    check_handler,
+)
 from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits
 from wal.pchannel.vchannel import VChannel
 

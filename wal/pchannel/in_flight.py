@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from wal.errors import WouldBlockError
 
@@ -13,12 +14,13 @@ __all__ = ["InFlight"]
 class InFlight:
     """Bytes in flight, at most `bytes_max`, but always room for one item of any size. Waiters are served in order."""
 
-    __slots__ = ("_waiters", "bytes_max", "size")
+    __slots__ = ("_cause", "_waiters", "bytes_max", "size")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.size = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._cause: Callable[[], BaseException] | None = None
 
     @property
     def waiting(self) -> int:
@@ -27,6 +29,8 @@ class InFlight:
 
     def take_nowait(self, size: int) -> None:
         """Takes room, or raises WouldBlockError."""
+        if self._cause is not None:
+            raise self._cause()
         if self._waiters or (self.size + size > self.bytes_max and self.size):
             raise WouldBlockError(
                 f"{self.size} bytes are in flight and {size} more would pass in_flight_bytes_max={self.bytes_max}: wait for some "
@@ -40,13 +44,15 @@ class InFlight:
 
     def has_room(self, size: int) -> bool:
         """Whether `take_nowait` would succeed."""
-        return not self._waiters and (self.size + size <= self.bytes_max or not self.size)
+        return not self._waiters and self._cause is None and (self.size + size <= self.bytes_max or not self.size)
 
     async def take(self, size: int) -> None:
         """Takes room, waiting for it in turn."""
         if self.has_room(size):
             self.size += size
             return
+        if self._cause is not None:
+            raise self._cause()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((size, future))
         try:
@@ -64,12 +70,13 @@ class InFlight:
         if self._waiters:
             self._serve()
 
-    def fail(self, cause: BaseException) -> None:
-        """Nobody will get room any more: everyone who waits gets this error."""
+    def fail(self, cause: Callable[[], BaseException]) -> None:
+        """Nobody gets room any more: everyone who waits, or asks from now on, gets this error. Nothing of theirs was sent."""
+        self._cause = cause
         while self._waiters:
             _, future = self._waiters.popleft()
             if not future.done():
-                future.set_exception(cause)
+                future.set_exception(cause())
 
     def _serve(self) -> None:
         while self._waiters:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
 
 import msgspec
 
+from actors import Actor, ActorRef
 from wal.backends import StoredFrame
 from wal.errors import InvalidArgumentError, WALError
 from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TimeTickMessage
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler", "MessageHandler", "ReadOptions", "Scanner", "ScannerStatistics", "check_handler"]
 
-HANDLER_GRACE_S: Final = 5.0
 PAGE_BYTES: Final = 1024 * 1024
 """About so much log is fetched at a time: large enough for sequential reads, small enough to keep memory flat."""
 
@@ -74,9 +74,9 @@ class ScannerStatistics(msgspec.Struct, frozen=True):
     ended: bool
 
 
-Attach = Callable[["Scanner"], Awaitable[tuple["PChannel", Selection, "RunTask"]]]
-"""Finds the pchannel a scanner reads, its vchannels as they are at that moment, and who runs its handler's task."""
-RunTask = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
+Attach = Callable[["Scanner"], Awaitable[tuple["PChannel", Selection, "Spawn"]]]
+"""Finds the pchannel a scanner reads, its vchannels as they are at that moment, and what starts an actor for its handler."""
+Spawn = Callable[[Actor, str], ActorRef]
 
 
 class Scanner:
@@ -96,7 +96,7 @@ class Scanner:
         self._options = options
         self._attach = attach
         self._handler = handler
-        self._task: asyncio.Task[None] | None = None
+        self._actor: _HandlerActor | None = None
         self._entered = False
         self._entering = asyncio.Lock()
         self._ended = False
@@ -161,15 +161,14 @@ class Scanner:
     async def close(self) -> None:
         """Ends the scanner cleanly; whoever waits for a message sees the end. Idempotent.
 
-        A handler that is at work may finish its message; one that takes longer than HANDLER_GRACE_S is cancelled.
+        A handler that is at work may finish its message; one that takes longer than the actor system's stop timeout is cancelled.
         """
         self._finish(None)
-        task = self._task
-        if task is not None and task is not asyncio.current_task():
-            _, running = await asyncio.wait((task,), timeout=HANDLER_GRACE_S)
-            if running:
-                task.cancel()
-                await asyncio.wait((task,))
+        if self._actor is not None:
+            if self._actor.inside:
+                self._actor.ref.stop_nowait()
+            else:
+                await self._actor.ref.stop()
 
     # -- messages
 
@@ -260,7 +259,7 @@ class Scanner:
                     raise self._error
                 return
             try:
-                pchannel, self._selection, run_task = await self._attach(self)
+                pchannel, self._selection, spawn = await self._attach(self)
                 if pchannel.tail.failure is not None:
                     raise pchannel.tail.failure
                 self._pchannel = pchannel
@@ -273,7 +272,8 @@ class Scanner:
             pchannel.readers.add(self)
             self._entered = True
             if self._handler is not None:
-                self._task = run_task(self._handle_all(self._handler), f"scanner of {', '.join(self.vchannels)}")
+                self._actor = _HandlerActor(self, self._handler)
+                spawn(self._actor, f"scanner of {', '.join(self.vchannels)}").tell(None)
 
     def _begin(self) -> MessageID | None:
         """Fixes start and end; returns the id that the read should start at if that has been truncated."""
@@ -531,35 +531,51 @@ class Scanner:
         log = self._pchannel.log
         return Origin(self._pchannel.channel, log.incarnation, position, self._pchannel.form)
 
-    # -- handlers
-
     def _refuse_handler(self) -> None:
-        if self._handler is not None and asyncio.current_task() is not self._task:
+        if self._handler is not None and not (self._actor is not None and self._actor.inside):
             raise InvalidArgumentError(
                 "this scanner was given a handler and runs by itself: wait for it with done() or wait_for(), or read without a handler"
             )
 
-    async def _handle_all(self, handler: Handler) -> None:
+
+class _HandlerActor(Actor):
+    """Runs a scanner for its handler: the only scanner that owns a task."""
+
+    def __init__(self, scanner: Scanner, handler: Handler) -> None:
+        self._scanner = scanner
+        self._handler = handler
+        self._task: asyncio.Task[object] | None = None
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is the handler itself."""
+        return self._task is not None and asyncio.current_task() is self._task
+
+    async def receive(self, batch: list[Any]) -> None:
+        """Its only message: run until the scanner ends, then close the handler, once."""
+        self._task = asyncio.current_task()
+        scanner, handler = self._scanner, self._handler
         handle = handler.handle if isinstance(handler, MessageHandler) else handler
         try:
-            async for message in self:
+            async for message in scanner:
                 answer = handle(message)
                 if inspect.isawaitable(answer):
                     await answer
         except asyncio.CancelledError:
-            self._finish(None)
+            scanner._finish(None)
             raise
         except BaseException as error:
-            self._finish(error)
+            scanner._finish(error)
         finally:
+            self.ref.stop_nowait()
             if isinstance(handler, MessageHandler):
                 try:
                     answer = handler.close()
                     if inspect.isawaitable(answer):
                         await answer
                 except Exception as error:
-                    if self._error is None:
-                        self._error = error
+                    if scanner._error is None:
+                        scanner._error = error
 
 
 def _first_index(message: ImmutableMessage) -> int:
