@@ -1,0 +1,51 @@
+"""What `wal.message` and its codec hand out, and what importing them costs."""
+
+import subprocess
+import sys
+
+import wal.message
+from wal.message import codec
+
+
+def test_exported_names() -> None:
+    assert sorted(wal.message.__all__) == [
+        "BroadcastHeader",
+        "FORM_JOURNAL",
+        "FORM_PULSAR",
+        "ImmutableMessage",
+        "ImmutableTxnMessage",
+        "Message",
+        "MessageID",
+        "MessageType",
+        "Origin",
+        "RESERVED_PREFIX",
+        "Reserved",
+        "ResourceKey",
+        "TimeTickMessage",
+        "TxnContext",
+        "TypeProperties",
+        "check_properties",
+        "decode_properties",
+        "encode_properties",
+        "properties_size",
+        "type_properties",
+    ]
+    assert all(hasattr(wal.message, name) for name in wal.message.__all__)
+
+
+def test_exported_names_of_the_codec() -> None:
+    assert codec.__all__ == [
+        "WirePart",
+        "id_from_wire",
+        "id_to_wire",
+        "immutable_from_wire",
+        "message_from_wire",
+        "to_wire",
+        "txn_from_wire",
+        "txn_to_wire",
+    ]
+
+
+def test_importing_the_messages_does_not_import_protobuf() -> None:
+    program = "import sys, wal.message; print(any(name.startswith('google.protobuf') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"False\n"

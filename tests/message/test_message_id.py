@@ -1,0 +1,160 @@
+"""MessageID: its order, its text, its bytes, and what it refuses."""
+
+import operator
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal.errors import InvalidArgumentError
+from wal.message import FORM_JOURNAL, FORM_PULSAR, MessageID
+
+names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=60)
+u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+small = st.integers(0, 3)
+
+
+def ids(pchannel=names, incarnation=u64, index=u32):
+    return st.one_of(
+        st.builds(MessageID, pchannel, incarnation, u64 | small, index),
+        st.builds(MessageID, pchannel, incarnation, st.integers(0, 2**128 - 1) | small, index, st.just(FORM_PULSAR)),
+    )
+
+
+@st.composite
+def of_one_log(draw):
+    form = draw(st.sampled_from([FORM_JOURNAL, FORM_PULSAR]))
+    position = st.integers(0, 2 ** (64 if form == FORM_JOURNAL else 128) - 1) | small
+    make = st.builds(MessageID, st.just(draw(names)), st.just(draw(u64)), position, u32 | small, st.just(form))
+    return draw(make), draw(make)
+
+
+@given(of_one_log())
+def test_order_is_that_of_position_and_index_and_of_the_bytes(pair: tuple[MessageID, MessageID]) -> None:
+    one, other = pair
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+        expected = compare((one.position, one.index), (other.position, other.index))
+        assert compare(one, other) == compare(bytes(one), bytes(other)) == expected
+    assert (hash(one) == hash(other)) or one != other
+
+
+@given(ids())
+def test_text_and_bytes_are_inverse(message_id: MessageID) -> None:
+    assert MessageID.parse(str(message_id)) == message_id
+    assert MessageID.from_bytes(bytes(message_id)) == message_id
+
+
+def test_the_bytes_are_those_of_the_public_contract() -> None:
+    message_id = MessageID("orders", 0xA1, 4096, 7)
+    assert bytes(message_id) == b"\x01\x06orders" + struct.pack(">QQI", 0xA1, 4096, 7)
+    assert str(message_id) == "orders:a1:4096:7"
+    pulsar = MessageID("a:b", 1, 12 << 64 | 34, 5, FORM_PULSAR)
+    assert bytes(pulsar) == b"\x02\x03a:b" + struct.pack(">QQQI", 1, 12, 34, 5)
+    assert str(pulsar) == "a:b:1:12.34:5"
+
+
+@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])
+@pytest.mark.parametrize(
+    "other",
+    [MessageID("q", 1, 5, 0), MessageID("p", 2, 5, 0), MessageID("p", 1, 5, 0, FORM_PULSAR)],
+    ids=["pchannel", "incarnation", "form"],
+)
+def test_ids_of_different_logs_have_no_order(compare, other: MessageID) -> None:
+    message_id = MessageID("p", 1, 5, 0)
+    with pytest.raises(InvalidArgumentError, match="compare time ticks") as caught:
+        compare(message_id, other)
+    assert str(message_id) in str(caught.value)
+    assert str(other) in str(caught.value)
+    assert message_id != other
+    assert not message_id.same_log(other)
+    with pytest.raises(TypeError, match="not with int"):
+        compare(message_id, 5)
+
+
+def test_an_id_is_immutable_and_hashable() -> None:
+    message_id = MessageID("p", 1, 5, 0)
+    with pytest.raises(AttributeError):
+        message_id.index = 1  # type: ignore[misc]
+    assert {message_id: "x"}[MessageID("p", 1, 5, 0)] == "x"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "p",
+        ":1:2:3",
+        "p:1:2",
+        "p:1:2:x",
+        "p:g:2:3",
+        "p:01:2:3",
+        "p:A:2:3",
+        "p:1:02:3",
+        "p:1:+2:3",
+        "p:1:-2:3",
+        "p:-1:2:3",
+        "p:1:2:3 ",
+        "p:1:1_0:3",
+        "p:1:٣:3",
+        "p:1:2:4294967296",
+        "p:1:18446744073709551616:3",
+        "p:10000000000000000:2:3",
+        "p:1:2.3.4:5",
+        "p:1:1.18446744073709551616:5",
+        "p:1:18446744073709551616.1:5",
+        "p" * 256 + ":1:2:3",
+        "\ud800:1:2:3",
+        "p:1:" + "9" * 5000 + ":3",
+    ],
+    ids=lambda text: ascii(text[:20]),
+)
+def test_text_that_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="pchannel:incarnation:position:index"):
+        MessageID.parse(text)
+
+
+@given(st.binary(max_size=60))
+def test_bytes_are_an_id_or_refused(data: bytes) -> None:
+    try:
+        message_id = MessageID.from_bytes(data)
+    except InvalidArgumentError:
+        return
+    assert bytes(message_id) == data
+
+
+@given(ids(), st.data())
+def test_cut_or_lengthened_bytes_are_refused(message_id: MessageID, data) -> None:
+    stored = bytes(message_id)
+    with pytest.raises(InvalidArgumentError, match="expected what bytes"):
+        MessageID.from_bytes(stored[: data.draw(st.integers(0, len(stored) - 1))])
+    with pytest.raises(InvalidArgumentError):
+        MessageID.from_bytes(stored + data.draw(st.binary(min_size=1, max_size=9)))
+
+
+@pytest.mark.parametrize("wrong", [7, None, b"p:1:2:3"])
+def test_parse_of_a_wrong_type(wrong: object) -> None:
+    with pytest.raises(TypeError, match=type(wrong).__name__):
+        MessageID.parse(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [7, None, "p:1:2:3"])
+def test_from_bytes_of_a_wrong_type(wrong: object) -> None:
+    with pytest.raises(TypeError, match=type(wrong).__name__):
+        MessageID.from_bytes(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("message_id", "shown"),
+    [
+        (MessageID("", 1, 2, 3), "0 bytes"),
+        (MessageID("é" * 128, 1, 2, 3), "256 bytes"),
+        (MessageID("p", -1, 2, 3), "incarnation=-1"),
+        (MessageID("p", 1, 1 << 64, 3), "position=18446744073709551616"),
+        (MessageID("p", 1, 2, 1 << 32), "index=4294967296"),
+        (MessageID("p", 1, 2, 3, 9), "form=9"),
+    ],
+)
+def test_an_id_that_no_bytes_can_hold(message_id: MessageID, shown: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=shown):
+        bytes(message_id)
