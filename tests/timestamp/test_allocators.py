@@ -132,6 +132,19 @@ async def test_sync_asks_after_it_was_called(source: Source, clock: FakeClock) -
         assert (await before)[0] < barrier < (await after)[0]
 
 
+async def test_requests_are_served_in_the_order_in_which_they_came(source: Source, clock: FakeClock) -> None:
+    async with TimestampAllocator(source, clock=clock) as allocator:
+        await allocator.alloc(1)  # 999 are left
+        source.gate.clear()
+        large = asyncio.ensure_future(allocator.alloc(2000))
+        await settle()
+        small = asyncio.ensure_future(allocator.alloc(1))
+        await settle()
+        assert not small.done()
+        source.gate.set()
+        assert (await large)[-1] < (await small)[0]
+
+
 async def test_a_failing_refill_fails_its_waiters_only(source: Source, clock: FakeClock) -> None:
     async with TimestampAllocator(source, clock=clock) as allocator:
         source.error = StorageError("injected")

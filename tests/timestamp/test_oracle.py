@@ -240,6 +240,26 @@ async def test_a_cancelled_caller_harms_nobody(kv: FailingKV, clock: FakeClock) 
         assert kv.commits == 2
 
 
+async def test_a_caller_between_a_save_and_its_callbacks_starts_another(kv: FailingKV, clock: FakeClock) -> None:
+    async with TimestampOracle(kv, clock=clock) as oracle:
+
+        async def woken_right_after_the_save() -> int:
+            await kv.load("other")
+            return await oracle.allocate()
+
+        await kv.inner.save("other", "")
+        clock.step(10)
+        kv.hold()
+        extending = asyncio.ensure_future(oracle.extend())
+        await settle()
+        woken = asyncio.ensure_future(woken_right_after_the_save())
+        await settle()
+        clock.step(10)  # past the limit that is being saved
+        kv.release()
+        assert await woken == compose(START_MS + 20_000)
+        await extending
+
+
 async def test_close_waits_for_the_save_under_way_and_ends_the_waiting(kv: FailingKV, clock: FakeClock) -> None:
     oracle = TimestampOracle(kv, clock=clock)
     await oracle.start()

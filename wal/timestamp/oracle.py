@@ -147,7 +147,7 @@ class TimestampOracle:
             raise self._end
         if not self._started:
             raise InvalidArgumentError("the oracle is not started: await start() first")
-        if self._saving is None or self._saving.done():  # a done one may not have called back yet
+        if not self._is_saving():
             if self._target_ms() <= self._limit >> LOGICAL_BITS:
                 return
             self._save_in_background()
@@ -218,16 +218,15 @@ class TimestampOracle:
             return
         base_ms = max(self._now_ms(), self._table.last >> LOGICAL_BITS)
         left_ms = (self._limit >> LOGICAL_BITS) - base_ms
-        if self._saving is None and left_ms * _RENEWAL <= self._target_ms() - base_ms:
+        if not self._is_saving() and left_ms * _RENEWAL <= self._target_ms() - base_ms:
             self._save_in_background()
         self._arm()
 
+    def _is_saving(self) -> bool:
+        return self._saving is not None and not self._saving.done()
+
     def _save_in_background(self) -> None:
         self._saving = asyncio.create_task(self._save(self._target_ms()), name="timestamp-oracle-save")
-        self._saving.add_done_callback(self._save_done)
-
-    def _save_done(self, _: asyncio.Task[Exception | None]) -> None:
-        self._saving = None
 
     async def _save(self, limit_ms: int) -> Exception | None:
         try:
