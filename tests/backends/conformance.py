@@ -73,6 +73,7 @@ class BackendConformance:
             if written:
                 assert log.state.end > written[-1][0]
                 assert log.state.promise >= written[-1][1].header.promise
+                assert log.state.newest == self._newest(written)
             maker = FrameMaker(term)
             readers = [asyncio.create_task(self._until_tick(log, term)) for _ in range(2)]
             count = 0
@@ -101,6 +102,11 @@ class BackendConformance:
             await self._read_variants(log, expected)
             await log.close()
             await log.close()
+
+    @staticmethod
+    def _newest(written: list[tuple[int, EncodedFrame]]) -> tuple[int, int] | None:
+        events = [(position, frame.header.indices - 1) for position, frame in written if frame.header.indices]
+        return max(events, default=None)
 
     async def _until_tick(self, log: PChannelLog, term: int) -> list[tuple[int, tuple[object, ...]]]:
         """A reader that follows the log until the TimeTick frame of this term."""
@@ -449,13 +455,16 @@ class BackendConformance:
 
     async def test_opening_again_and_again(self, tmp_path: Path) -> None:
         positions: list[int] = []
+        newest = None
         for term in range(1, 9):
             async with self.opened(tmp_path, term) as log:
                 assert [frame.position for frame in await read_all(log)] == positions
                 assert log.state.last_term == (term - 1 if positions else 0)
+                assert log.state.newest == newest
                 if term % 3 != 2:
                     maker = FrameMaker(term)
                     positions += await append_all(log, [maker.data(("v", b"x" * (term * 400))) for _ in range(term)])
+                    newest = (positions[-1], 0)
                 else:
                     positions += await append_all(log, [FrameMaker(term).time_tick()])
         assert positions == sorted(set(positions))

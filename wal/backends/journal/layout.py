@@ -44,10 +44,13 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
     """The first page of a segment file.
 
         magic "WALSEGMT" | version u32 | zero u32 | incarnation u64 | generation u64 | base u64 | size u64 | previous_base u64 |
-        previous_term u64 | previous_sequence i64 | first_tick u64 | crc32c u32 | zeros
+        previous_term u64 | previous_sequence i64 | first_tick u64 | promise u64 | newest position u64 | newest index u32 |
+        crc32c u32 | zeros
 
     `generation` is random. `size`: bytes of the file. `previous_…`: the base of the segment before (this base is its end) and term
     and sequence of its last frame; 0, 0 and -1 in the first segment. `first_tick`: of the first frame (0 in the first segment).
+    `promise` and `newest` (position, index; zeros for none): as they stood when the segment was begun, so that opening a log never
+    has to look further back than its last segment.
     """
 
     incarnation: int
@@ -58,6 +61,8 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
     previous_term: int = 0
     previous_sequence: int = -1
     first_tick: int = 0
+    promise: int = 0
+    newest: tuple[int, int] | None = None
 
     def pack(self) -> bytes:
         """The whole page."""
@@ -73,6 +78,8 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
             self.previous_term,
             self.previous_sequence,
             self.first_tick,
+            self.promise,
+            *(self.newest or (0, 0)),
         )
         return (packed + _CRC.pack(google_crc32c.value(packed))).ljust(HEADER_PAGE_BYTES, b"\0")
 
@@ -83,7 +90,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
             raise CorruptionError(
                 f"a segment of {len(page)} bytes is cut short", expected=f"a header of {HEADER_PAGE_BYTES} bytes"
             )
-        magic, version, _zero, *fields = _HEADER.unpack_from(page)
+        magic, version, _zero, *fields, newest_position, newest_index = _HEADER.unpack_from(page)
         (crc,) = _CRC.unpack_from(page, _HEADER.size)
         if magic != _SEGMENT_MAGIC:
             raise CorruptionError(f"no segment of a journal: it starts with {magic!r}", expected=repr(_SEGMENT_MAGIC))
@@ -91,7 +98,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
             raise CorruptionError(f"a segment header has CRC32C {found:#010x}", expected=f"{crc:#010x}")
         if version != _VERSION:
             raise FormatError(f"segment version {version} is not known here (known: {_VERSION}): upgrade to read it")
-        return cls(*fields)
+        return cls(*fields, (newest_position, newest_index) if newest_position else None)
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
@@ -139,7 +146,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
         return -1
 
 
-_HEADER: Final = struct.Struct("<8sIIQQQQQQqQ")
+_HEADER: Final = struct.Struct("<8sIIQQQQQQqQQQI")
 _ENVELOPE: Final = struct.Struct("<4sIQQI")
 _CRC: Final = struct.Struct("<I")
 _GENERATION_AT: Final = 8

@@ -100,6 +100,7 @@ class JournalLog(PChannelLog):
             pchannel=pchannel,
             term=term,
             last=(recovered.state.last_term, recovered.state.last_sequence),
+            newest=recovered.state.newest,
             sealed=self._sealed,
         )
         self._preparer.prepare(2 * recovered.active.segment.header.size)

@@ -130,9 +130,11 @@ def _state(before: ControlRecord, active: ActiveSegment) -> LogState:
     """After a crash a reader may have been promised anything up to the oracle's limit: later stores may be lost."""
     index = active.index
     header = active.segment.header
-    promise = max(before.promise, index.promise(0, len(index)), 0 if before.closed else before.limit)
+    given = max(header.promise, index.promise(0, len(index)))
+    promise = max(before.promise, given, 0 if before.closed else before.limit)
+    newest = index.last_event(0, len(index)) or header.newest
     term, sequence = index.last or (header.previous_term, header.previous_sequence)
-    return LogState(index.end, term, sequence, promise, before.earliest, before.closed)
+    return LogState(index.end, term, sequence, promise, before.earliest, before.closed, newest)
 
 
 def _bases(directory: Path) -> list[int]:
@@ -247,22 +249,16 @@ def _rebuilt(disk: Disk, directory: Path) -> ControlRecord:
             directory / CONTROL_NAME,
             0,
         )
-    term = promise = 0
-    incarnation = 0
-    for base in reversed(bases):
-        segment = Segment.load(disk, directory / segment_name(base))
-        incarnation = segment.header.incarnation
-        index = SegmentIndex(base)
-        file = disk.open(segment.path, write=False)
-        try:
-            segment.scan(file, index, bodies_from=base)
-        finally:
-            file.close()
-        term = max(term, segment.header.previous_term, *(index.last or ())[:1])
-        promise = max(promise, index.promise(0, len(index)))
-        if len(index):
-            break
-    return ControlRecord(incarnation, term, 0, (bases[0], 0), promise, 0, closed=False)
+    segment = Segment.load(disk, directory / segment_name(bases[-1]))
+    index = SegmentIndex(segment.base)
+    file = disk.open(segment.path, write=False)
+    try:
+        segment.scan(file, index, bodies_from=segment.base)
+    finally:
+        file.close()
+    header = segment.header
+    term, _ = index.last or (header.previous_term, header.previous_sequence)
+    return ControlRecord(header.incarnation, term, 0, (bases[0], 0), header.promise, 0, closed=False)
 
 
 def _held_a_frame(disk: Disk, directory: Path) -> bool:

@@ -15,7 +15,6 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -32,7 +31,7 @@ from wal.backends.journal.layout import (
     segment_name,
     slot_bytes,
 )
-from wal.backends.journal.preparer import Preparer
+from wal.backends.journal.preparer import Preparer, Spare
 from wal.backends.journal.segment import Segment
 from wal.errors import ChannelFencedError, NoSpaceError, StorageError, WALError
 from wal.frame import EncodedFrame
@@ -77,15 +76,20 @@ class Writer:
         pchannel: str,
         term: int,
         last: tuple[int, int],
+        newest: tuple[int, int] | None,
         sealed: Callable[[ActiveSegment, ActiveSegment], None],
     ) -> None:
-        """`last`: (term, sequence) of the last frame in the log. `sealed(old, new)` is called in the thread at each new segment."""
+        """`last`: (term, sequence) of the last frame in the log, `newest`: (position, index) of its newest event.
+
+        `sealed(old, new)` is called in the thread at each new segment.
+        """
         self._disk = disk
         self._control = control
         self._preparer = preparer
         self._pchannel = pchannel
         self._term = term
         self._last = last
+        self._newest = newest
         self._sealed = sealed
         self._loop = asyncio.get_running_loop()
         self.active = active
@@ -185,7 +189,7 @@ class Writer:
             record = self._control.load_owned(self._pchannel, self._term)
             if spare is not None:
                 try:
-                    active = self._roll(spare.path, spare.size, frame.header.first_tick)
+                    active = self._roll(spare, frame.header.first_tick, record.promise)
                 except OSError as error:
                     raise self._failed(error, outcome_unknown=False) from error
             position = active.index.end
@@ -201,6 +205,8 @@ class Writer:
             # Readers look only below the durable end, so the index may know the frame a moment before it is durable.
             active.index.add(position, header, [name for name, _ in frame.vchannels], pchannel_wide=frame.pchannel_wide)
             self._last = (header.term, header.sequence)
+            if header.indices:
+                self._newest = (position, header.indices - 1)
             self._control.store(self._next(record, active.index.end, header.promise))
         self.durable_end = active.index.end
         self._frames += 1
@@ -209,7 +215,7 @@ class Writer:
             self._preparer.prepare(2 * spare.size)
         return position
 
-    def _roll(self, path: Path, size: int, first_tick: int) -> ActiveSegment:
+    def _roll(self, spare: Spare, first_tick: int, promise: int) -> ActiveSegment:
         """Seals the active segment and begins the next one in this file, all of it durable before the first frame goes in."""
         old = self.active
         offset = old.index.end - old.segment.base
@@ -221,19 +227,21 @@ class Writer:
             incarnation=old.segment.header.incarnation,
             generation=secrets.randbits(64),
             base=base,
-            size=size,
+            size=spare.size,
             previous_base=old.segment.base,
             previous_term=self._last[0],
             previous_sequence=self._last[1],
             first_tick=first_tick,
+            promise=promise,
+            newest=self._newest,
         )
-        file = self._disk.open(path)
+        file = self._disk.open(spare.path)
         try:
             file.write([header.pack()], 0)
             file.sync()
-            target = path.with_name(segment_name(base))
-            self._disk.rename(path, target)
-            self._disk.sync_directory(path.parent)
+            target = spare.path.with_name(segment_name(base))
+            self._disk.rename(spare.path, target)
+            self._disk.sync_directory(target.parent)
         except BaseException:
             file.close()
             raise

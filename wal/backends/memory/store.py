@@ -69,10 +69,11 @@ class StoredChannel:
         self._frames: list[EncodedFrame] = []
         self._views: list[FrameView | None] = []
         self._last = (0, -1)
+        self._newest: tuple[int, int] | None = None
 
     def state(self) -> LogState:
         """What an opening finds now."""
-        return LogState(self.end, *self._last, self.promise, self.earliest, self.clean)
+        return LogState(self.end, *self._last, self.promise, self.earliest, self.clean, self._newest)
 
     def add(self, frame: EncodedFrame) -> int:
         """Puts a frame behind the last one and answers its position."""
@@ -83,6 +84,8 @@ class StoredChannel:
         self.end = position + frame.length
         header = frame.header
         self._last = (header.term, header.sequence)
+        if header.indices:
+            self._newest = (position, header.indices - 1)
         self.promise = max(self.promise, header.promise)
         return position
 

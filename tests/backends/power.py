@@ -1,0 +1,180 @@
+"""PowerCutDisk: a Disk on which the power fails, and what is left of the files then.
+
+It remembers, for every 512-byte sector written since the last sync of its file, what was there before; for every name made, changed
+or removed since the last sync of its directory, what was there before; for the mapped control page, what the last sync of it wrote.
+When the power fails, each such sector independently keeps the old or the new content, the control page too, and a random number of
+the newest changes of names is undone (a file system's journal keeps their order). The result is a directory to recover from.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import random
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from wal.backends.journal import Disk, JournalFile
+from wal.backends.journal.layout import SECTOR_BYTES
+
+
+class PowerCutDisk(Disk):
+    """Fails after `operations` writes, syncs and changes of names (never, for None), leaving `left_over` behind."""
+
+    def __init__(self, rng: random.Random, root: Path, left_over: Path, *, operations: int | None) -> None:
+        self._rng = rng
+        self._root = root
+        self._left_over = left_over
+        self._operations = operations
+        self._lock = threading.RLock()
+        self._sectors: dict[int, dict[int, bytes]] = {}
+        self._names: dict[Path, list[tuple[str, str, str, Path | None]]] = {}
+        self._maps: dict[Path, bytes] = {}
+        self._kept = 0
+        self._attic = root.parent / f"{root.name}-attic"
+        self._attic.mkdir(exist_ok=True)
+        for control in root.glob("pchannels/*/control"):
+            self._maps[control] = control.read_bytes()
+        self.dead = False
+
+    def cut(self) -> None:
+        """The power fails now, if it has not yet."""
+        with self._lock:
+            if not self.dead:
+                self._fail()
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> JournalFile:
+        if not create:
+            return super().open(path, write=write)
+        with self._lock:
+            self._step()
+            existed = path.exists()
+            file = super().open(path, create=True)
+            if not existed:
+                self._change(path.parent, ("create", path.name, "", None))
+            return file
+
+    def rename(self, source: Path, target: Path) -> None:
+        with self._lock:
+            self._step()
+            kept = self._keep(target) if target.exists() else None
+            super().rename(source, target)
+            self._change(source.parent, ("rename", source.name, target.name, kept))
+            if target.name == "control":
+                self._maps[target] = target.read_bytes()
+
+    def unlink(self, path: Path) -> None:
+        with self._lock:
+            self._step()
+            if path.exists():
+                kept = self._keep(path)
+                super().unlink(path)
+                self._change(path.parent, ("unlink", path.name, "", kept))
+
+    def sync_directory(self, path: Path) -> None:
+        with self._lock:
+            self._step()
+            for _, _, _, kept in self._names.pop(path, []):
+                if kept is not None:
+                    if kept.stat().st_nlink == 1:
+                        self._sectors.pop(kept.stat().st_ino, None)
+                    kept.unlink()
+
+    def sync_map(self, mapping: mmap.mmap, path: Path) -> None:
+        with self._lock:
+            self._step()
+            self._maps[path] = mapping[:]
+
+    def write(self, fd: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+        with self._lock:
+            if self.dead:
+                raise _off()
+            old = self._sectors.setdefault(os.fstat(fd).st_ino, {})
+            length = sum(map(len, buffers))
+            for sector in range(offset // SECTOR_BYTES, -(-(offset + length) // SECTOR_BYTES)):
+                if sector not in old:
+                    old[sector] = os.pread(fd, SECTOR_BYTES, sector * SECTOR_BYTES).ljust(SECTOR_BYTES, b"\0")
+            count = os.pwritev(fd, buffers, offset)
+            self._step()
+            return count
+
+    def sync(self, fd: int) -> None:
+        with self._lock:
+            self._step()
+            self._sectors.pop(os.fstat(fd).st_ino, None)
+
+    def _file(self, path: Path, fd: int) -> JournalFile:
+        return _PowerCutFile(self, path, fd)
+
+    def _step(self) -> None:
+        if self.dead:
+            raise _off()
+        if self._operations is not None:
+            self._operations -= 1
+            if self._operations < 0:
+                self._fail()
+                raise _off()
+
+    def _change(self, directory: Path, change: tuple[str, str, str, Path | None]) -> None:
+        self._names.setdefault(directory, []).append(change)
+
+    def _keep(self, path: Path) -> Path:
+        self._kept += 1
+        kept = self._attic / str(self._kept)
+        os.link(path, kept)
+        return kept
+
+    def _fail(self) -> None:
+        self.dead = True
+        for directory, _, files in os.walk(self._root):
+            source = Path(directory)
+            target = self._left_over / source.relative_to(self._root)
+            target.mkdir(parents=True, exist_ok=True)
+            found: dict[str, Path] = {name: source / name for name in files}
+            changes = self._names.get(source, [])
+            for kind, name, renamed, kept in reversed(changes[self._rng.randint(0, len(changes)) :]):
+                if kind == "create":
+                    found.pop(name, None)
+                elif kind == "rename":
+                    if renamed in found:
+                        found[name] = found.pop(renamed)
+                    if kept is not None:
+                        found[renamed] = kept
+                elif kept is not None:
+                    found[name] = kept
+            for name, path in found.items():
+                (target / name).write_bytes(self._content(path, source / name))
+        shutil.rmtree(self._attic, ignore_errors=True)
+
+    def _content(self, path: Path, place: Path) -> bytes:
+        data = bytearray(path.read_bytes())
+        for sector, old in self._sectors.get(path.stat().st_ino, {}).items():
+            if self._rng.random() < 0.5:
+                data[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES] = old
+        synced = self._maps.get(place)
+        if synced is not None:
+            for at in range(0, len(data), SECTOR_BYTES):
+                if self._rng.random() < 0.5:
+                    data[at : at + SECTOR_BYTES] = synced[at : at + SECTOR_BYTES]
+        return bytes(data)
+
+
+class _PowerCutFile(JournalFile):
+    __slots__ = ("_disk",)
+
+    def __init__(self, disk: PowerCutDisk, path: Path, fd: int) -> None:
+        super().__init__(path, fd)
+        self._disk = disk
+
+    def _pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+        return self._disk.write(self.fd, buffers, offset)
+
+    def _fdatasync(self) -> None:
+        self._disk.sync(self.fd)
+
+
+def _off() -> OSError:
+    return OSError(errno.EIO, "the power is off")

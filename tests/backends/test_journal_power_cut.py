@@ -1,0 +1,157 @@
+"""More than 300 power cuts: nothing acknowledged is lost, no frame is wrong, and the log goes on after each.
+
+A life of a log is: open what the last cut left, check it, append, truncate, until the power fails again at a random operation. Small
+segments, so that most lives seal, recycle and begin some; recycled ones are full of frames of earlier lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.frames import INCARNATION, FrameMaker, append, content, content_of, read_all
+from tests.backends.power import PowerCutDisk
+from wal.backends import PChannelLog
+from wal.backends.journal import JournalBackend, JournalLog
+from wal.errors import StorageError, WALError
+from wal.frame import EncodedFrame
+
+CHAINS = 8
+LIVES = 42
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """In memory where there is a memory file system: the power is cut by us, not by the disk."""
+    shm = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None, prefix="wal-power-") as directory:
+        yield Path(directory)
+
+
+class Model:
+    """What must be in the log after a cut, whatever the cut did."""
+
+    def __init__(self) -> None:
+        self.acked: list[tuple[int, EncodedFrame]] = []
+        self.in_flight: list[EncodedFrame] = []
+        self.earliest = (0, 0)
+        self.truncating = (0, 0)
+        self.extra_kept = 0
+        self.recycled = 0
+
+    async def check(self, log: PChannelLog) -> None:
+        """Compares the log with the model, and takes over what of the frames in flight turned out to be there."""
+        assert log.earliest in (self.earliest, self.truncating), (log.earliest, self.earliest, self.truncating)
+        self.earliest = self.truncating = log.earliest
+        found = await read_all(log, log.earliest[0], bytes_max=20_000)
+        expected = [(position, frame) for position, frame in self.acked if position >= self.earliest[0]]
+        assert [frame.position for frame in found[: len(expected)]] == [position for position, _ in expected]
+        for stored, (_, frame) in zip(found, expected, strict=False):
+            assert content(stored.view) == content_of(frame)
+        extra = found[len(expected) :]
+        assert len(extra) <= len(self.in_flight)
+        for stored, frame in zip(extra, self.in_flight, strict=False):
+            assert content(stored.view) == content_of(frame)
+            self.acked.append((stored.position, frame))
+        self.extra_kept += len(extra)
+        self.in_flight.clear()
+        state = log.state
+        if found:
+            last = found[-1].view.header
+            assert (state.last_term, state.last_sequence) == (last.term, last.sequence)
+            assert state.promise >= last.promise
+        elif self.acked:
+            last = self.acked[-1][1].header
+            assert (state.last_term, state.last_sequence) == (last.term, last.sequence)
+            assert state.promise >= last.promise
+        events = [(position, frame.header.indices - 1) for position, frame in self.acked if frame.header.indices]
+        assert state.newest == max(events, default=None)
+
+    async def live(self, log: JournalLog, rng: random.Random, maker: FrameMaker) -> None:
+        """Appends and truncates until the power fails."""
+
+        async def appended(frame: EncodedFrame, future: asyncio.Future[int]) -> None:
+            position = await future
+            assert self.in_flight.pop(0) is frame
+            self.acked.append((position, frame))
+
+        while True:
+            frames = [self._frame(rng, maker) for _ in range(rng.choice((1, 1, 2, 5)))]
+            self.in_flight += frames
+            futures = [append(log, frame) for frame in frames]
+            outcomes = await asyncio.gather(
+                *[appended(frame, future) for frame, future in zip(frames, futures, strict=True)],
+                return_exceptions=True,
+            )
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    assert isinstance(outcome, StorageError), outcome
+            if any(outcomes):
+                return
+            log.promise(frames[-1].header.promise, frames[-1].header.promise + 1000)
+            if rng.random() < 0.3:
+                index = rng.randrange(len(self.acked))
+                self.truncating = max(self.earliest, (self.acked[index][0], rng.randrange(2)))
+                await log.truncate(*self.truncating)
+                self.earliest = self.truncating
+                self.recycled = max(self.recycled, log.statistics().recycled)
+
+    def _frame(self, rng: random.Random, maker: FrameMaker) -> EncodedFrame:
+        if rng.random() < 0.1:
+            return maker.time_tick()
+        size = rng.choice((10, 300, 1_500, 6_000, 14_000))
+        return maker.data(
+            *[(f"v-{rng.randrange(4)}", rng.randbytes(rng.randrange(size))) for _ in range(rng.randint(1, 3))]
+        )
+
+
+@pytest.mark.parametrize("chain", range(CHAINS))
+async def test_power_cuts(place: Path, chain: int) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed} (chain {chain})")
+    rng = random.Random(seed)
+    model = Model()
+    here = place / "life-0"
+    backend = JournalBackend(here, first_segment_bytes=8 << 10, segment_bytes=32 << 10)
+    await backend.create("p", incarnation=INCARNATION)
+    await backend.close()
+    cuts = recycled = 0
+    for life in range(1, LIVES + 1):
+        left_over = place / f"life-{life}"
+        disk = PowerCutDisk(rng, here, left_over, operations=rng.choice((rng.randrange(1, 12), rng.randrange(1, 250))))
+        backend = JournalBackend(here, first_segment_bytes=8 << 10, segment_bytes=32 << 10, disk=disk)
+        log = None
+        try:
+            log = await backend.open("p", incarnation=INCARNATION, term=life)
+            await model.check(log)
+            await model.live(log, rng, FrameMaker(life))
+        except StorageError:
+            pass  # while it recovered, truncated or closed: the next life must cope
+        if log is not None:
+            with contextlib.suppress(WALError):
+                await log.close()
+        disk.cut()
+        await backend.close()
+        cuts += 1
+        recycled += model.recycled
+        model.recycled = 0
+        shutil.rmtree(here)
+        here = left_over
+    backend = JournalBackend(here, first_segment_bytes=8 << 10, segment_bytes=32 << 10)
+    log = await backend.open("p", incarnation=INCARNATION, term=LIVES + 1)
+    await model.check(log)
+    assert await append(log, FrameMaker(LIVES + 1).data(("v", b"goes on"))) >= log.state.end
+    await log.close()
+    await backend.close()
+    print(
+        f"{cuts} cuts, {len(model.acked)} frames, {model.extra_kept} of them unacknowledged, {recycled} segments recycled"
+    )
+    assert cuts == LIVES
+    assert len(model.acked) > LIVES
