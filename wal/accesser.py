@@ -25,7 +25,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.frame import Record
-from wal.message import Message, MessageID, encode_properties, type_properties
+from wal.message import Message, MessageID, MessageType, encode_properties, type_properties
 from wal.pchannel import (
     BODY_OVERHEAD,
     Append,
@@ -101,22 +101,19 @@ class WALAccesser:
         With a barrier the tick is above it, and everything at or below the barrier is in the log before. Waits for room when too
         much is in flight. Cancelling the caller does not take the append back.
         """
-        log = self._log if self._unusable is None and asyncio.get_running_loop() is self._loop else None
-        if log is None:
+        log = self._log
+        if log is None or self._unusable is not None or asyncio.get_running_loop() is not self._loop:
             log = await self._ready()
-        vchannel, append = self._check(log, message, barrier_time_tick)
-        if log.in_flight.has_room(append.size):
-            log.in_flight.size += append.size
-        else:
-            await log.in_flight.take(append.size)
-            vchannel = log.route(message.vchannel)
-        future: asyncio.Future[AppendResult] = self._loop.create_future()  # type: ignore[union-attr]
-        append.future = future
-        try:
-            vchannel.pchannel.lanes.tell(vchannel, append)
-        except ActorError as error:
-            log.in_flight.release(append.size)
-            raise _refusal(vchannel, error) from error
+        future = self._append(log, message, barrier_time_tick)
+        if future is None:
+            size = _record_size(self._check_message(message))
+            await log.in_flight.take(size)
+            try:
+                future = self._append(log, message, barrier_time_tick, taken=True)
+            except BaseException:
+                log.in_flight.release(size)
+                raise
+            assert future is not None
         return await future
 
     def append_nowait(self, message: Message, *, barrier_time_tick: int = 0) -> asyncio.Future[AppendResult]:
@@ -126,15 +123,12 @@ class WALAccesser:
         much is in flight, or while the log is still being opened.
         """
         log = self._ready_nowait()
-        vchannel, append = self._check(log, message, barrier_time_tick)
-        log.in_flight.take_nowait(append.size)
-        future: asyncio.Future[AppendResult] = self._loop.create_future()  # type: ignore[union-attr]
-        append.future = future
-        try:
-            vchannel.pchannel.lanes.tell(vchannel, append)
-        except ActorError as error:
-            log.in_flight.release(append.size)
-            raise _refusal(vchannel, error) from error
+        future = self._append(log, message, barrier_time_tick)
+        if future is None:
+            log.in_flight.take_nowait(
+                message.estimate_size() + BODY_OVERHEAD
+            )  # raises: that is why there was no future
+            raise AssertionError("in-flight room was refused and then granted")
         return future
 
     async def append_messages(self, *messages: Message) -> AppendResponses:
@@ -169,49 +163,61 @@ class WALAccesser:
         Failing midway it raises, with `.results` holding those of the messages that are durable, in order.
         """
         log = await self._ready()
-        given = list(messages)
-        pieces: list[tuple[VChannel, list[Record], int]] = []
-        for message in given:
-            record = self._check_message(message)
-            self._check_clients(message)
-            vchannel = log.route(message.vchannel)
-            size = _record_size(record)
-            if pieces:
-                last, records, total = pieces[-1]
-                if last is vchannel and total + size <= BULK_BYTES and len(records) < BULK_RECORDS:
-                    records.append(record)
-                    pieces[-1] = (last, records, total + size)
-                    continue
-            pieces.append((vchannel, [record], size))
-        futures: list[asyncio.Future[list[AppendResult]]] = []
+        pieces = self._pieces(log, messages)
+        futures: list[asyncio.Future[Any]] = []
         failure: BaseException | None = None
-        for vchannel, records, size in pieces:
+        for vchannel, operation in pieces:
             try:
-                await log.in_flight.take(size)
+                await log.in_flight.take(operation.size)
+                try:
+                    _tell(vchannel, operation)
+                except WALError:
+                    log.in_flight.release(operation.size)
+                    raise
             except WALError as error:
                 failure = error
                 break
-            if futures and futures[-1].done() and futures[-1].exception() is not None:
-                log.in_flight.release(size)
+            futures.append(operation.future)
+            if futures[0].done() and any(future.done() and future.exception() for future in futures):
                 break
-            future: asyncio.Future[list[AppendResult]] = asyncio.get_running_loop().create_future()
-            try:
-                _tell(vchannel, Bulk(records, size, future))
-            except WALError as error:
-                log.in_flight.release(size)
-                failure = error
-                break
-            futures.append(future)
         results: list[AppendResult] = []
         for outcome in await asyncio.gather(*futures, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 failure = failure or outcome
-                continue
-            results += outcome
+            elif isinstance(outcome, AppendResult):
+                results.append(outcome)
+            else:
+                results += outcome
         if failure is not None:
             failure.results = results  # type: ignore[attr-defined]
             raise failure
         return results
+
+    def _pieces(self, log: Embedded, messages: Iterable[Message]) -> list[tuple[VChannel, Bulk | Append]]:
+        """Consecutive messages of one vchannel in pieces of bounded size; what is exclusive stands alone."""
+        pieces: list[tuple[VChannel, Bulk | Append]] = []
+        create_future = asyncio.get_running_loop().create_future
+        for message in messages:
+            record = self._check_message(message)
+            self._check_clients(message)
+            vchannel = log.route(message.vchannel)
+            size = _record_size(record)
+            if type_properties(message.message_type).exclusive:
+                pieces.append((vchannel, self._special(message, 0, record.properties, create_future(), size)))
+                continue
+            if pieces:
+                last, piece = pieces[-1]
+                if (
+                    last is vchannel
+                    and isinstance(piece, Bulk)
+                    and piece.size + size <= BULK_BYTES
+                    and len(piece.records) < BULK_RECORDS
+                ):
+                    piece.records.append(record)
+                    piece.size += size
+                    continue
+            pieces.append((vchannel, Bulk([record], size, create_future())))
+        return pieces
 
     def txn(
         self,
@@ -499,34 +505,52 @@ class WALAccesser:
 
     # -- checks
 
-    def _check(self, log: Embedded, message: Message, barrier: int) -> tuple[VChannel, Append]:
-        """The actor for a message and the operation to tell it; its future is still to be set."""
+    def _append(
+        self, log: Embedded, message: Message, barrier: int, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult] | None:
+        """Tells the vchannel of a message to append it; None when there is no room in flight (`taken`: the caller has it).
+
+        The hot path of the whole product: no coroutine, no container, one future and one operation a message.
+        """
         if message.__class__ is not Message and not isinstance(message, Message):
             raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
         vchannel = log.routes.get(message.vchannel) or log.route(message.vchannel)
-        properties = encode_properties(message.properties) if message.properties else b""
         payload = message.payload
+        properties = encode_properties(message.properties) if message.properties else b""
         size = len(payload) + len(properties)
         if size > self._message_bytes_max:
             self._check_size(message)
+        size += BODY_OVERHEAD
+        in_flight = log.in_flight
+        if not taken and (in_flight.queued or (in_flight.size + size > in_flight.bytes_max and in_flight.size)):
+            return None
+        assert self._loop is not None
+        future: asyncio.Future[AppendResult] = self._loop.create_future()
         kind = message.message_type
-        traits = type_properties(kind)
-        if traits.system:
-            self._check_clients(message)
-        if traits.exclusive or barrier:
-            return vchannel, OrderedAppend(
-                payload,
-                int(kind),
-                0,
-                properties,
-                future=_UNSET,
-                size=size + BODY_OVERHEAD,
-                barrier=_check_barrier(barrier),
-                exclusive=traits.exclusive,
-            )
-        if barrier.__class__ is not int:
-            _check_barrier(barrier)
-        return vchannel, Append(payload, int(kind), 0, properties, future=_UNSET, size=size + BODY_OVERHEAD)
+        append: Append
+        if kind is MessageType.INSERT and barrier.__class__ is int and not barrier:
+            append = Append(payload, _INSERT, 0, properties, b"", future, size)
+        else:
+            append = self._special(message, barrier, properties, future, size)
+        try:
+            vchannel.pchannel.lanes.tell(vchannel, append)
+        except ActorError as error:
+            raise _refusal(vchannel, error) from error
+        if not taken:
+            in_flight.size += size
+        return future
+
+    def _special(
+        self, message: Message, barrier: int, properties: bytes, future: asyncio.Future[AppendResult], size: int
+    ) -> Append:
+        """The operation for an append that is no plain INSERT."""
+        _check_barrier(barrier)
+        self._check_clients(message)
+        kind = int(message.message_type)
+        exclusive = type_properties(kind).exclusive
+        if not exclusive and not barrier:
+            return Append(message.payload, kind, 0, properties, b"", future, size)
+        return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, barrier, exclusive)
 
     def _check_message(self, message: Message) -> Record:
         """The record of a message, checked for its type and size."""
@@ -642,7 +666,7 @@ def _check_barrier(barrier: object) -> int:
     return _check_tick("barrier_time_tick", barrier)
 
 
-_UNSET: Final[Any] = None
+_INSERT: Final = int(MessageType.INSERT)
 _accessers: Final[weakref.WeakSet[WALAccesser]] = weakref.WeakSet()
 
 

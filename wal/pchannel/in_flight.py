@@ -23,6 +23,11 @@ class InFlight:
         self._cause: Callable[[], BaseException] | None = None
 
     @property
+    def queued(self) -> bool:
+        """Whether a newcomer has to wait or is refused, however little it asks for."""
+        return bool(self._waiters) or self._cause is not None
+
+    @property
     def waiting(self) -> int:
         """How many callers wait for room."""
         return len(self._waiters)
@@ -54,14 +59,16 @@ class InFlight:
         if self._cause is not None:
             raise self._cause()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((size, future))
+        waiter = (size, future)
+        self._waiters.append(waiter)
         try:
             await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self.release(size)
-            else:
+            if waiter in self._waiters:  # gave up in the line: whoever stood behind may fit
+                self._waiters.remove(waiter)
                 self._serve()
+            elif not future.cancelled() and future.exception() is None:  # was served, and never heard of it
+                self.release(size)
             raise
 
     def release(self, size: int) -> None:

@@ -28,6 +28,6 @@ class LeaseClock:
 
     def at(self, monotonic: float, *, unsynced_since: float | None) -> float:
         """The lease time between two timer turns, without moving the clock."""
-        if unsynced_since is not None and monotonic - unsynced_since > self._gap_max:
-            return self.now
+        if unsynced_since is not None:  # from the moment that the frame was unsynced for too long, it stands still
+            monotonic = min(monotonic, unsynced_since + self._gap_max)
         return self.now + min(max(monotonic - self._last, 0.0), self._gap_max)

@@ -7,6 +7,7 @@ does not hear of it.
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import msgspec
 
@@ -43,14 +44,14 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
     duplicate: bool = False
 
 
-class Append(Record, kw_only=True, gc=False):
+class Append(Record, gc=False):
     """A plain message. `size` is what it counts in flight."""
 
-    future: asyncio.Future[AppendResult]
-    size: int
+    future: asyncio.Future[AppendResult] = cast("asyncio.Future[AppendResult]", None)
+    size: int = 0
 
 
-class OrderedAppend(Append, kw_only=True, gc=False):
+class OrderedAppend(Append, gc=False):
     """A message that needs more than its turn: it waits for a barrier, or it is exclusive."""
 
     barrier: int = 0

@@ -60,10 +60,11 @@ class PlainSubmission(Submission):
         pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
         index = self.first
         for append in self.appends:
-            future = append.future
-            if not future.done():
-                message_id = MessageID(pchannel, incarnation, position, index, form)
-                future.set_result(AppendResult(message_id, first_tick + index, message_id))
+            message_id = MessageID(pchannel, incarnation, position, index, form)
+            try:
+                append.future.set_result(AppendResult(message_id, first_tick + index, message_id))
+            except asyncio.InvalidStateError:
+                pass  # its caller was cancelled
             index += 1
 
     def fail(self, error: BaseException) -> None:
