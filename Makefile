@@ -1,0 +1,51 @@
+# One command for each thing. Everything runs in .venv/ of this checkout, made from uv.lock; the system's Python is never touched.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON := .venv/bin/python
+PACKAGES := wal actors broadcaster examples
+SOURCES := $(PACKAGES) tests benchmarks
+SYNCED := .venv/.synced
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+.PHONY: help setup demo test lint format bench soak clean
+
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: $(SYNCED) ## .venv/ with everything in uv.lock (needs the network once)
+
+$(SYNCED): pyproject.toml uv.lock
+	@echo "setup: making .venv/ as uv.lock says"
+	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV UV_PROJECT_ENVIRONMENT=.venv "$$uv" sync --locked --all-extras
+	@touch $@
+
+demo: setup ## 336,776 flights through a log whose writer is killed once; checked against the CSV
+	@$(PYTHON) -m examples.flights $(DEMO_ARGS)
+
+test: setup ## all tests; PYTEST_ARGS="tests/kv -k watch" for some of them
+	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter
+	.venv/bin/ruff format --check $(SOURCES)
+	.venv/bin/ruff check $(SOURCES)
+	.venv/bin/mypy --strict $(addprefix -p ,$(PACKAGES))
+	.venv/bin/lint-imports --no-logo
+
+format: setup ## ruff format, and ruff's safe fixes
+	.venv/bin/ruff format $(SOURCES)
+	.venv/bin/ruff check --fix $(SOURCES)
+
+bench: setup ## the benchmarks; see benchmarks/README.md
+	@$(PYTHON) -m benchmarks $(BENCH_ARGS)
+
+soak: setup ## all tests in their long form
+	@SOAK=1 $(PYTHON) -m pytest $(PYTEST_ARGS)
+
+clean: ## what the targets above leave behind, except .venv/
+	rm -rf .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build

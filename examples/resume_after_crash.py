@@ -1,0 +1,96 @@
+"""A consumer that is killed with SIGKILL and goes on exactly where it was.
+
+    python -m examples.resume_after_crash [directory]      (default: data/)
+
+A worker process adds up the numbers on vchannel `numbers` and stores the sum *together with* the scanner's position, in one file
+that is replaced by rename. Killed at any moment, it goes on from the file: no number is added twice and none is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from wal import Message, ReadPosition, open_wal
+
+NUMBERS = 2000
+PAGE = 20
+KILL_AFTER = 30
+"""The first worker is killed when it has reported so many pages."""
+
+
+def main(directory: str = "data/") -> None:
+    state = Path(directory) / "sum.json"
+    state.parent.mkdir(parents=True, exist_ok=True)
+    asyncio.run(produce(f"{directory}/log"))
+
+    first = start_worker(directory)
+    for page, _line in enumerate(first.stdout or (), start=1):
+        if page == KILL_AFTER:
+            first.kill()
+    print(f"worker 1 ended with status {first.wait()}, the sum of {load(state)[2]} numbers was stored")
+
+    second = start_worker(directory)
+    second.communicate()
+    _, total, count = load(state)
+    print(f"worker 2 ended with status {second.returncode}")
+    print(f"{count} numbers, their sum is {total}, expected {sum(range(NUMBERS))}")
+    if total != sum(range(NUMBERS)):
+        raise SystemExit("the sum is wrong")
+
+
+async def produce(location: str) -> None:
+    """Appends the numbers, unless an earlier run of this program did."""
+    async with open_wal(location) as log:
+        async with log.read("numbers", follow=False) as scanner:
+            present = sum([len(page) async for page in scanner.batches()])
+        await log.append_bulk(Message("numbers", str(number).encode()) for number in range(present, NUMBERS))
+
+
+def start_worker(directory: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "examples.resume_after_crash", "--worker", directory]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+async def work(directory: str) -> None:
+    """Reads from the stored position to the end of the log, and stores sum and position after each page."""
+    state = Path(directory) / "sum.json"
+    position, total, count = load(state)
+    async with (
+        open_wal(f"{directory}/log") as log,
+        log.read("numbers", resume=position, follow=False) as scanner,
+    ):
+        async for page in scanner.batches(size_max=PAGE):
+            total += sum(int(message.payload) for message in page)
+            count += len(page)
+            await asyncio.to_thread(store, state, scanner.position, total, count)
+            print(count, flush=True)
+
+
+def load(state: Path) -> tuple[ReadPosition | None, int, int]:
+    """Position, sum and count as they were stored together."""
+    if not state.exists():
+        return None, 0, 0
+    stored = json.loads(state.read_text())
+    return ReadPosition.parse(stored["position"]), stored["sum"], stored["count"]
+
+
+def store(state: Path, position: ReadPosition | None, total: int, count: int) -> None:
+    """Whole or not at all: a temporary file, synced, takes the place of the old one."""
+    temporary = state.with_suffix(".tmp")
+    with temporary.open("w") as file:
+        json.dump({"position": str(position), "sum": total, "count": count}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(state)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        asyncio.run(work(sys.argv[2]))
+    else:
+        main(*sys.argv[1:])
