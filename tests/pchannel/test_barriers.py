@@ -1,0 +1,46 @@
+"""BarrierHeap against a plain list."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from wal.pchannel.barriers import BarrierHeap
+
+
+class Thing:
+    """Not comparable: the heap must order by barrier and arrival alone."""
+
+
+class BarrierMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heap: BarrierHeap[Thing] = BarrierHeap()
+        self.waiting: list[tuple[int, Thing]] = []  # in order of arrival
+
+    @rule(barrier=st.integers(0, 8))
+    def wait(self, barrier: int) -> None:
+        thing = Thing()
+        self.heap.wait(barrier, thing)
+        self.waiting.append((barrier, thing))
+
+    @rule(promise=st.integers(0, 8))
+    def release(self, promise: int) -> None:
+        passed = [entry for entry in self.waiting if entry[0] <= promise]
+        self.waiting = [entry for entry in self.waiting if entry[0] > promise]
+        assert self.heap.release(promise) == [thing for _, thing in sorted(passed, key=lambda entry: entry[0])]
+
+    @rule()
+    def drain(self) -> None:
+        assert self.heap.drain() == [thing for _, thing in self.waiting]
+        self.waiting = []
+
+    @invariant()
+    def it_says_what_waits(self) -> None:
+        assert len(self.heap) == len(self.waiting)
+        assert self.heap.smallest == min((barrier for barrier, _ in self.waiting), default=None)
+
+
+BarrierMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBarriers = BarrierMachine.TestCase

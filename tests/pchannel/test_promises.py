@@ -1,0 +1,81 @@
+"""PromiseLedger against a model that keeps every tick and what became of it."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from wal.pchannel.promises import PromiseLedger
+
+
+class PromiseMachine(RuleBasedStateMachine):
+    """Frames are submitted and settled in order; ticks are given to frames and to promises, never twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = PromiseLedger(100)
+        self.clock = 100
+        self.flights: list[tuple[int, int]] = []
+        self.durable = 100
+        self.highest = 100
+
+    def take(self, count: int) -> int:
+        first = self.clock + 1
+        self.clock += max(count, 1)
+        return first
+
+    @rule(count=st.integers(1, 5), skipped=st.integers(0, 3))
+    def submit(self, count: int, skipped: int) -> None:
+        self.clock += skipped
+        first = self.take(count)
+        self.ledger.submitted(first)
+        self.flights.append((first, first + count - 1))
+
+    @precondition(lambda self: self.flights)
+    @rule(durable=st.booleans())
+    def settle(self, durable: bool) -> None:
+        _, last = self.flights.pop(0)
+        promise = self.ledger.settled(last, durable=durable)
+        assert promise == self.ledger.promise
+        if durable:
+            self.durable = last
+            assert promise >= last, "a reader that waits for this durable event would have to wait for the timer"
+
+    @rule(available=st.booleans())
+    def advance(self, available: bool) -> None:
+        asked: list[int] = []
+
+        def fresh() -> int | None:
+            if not available:
+                return None
+            asked.append(self.take(1))
+            return asked[-1]
+
+        before = self.ledger.promise
+        promise = self.ledger.advance(fresh)
+        if self.flights:
+            assert not asked, "a fresh tick above a frame under way would be a false promise"
+            assert promise == self.flights[0][0] - 1
+        elif available:
+            assert promise == asked[0] == self.clock
+        else:
+            assert promise == before
+
+    @invariant()
+    def it_never_goes_back(self) -> None:
+        assert self.ledger.promise >= self.highest
+        self.highest = self.ledger.promise
+
+    @invariant()
+    def everything_promised_is_settled(self) -> None:
+        assert all(first > self.ledger.promise for first, _ in self.flights)
+        assert self.ledger.promise <= self.clock
+
+    @invariant()
+    def it_knows_what_is_under_way(self) -> None:
+        assert list(self.ledger.in_flight) == [first for first, _ in self.flights]
+
+
+PromiseMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPromises = PromiseMachine.TestCase

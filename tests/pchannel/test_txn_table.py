@@ -1,0 +1,213 @@
+"""TxnTable against a model: a dict of open transactions, and a dict of why the others are over."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, WALError, WouldBlockError
+from wal.frame import Record, RunName
+from wal.pchannel.txn_table import (
+    BODY_OVERHEAD,
+    NAME_OVERHEAD,
+    TxnLimits,
+    TxnTable,
+    check_txn_size,
+    names_size,
+    record_size,
+)
+
+LIMITS = TxnLimits(txn_bytes_max=400, txn_bodies_max=4, open_txn_bytes_max=900, frame_bytes_max=600)
+NAMES: list[RunName] = [("a", 1), ("b", 2), ("c", 3)]
+LONG: RunName = ("n" * 200, 4)
+
+
+class ModelTxn:
+    def __init__(self, names: tuple[RunName, ...], keepalive: int, now: int) -> None:
+        self.names = names
+        self.keepalive = keepalive
+        self.deadline = now + keepalive
+        self.bodies: list[tuple[RunName, bytes]] = []
+        self.barrier = 0
+
+    @property
+    def size(self) -> int:
+        return sum(len(payload) + BODY_OVERHEAD for _, payload in self.bodies)
+
+    @property
+    def stored(self) -> int:
+        names = sum(NAME_OVERHEAD + 4 * len(name) for name, _ in self.names)
+        return names + sum(len(payload) + BODY_OVERHEAD for _, payload in self.bodies)
+
+
+class TxnMachine(RuleBasedStateMachine):
+    txns = Bundle("txns")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = TxnTable(LIMITS)
+        self.open: dict[int, ModelTxn] = {}
+        self.over: dict[int, str] = {}
+        self.now = 0
+        self.last_id = 0
+
+    def due(self, txn_id: int) -> None:
+        """What a call finds: a transaction whose lease ran out is over, also before the timer said so."""
+        txn = self.open.get(txn_id)
+        if txn is not None and txn.deadline <= self.now:
+            del self.open[txn_id]
+            self.over[txn_id] = "expired"
+
+    def refused(self, txn_id: int, error: WALError) -> None:
+        reason = self.over[txn_id]
+        assert isinstance(error, ChannelNotExistError if reason == "dropped" else TransactionExpiredError)
+        assert reason in str(error)
+
+    @rule(target=txns, names=st.lists(st.sampled_from(NAMES), min_size=1, unique=True), keepalive=st.integers(1, 6))
+    def begin(self, names: list[RunName], keepalive: int) -> int:
+        self.last_id += 1
+        context = self.table.begin(self.last_id, tuple(names), keepalive=keepalive, now=self.now)
+        assert (context.txn_id, context.keepalive) == (self.last_id, keepalive)
+        self.open[self.last_id] = ModelTxn(tuple(names), keepalive, self.now)
+        return self.last_id
+
+    @rule(txn_id=txns, size=st.sampled_from([0, 1, 50, 200, 368, 369, 401]), barrier=st.integers(0, 9), which=st.integers(0, 2))
+    def append(self, txn_id: int, size: int, barrier: int, which: int) -> None:
+        self.due(txn_id)
+        txn = self.open.get(txn_id)
+        name = txn.names[which % len(txn.names)] if txn else NAMES[0]
+        payload = bytes(size)
+        counted = size + BODY_OVERHEAD
+        expected: type[WALError] | None = None
+        if txn is None:
+            expected = WALError
+        else:
+            txn.deadline = self.now + txn.keepalive
+            too_large = (
+                len(txn.bodies) + 1 > LIMITS.txn_bodies_max
+                or txn.size + counted > LIMITS.txn_bytes_max
+                or txn.stored + counted > LIMITS.frame_bytes_max
+            )
+            if too_large:
+                expected = InvalidArgumentError
+            elif sum(other.size for other in self.open.values()) + counted > LIMITS.open_txn_bytes_max:
+                expected = WouldBlockError
+        try:
+            self.table.append(txn_id, name, Record(payload), size=size, barrier=barrier, now=self.now)
+        except WALError as error:
+            assert expected is not None, error
+            assert isinstance(error, expected)
+            if txn is None:
+                self.refused(txn_id, error)
+        else:
+            assert expected is None
+            assert txn is not None
+            txn.bodies.append((name, payload))
+            txn.barrier = max(txn.barrier, barrier)
+
+    @rule(txn_id=txns)
+    def commit(self, txn_id: int) -> None:
+        self.due(txn_id)
+        expected = self.open.pop(txn_id, None)
+        try:
+            taken = self.table.commit(txn_id, now=self.now)
+        except WALError as error:
+            assert expected is None
+            self.refused(txn_id, error)
+            return
+        assert expected is not None
+        assert [(name, record.payload) for name, record in taken.bodies] == expected.bodies
+        assert (taken.names, taken.barrier) == (expected.names, expected.barrier)
+        assert (taken.size, taken.stored) == (expected.size, expected.stored)
+        self.over[txn_id] = "committed"
+
+    @rule(txn_id=consumes(txns))
+    def rollback(self, txn_id: int) -> None:
+        self.table.rollback(txn_id)
+        if self.open.pop(txn_id, None) is not None:
+            self.over[txn_id] = "rolled back"
+        with pytest.raises(WALError) as caught:
+            self.table.commit(txn_id, now=self.now)
+        self.refused(txn_id, caught.value)
+
+    @rule(passed=st.integers(0, 4))
+    def time_passes(self, passed: int) -> None:
+        self.now += passed
+
+    @rule()
+    def expire(self) -> None:
+        over = [txn_id for txn_id, txn in self.open.items() if txn.deadline <= self.now]
+        assert self.table.expire(self.now) == over
+        for txn_id in over:
+            self.due(txn_id)
+
+    @rule(name=st.sampled_from(NAMES), dropped=st.booleans())
+    def fail(self, name: RunName, dropped: bool) -> None:
+        over = [txn_id for txn_id, txn in self.open.items() if name in txn.names]
+        kind, word = (ChannelNotExistError, "dropped") if dropped else (TransactionExpiredError, "failed")
+        assert self.table.fail(name, lambda txn_id: kind(f"{txn_id} was {word}")) == over
+        for txn_id in over:
+            del self.open[txn_id]
+            self.over[txn_id] = word
+
+    @invariant()
+    def it_counts(self) -> None:
+        assert len(self.table) == len(self.open)
+        assert self.table.size == sum(txn.size for txn in self.open.values()) <= LIMITS.open_txn_bytes_max
+
+
+TxnMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestTxnTable = TxnMachine.TestCase
+
+
+def test_names_that_would_not_fit_a_frame_are_refused_at_begin() -> None:
+    table = TxnTable(LIMITS)
+    with pytest.raises(InvalidArgumentError, match="600 bytes of one frame"):
+        table.begin(1, (LONG,), keepalive=1.0, now=0.0)
+    assert len(table) == 0
+
+
+def test_an_append_that_is_refused_refreshes_the_lease_and_keeps_the_bodies() -> None:
+    table = TxnTable(LIMITS)
+    table.begin(1, (("a", 1),), keepalive=10.0, now=0.0)
+    table.append(1, ("a", 1), Record(b"kept"), size=4, barrier=0, now=1.0)
+    with pytest.raises(InvalidArgumentError):
+        table.append(1, ("a", 1), Record(bytes(500)), size=500, barrier=99, now=9.0)
+    assert table.expire(18.9) == []
+    taken = table.commit(1, now=18.9)
+    assert [record.payload for _, record in taken.bodies] == [b"kept"]
+    assert taken.barrier == 0
+
+
+def test_a_transaction_nobody_remembers_is_expired() -> None:
+    with pytest.raises(TransactionExpiredError, match="transaction 7 is not open"):
+        TxnTable(LIMITS).commit(7, now=0.0)
+
+
+def test_the_reasons_of_ended_transactions_are_bounded() -> None:
+    table = TxnTable(LIMITS)
+    for txn_id in range(5000):
+        table.begin(txn_id, (("a", 1),), keepalive=1.0, now=0.0)
+        table.rollback(txn_id)
+    with pytest.raises(TransactionExpiredError, match="rolled back"):
+        table.commit(4999, now=0.0)
+    with pytest.raises(TransactionExpiredError, match="not open here"):
+        table.commit(0, now=0.0)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "size", "stored", "named"),
+    [(5, 0, 0, "txn_bodies_max=4"), (1, 401, 0, "txn_bytes_max=400"), (1, 1, 601, "600 bytes")],
+)
+def test_every_bound_is_named_with_a_remedy(bodies: int, size: int, stored: int, named: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=named) as caught:
+        check_txn_size(bodies, size, stored, LIMITS)
+    assert "smaller transactions" in str(caught.value)
+    check_txn_size(4, 400, 600, LIMITS)
+
+
+def test_sizes_count_everything_that_is_stored() -> None:
+    assert record_size(Record(b"12345", properties=b"678", ext=b"90")) == 10 + BODY_OVERHEAD
+    assert names_size((("ab", 1), ("ü", 2))) == 2 * NAME_OVERHEAD + 12
