@@ -34,14 +34,18 @@ class InFlight:
 
     def take_nowait(self, size: int) -> None:
         """Takes room, or raises WouldBlockError."""
-        if self._cause is not None:
-            raise self._cause()
-        if self._waiters or (self.size + size > self.bytes_max and self.size):
-            raise WouldBlockError(
-                f"{self.size} bytes are in flight and {size} more would pass in_flight_bytes_max={self.bytes_max}: wait for some "
-                "of the results, use `await raw_append(…)`, which waits for room, or raise the setting"
-            )
+        if not self.has_room(size):
+            raise self.refusal(size)
         self.size += size
+
+    def refusal(self, size: int) -> BaseException:
+        """Why there is no room for so much: WouldBlockError, or the cause that ended it."""
+        if self._cause is not None:
+            return self._cause()
+        return WouldBlockError(
+            f"{self.size} bytes are in flight and {size} more would pass in_flight_bytes_max={self.bytes_max}: wait for some "
+            "of the results, use `await raw_append(…)`, which waits for room, or raise the setting"
+        )
 
     def force(self, size: int) -> None:
         """Takes room that must not be refused: a commit of bodies that were bounded when they were appended."""

@@ -1,0 +1,317 @@
+"""Appender: how messages and transactions get from a call to the inbox of their vchannel.
+
+Owns the checks of what is written (a wrong message is refused before anything is sent), the room that it takes in flight, and the
+operations that the vchannel actors are told. `append` is the hot path of the product.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from actors import ActorError, InboxFullError
+from wal.embedded import Embedded
+from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, WALError, WouldBlockError
+from wal.frame import Record
+from wal.lifecycle import Lifecycle
+from wal.message import Message, MessageType, TxnContext, encode_properties, type_properties
+from wal.pchannel import (
+    BODY_OVERHEAD,
+    Append,
+    AppendResult,
+    Atomic,
+    Begin,
+    Body,
+    Bulk,
+    Commit,
+    OrderedAppend,
+    Rollback,
+    VChannel,
+)
+from wal.ticks import check_tick
+
+__all__ = ["Appender"]
+
+BULK_BYTES: Final = 1024 * 1024
+"""`append_bulk` hands over about so much at a time, …"""
+BULK_RECORDS: Final = 1024
+"""… in pieces of at most so many messages."""
+
+
+class Appender:
+    """What the accesser's writing calls do, on an open log."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+
+    async def append_waiting(self, log: Embedded, message: Message, barrier: int) -> AppendResult:
+        """Appends a message when there is room for it."""
+        size = _record_size(_record(log, message))
+        await log.in_flight.take(size)
+        try:
+            future = self.append(log, message, barrier, taken=True)
+        except BaseException:
+            log.in_flight.release(size)
+            raise
+        assert future is not None
+        return await future
+
+    def append(
+        self, log: Embedded, message: Message, barrier: int, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult] | None:
+        """Tells the vchannel of a message to append it; None when there is no room in flight (`taken`: the caller has it).
+
+        The hot path of the whole product: no coroutine, no container, one future and one operation a message.
+        """
+        if message.__class__ is not Message and not isinstance(message, Message):
+            raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+        payload = message.payload
+        properties = encode_properties(message.properties) if message.properties else b""
+        size = len(payload) + len(properties)
+        if size > log.settings.message_bytes_max:
+            _check_size(log, message)
+        size += BODY_OVERHEAD
+        in_flight = log.in_flight
+        if not taken and (in_flight.queued or (in_flight.size + size > in_flight.bytes_max and in_flight.size)):
+            return None
+        future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        kind = message.message_type
+        append: Append
+        if kind is MessageType.INSERT and barrier.__class__ is int and not barrier:
+            append = Append(payload, _INSERT, 0, properties, b"", future, size)
+        else:
+            append = _special(message, barrier, properties, future, size)
+        # Last, since it may make the vchannel: a message that is refused leaves nothing behind.
+        vchannel = log.routes.get(message.vchannel) or log.route(message.vchannel)
+        try:
+            vchannel.pchannel.lanes.tell(vchannel, append)
+        except ActorError as error:
+            raise _refusal(vchannel, error) from error
+        if not taken:
+            in_flight.size += size
+        return future
+
+    async def groups(self, log: Embedded, messages: Sequence[Message], barrier: int) -> list[AppendResult | WALError]:
+        """Each message's outcome; those of one vchannel, if two or more, share a transaction's."""
+        groups: dict[str, list[int]] = {}
+        for at, message in enumerate(messages):
+            _record(log, message)
+            groups.setdefault(message.vchannel, []).append(at)
+        calls = [self._group(log, [messages[at] for at in group], barrier) for group in groups.values()]
+        outcomes = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+        responses: list[AppendResult | WALError | None] = [None] * len(messages)
+        for group, outcome in zip(groups.values(), outcomes, strict=True):
+            for at in group:
+                responses[at] = outcome
+        return [response for response in responses if response is not None]
+
+    async def bulk(self, log: Embedded, messages: Iterable[Message]) -> list[AppendResult]:
+        """All messages in order; the error of the first that fails carries the results before it."""
+        pieces = _pieces(log, messages)
+        futures: list[asyncio.Future[Any]] = []
+        failure: BaseException | None = None
+        for vchannel, operation in pieces:
+            try:
+                await log.in_flight.take(operation.size)
+                try:
+                    _tell(vchannel, operation)
+                except WALError:
+                    log.in_flight.release(operation.size)
+                    raise
+            except WALError as error:
+                failure = error
+                break
+            futures.append(operation.future)
+            if futures[0].done() and any(future.done() and future.exception() for future in futures):
+                break
+        results: list[AppendResult] = []
+        for outcome in await asyncio.gather(*futures, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                failure = failure or outcome
+            elif isinstance(outcome, AppendResult):
+                results.append(outcome)
+            else:
+                results += outcome
+        if failure is not None:
+            failure.results = results  # type: ignore[attr-defined]
+            raise failure
+        return results
+
+    async def txn_append(self, txn_id: int, message: Message, barrier_time_tick: int) -> None:
+        """A body of an open transaction."""
+        log = await self._lifecycle.ready()
+        record = _record(log, message)
+        if not type_properties(message.message_type).dml:
+            raise InvalidArgumentError(
+                f"a {message.message_type.name} message cannot stand in a transaction, only INSERT and DELETE can: append it by itself"
+            )
+        vchannel = _live(log, message.vchannel)
+        future = asyncio.get_running_loop().create_future()
+        body = Body(txn_id, record, message.estimate_size(), _barrier(barrier_time_tick), future)
+        _tell(vchannel, body)
+        await future
+
+    async def txn_commit(self, txn_id: int, vchannel: str) -> AppendResult:
+        """The end of an open transaction: its result, durable when it returns."""
+        log = await self._lifecycle.ready()
+        actor = _live(log, vchannel)
+        future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        _tell(actor, Commit(txn_id, future))
+        return await future
+
+    async def txn_rollback(self, txn_id: int, vchannel: str) -> None:
+        """Forgets an open transaction."""
+        log = await self._lifecycle.ready()
+        try:
+            actor = _live(log, vchannel)
+        except ChannelNotExistError:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        _tell(actor, Rollback(txn_id, future))
+        await future
+
+    async def txn_begin(self, names: tuple[str, ...], keepalive: float) -> TxnContext:
+        """Opens a transaction on vchannels of one pchannel."""
+        log = await self._lifecycle.ready()
+        routes = [log.route(name) for name in names]
+        pchannel = routes[0].pchannel
+        if any(route.pchannel is not pchannel for route in routes):
+            places = ", ".join(f"{route.channel!r} on {route.pchannel.channel}" for route in routes)
+            raise InvalidArgumentError(
+                f"a transaction is one frame and cannot span pchannels ({places}): make the vchannels on one pchannel with "
+                "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"
+            )
+        future: asyncio.Future[TxnContext] = asyncio.get_running_loop().create_future()
+        _tell(routes[0], Begin(names, keepalive, future))
+        return await future
+
+    async def _group(self, log: Embedded, messages: list[Message], barrier: int) -> AppendResult | WALError:
+        """The messages of one vchannel: one as it is, more as a transaction."""
+        try:
+            if len(messages) == 1:
+                future = self.append(log, messages[0], barrier)
+                return await (future or self.append_waiting(log, messages[0], barrier))
+            for message in messages:
+                if not type_properties(message.message_type).dml:
+                    raise InvalidArgumentError(
+                        f"a {message.message_type.name} message cannot stand in a transaction with the {len(messages) - 1} other "
+                        f"messages for vchannel {message.vchannel!r}: append it by itself"
+                    )
+            records = [_record(log, message) for message in messages]
+            counted = sum(message.estimate_size() + BODY_OVERHEAD for message in messages)
+            size = sum(map(_record_size, records))
+            vchannel = log.route(messages[0].vchannel)
+            await log.in_flight.take(size)
+            done: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+            try:
+                _tell(vchannel, Atomic(records, counted, size, barrier, done))
+            except WALError:
+                log.in_flight.release(size)
+                raise
+            return await done
+        except WALError as error:
+            return error
+
+
+def _special(
+    message: Message, barrier: int, properties: bytes, future: asyncio.Future[AppendResult], size: int
+) -> Append:
+    """The operation for an append that is no plain INSERT."""
+    _barrier(barrier)
+    _check_clients(message)
+    kind = int(message.message_type)
+    exclusive = type_properties(kind).exclusive
+    if not exclusive and not barrier:
+        return Append(message.payload, kind, 0, properties, b"", future, size)
+    return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, barrier, exclusive)
+
+
+def _pieces(log: Embedded, messages: Iterable[Message]) -> list[tuple[VChannel, Bulk | Append]]:
+    """Consecutive messages of one vchannel in pieces of bounded size; what is exclusive stands alone."""
+    pieces: list[tuple[VChannel, Bulk | Append]] = []
+    create_future = asyncio.get_running_loop().create_future
+    for message in messages:
+        record = _record(log, message)
+        _check_clients(message)
+        vchannel = log.route(message.vchannel)
+        size = _record_size(record)
+        if type_properties(message.message_type).exclusive:
+            pieces.append((vchannel, _special(message, 0, record.properties, create_future(), size)))
+            continue
+        if pieces:
+            last, piece = pieces[-1]
+            if (
+                last is vchannel
+                and isinstance(piece, Bulk)
+                and piece.size + size <= BULK_BYTES
+                and len(piece.records) < BULK_RECORDS
+            ):
+                piece.records.append(record)
+                piece.size += size
+                continue
+        pieces.append((vchannel, Bulk([record], size, create_future())))
+    return pieces
+
+
+def _record(log: Embedded, message: Message) -> Record:
+    """The record of a message, checked for its type and size."""
+    if not isinstance(message, Message):
+        raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+    _check_size(log, message)
+    properties = encode_properties(message.properties) if message.properties else b""
+    return Record(message.payload, int(message.message_type), 0, properties)
+
+
+def _check_size(log: Embedded, message: Message) -> None:
+    size = message.estimate_size()
+    if size > log.settings.message_bytes_max:
+        raise InvalidArgumentError(
+            f"a message of {size} bytes (payload and properties) for vchannel {message.vchannel!r} is over message_bytes_max="
+            f"{log.settings.message_bytes_max}: split it, store the payload elsewhere and append a reference, or raise the setting"
+        )
+
+
+def _check_clients(message: Message) -> None:
+    if type_properties(message.message_type).system:
+        raise InvalidArgumentError(
+            f"a {message.message_type.name} message is written only by the WAL itself: append one of another type, such as INSERT"
+        )
+
+
+def _tell(vchannel: VChannel, operation: object) -> None:
+    """Tells a vchannel an operation; why it takes none is a WALError."""
+    try:
+        vchannel.pchannel.lanes.tell(vchannel, operation)
+    except ActorError as error:
+        raise _refusal(vchannel, error) from error
+
+
+def _refusal(vchannel: VChannel, error: ActorError) -> WALError:
+    """Why an actor takes nothing, in the words of the log."""
+    if isinstance(error, InboxFullError):
+        return WouldBlockError(f"{error}: wait for some of the results")
+    if vchannel.closed is not None:
+        return vchannel.closed()
+    return ClosedError("the log was closed: open it again to go on")
+
+
+def _live(log: Embedded, name: str) -> VChannel:
+    """The actor of a vchannel that must exist."""
+    vchannel = log.routes.get(name)
+    if vchannel is None:
+        if name not in log.directory.records:
+            raise ChannelNotExistError(f"vchannel {name!r} was dropped: its transactions are over")
+        vchannel = log.route(name)
+    return vchannel
+
+
+def _record_size(record: Record) -> int:
+    return len(record.payload) + len(record.properties) + BODY_OVERHEAD
+
+
+def _barrier(barrier: object) -> int:
+    return check_tick("barrier_time_tick", barrier)
+
+
+_INSERT: Final = int(MessageType.INSERT)

@@ -1,0 +1,119 @@
+"""Lifecycle: whether the log is there for a call, and how it comes and goes.
+
+    (made) --begin--> OPENING --> OPEN --close--> CLOSED        OPENING --fails--> FAILED: every call raises why
+
+Owns the state above and the place: one event loop in one process. A call from another loop, or from a forked child, is refused before
+it could touch anything. Opening is shared by all who wait for it; cancelling one of them does not stop it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from wal.embedded import Embedded
+from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
+
+__all__ = ["Lifecycle"]
+
+
+class Lifecycle:
+    """`log` is the open log, None in every other state; `loop` the loop it belongs to, once opening began."""
+
+    def __init__(self, location: str, open_log: Callable[[], Coroutine[Any, Any, Embedded]]) -> None:
+        self.location = location
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.log: Embedded | None = None
+        self.forked = False
+        self._open = open_log
+        self._opening: asyncio.Task[Embedded] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._failure: BaseException | None = None
+        _all.add(self)
+
+    def begin(self) -> None:
+        """Starts opening, in the running loop; without it the first call that needs the log does."""
+        self.loop = asyncio.get_running_loop()
+        self._opening = asyncio.ensure_future(self._open())
+        self._opening.add_done_callback(self._opened)
+
+    def here(self) -> Embedded | None:
+        """The open log if this call comes from its loop, None when `ready` has to look closer. The hot path."""
+        return self.log if asyncio.get_running_loop() is self.loop else None
+
+    async def ready(self) -> Embedded:
+        """The open log, waiting for the opening; its error if that failed, ClosedError after `close`."""
+        self._check()
+        if self.log is not None:
+            return self.log
+        if self._opening is None:
+            self.begin()
+        assert self._opening is not None
+        await asyncio.shield(self._opening)
+        return self.ready_nowait()
+
+    def ready_nowait(self) -> Embedded:
+        """The open log; WouldBlockError while it is still being opened."""
+        self._check()
+        if self.log is None:
+            raise WouldBlockError("the log is still being opened: await a call first, for example raw_append")
+        return self.log
+
+    async def close(self) -> None:
+        """Closes the log, or waits for its opening to do so. Idempotent; all callers wait, a cancelled one does not stop it."""
+        self._check_place()
+        if self._closing is None:
+            self._closed = True
+            self._failure = None
+            if self._opening is None:
+                return
+            self._closing = asyncio.ensure_future(self._close(self._opening))
+        await asyncio.shield(self._closing)
+
+    def _opened(self, opening: asyncio.Task[Embedded]) -> None:
+        if opening.cancelled():
+            self._failure = ClosedError("opening the log was cancelled: open it again")
+        elif (failure := opening.exception()) is not None:
+            self._failure = failure
+        elif not self._closed:
+            self.log = opening.result()
+
+    async def _close(self, opening: asyncio.Task[Embedded]) -> None:
+        self.log = None
+        await asyncio.wait((opening,))
+        if not opening.cancelled() and opening.exception() is None:  # a failed opening undid itself
+            await opening.result().close()
+
+    def _check(self) -> None:
+        self._check_place()
+        if self._closed:
+            raise ClosedError(f"the log at {self.location} is closed: open it again to go on")
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_place(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.forked:
+            raise InvalidArgumentError(
+                f"the log at {self.location} was opened before this process was forked: open it in the child instead"
+            )
+        if self.loop is not None and loop is not self.loop:
+            raise InvalidArgumentError(
+                f"the log at {self.location} was opened in another event loop: use it there, or close it and open it in this one"
+            )
+
+
+_all: Final[weakref.WeakSet[Lifecycle]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for lifecycle in _all:
+        lifecycle.forked = True
+        lifecycle.loop = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
