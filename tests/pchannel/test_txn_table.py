@@ -73,7 +73,12 @@ class TxnMachine(RuleBasedStateMachine):
         self.open[self.last_id] = ModelTxn(tuple(names), keepalive, self.now)
         return self.last_id
 
-    @rule(txn_id=txns, size=st.sampled_from([0, 1, 50, 200, 368, 369, 401]), barrier=st.integers(0, 9), which=st.integers(0, 2))
+    @rule(
+        txn_id=txns,
+        size=st.sampled_from([0, 1, 50, 200, 368, 369, 401]),
+        barrier=st.integers(0, 9),
+        which=st.integers(0, 2),
+    )
     def append(self, txn_id: int, size: int, barrier: int, which: int) -> None:
         self.due(txn_id)
         txn = self.open.get(txn_id)

@@ -29,8 +29,14 @@ class ReadPosition(msgspec.Struct, frozen=True):
         if not isinstance(text, str):
             raise TypeError(f"ReadPosition.parse() takes the text of a position (str), not {type(text).__name__}")
         message_id, at, tick = text.rpartition("@")
-        if not at or not (tick.isascii() and tick.isdigit()) or str(int(tick)) != tick or int(tick) >= 1 << 64:
+        if not at or not _is_tick(tick):
             raise InvalidArgumentError(
                 f"{text!r} is not the text of a ReadPosition: expected message_id@time_tick as str() prints it"
             )
         return cls(MessageID.parse(message_id), int(tick))
+
+
+def _is_tick(text: str) -> bool:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(1 << 64))):
+        return False
+    return str(int(text)) == text and int(text) < 1 << 64
