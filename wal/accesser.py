@@ -78,7 +78,10 @@ class WALAccesser:
         With a barrier the tick is above it, and everything at or below the barrier is in the log before. Waits for room when too
         much is in flight. Cancelling the caller does not take the append back.
         """
-        log = self._lifecycle.here() or await self._lifecycle.ready()
+        lifecycle = self._lifecycle
+        log = lifecycle.log
+        if log is None or asyncio.get_running_loop() is not lifecycle.loop:
+            log = await lifecycle.ready()
         future = self._appender.append(log, message, barrier_time_tick)
         if future is None:
             return await self._appender.append_waiting(log, message, barrier_time_tick)

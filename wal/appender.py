@@ -69,13 +69,13 @@ class Appender:
         payload = message.payload
         properties = encode_properties(message.properties) if message.properties else b""
         size = len(payload) + len(properties)
-        if size > log.settings.message_bytes_max:
+        if size > log.message_bytes_max:
             _check_size(log, message)
         size += BODY_OVERHEAD
         in_flight = log.in_flight
         if not taken and (in_flight.queued or (in_flight.size + size > in_flight.bytes_max and in_flight.size)):
             return None
-        future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[AppendResult] = log.create_future()
         kind = message.message_type
         append: Append
         if kind is MessageType.INSERT and barrier.__class__ is int and not barrier:

@@ -58,6 +58,9 @@ class Embedded:
         self.settings = settings
         self.clock = clock
         self.in_flight = InFlight(settings.in_flight_bytes_max)
+        self.message_bytes_max = settings.message_bytes_max
+        self.create_future = asyncio.get_running_loop().create_future
+        """Bound once: `get_running_loop` costs a system call in Python 3.11."""
         self.pchannels: dict[str, PChannel] = {}
         self.routes: dict[str, VChannel] = {}
         self.backend: LogBackend

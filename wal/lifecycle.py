@@ -41,10 +41,6 @@ class Lifecycle:
         self._opening = asyncio.ensure_future(self._open())
         self._opening.add_done_callback(self._opened)
 
-    def here(self) -> Embedded | None:
-        """The open log if this call comes from its loop, None when `ready` has to look closer. The hot path."""
-        return self.log if asyncio.get_running_loop() is self.loop else None
-
     async def ready(self) -> Embedded:
         """The open log, waiting for the opening; its error if that failed, ClosedError after `close`."""
         self._check()

@@ -14,18 +14,15 @@ __all__ = ["InFlight"]
 class InFlight:
     """Bytes in flight, at most `bytes_max`, but always room for one item of any size. Waiters are served in order."""
 
-    __slots__ = ("_cause", "_waiters", "bytes_max", "size")
+    __slots__ = ("_cause", "_waiters", "bytes_max", "queued", "size")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.size = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._cause: Callable[[], BaseException] | None = None
-
-    @property
-    def queued(self) -> bool:
+        self.queued = False
         """Whether a newcomer has to wait or is refused, however little it asks for."""
-        return bool(self._waiters) or self._cause is not None
+        self._cause: Callable[[], BaseException] | None = None
 
     @property
     def waiting(self) -> int:
@@ -53,7 +50,7 @@ class InFlight:
 
     def has_room(self, size: int) -> bool:
         """Whether `take_nowait` would succeed."""
-        return not self._waiters and self._cause is None and (self.size + size <= self.bytes_max or not self.size)
+        return not self.queued and (self.size + size <= self.bytes_max or not self.size)
 
     async def take(self, size: int) -> None:
         """Takes room, waiting for it in turn."""
@@ -65,6 +62,7 @@ class InFlight:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = (size, future)
         self._waiters.append(waiter)
+        self.queued = True
         try:
             await future
         except asyncio.CancelledError:
@@ -84,6 +82,7 @@ class InFlight:
     def fail(self, cause: Callable[[], BaseException]) -> None:
         """Nobody gets room any more: everyone who waits, or asks from now on, gets this error. Nothing of theirs was sent."""
         self._cause = cause
+        self.queued = True
         while self._waiters:
             _, future = self._waiters.popleft()
             if not future.done():
@@ -100,3 +99,4 @@ class InFlight:
             self._waiters.popleft()
             self.size += size
             future.set_result(None)
+        self.queued = self._cause is not None
