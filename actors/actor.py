@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import anyio
@@ -87,6 +87,7 @@ class ActorRef:
         self._asks: set[asyncio.Future[Any]] = set()
         self._scope = anyio.CancelScope()
         self._task: asyncio.Task[Any] | None = None
+        self._unborn: Coroutine[Any, Any, None] | None = None
         self._deadline: Timer | None = None
         self._closing = False
         self._started = asyncio.Event()
@@ -186,6 +187,8 @@ class ActorRef:
         self._closing = True
         self._scope.cancel()
         if self._task is None:
+            if self._unborn is not None:
+                self._unborn.close()  # its task was cancelled before the first step: without this, "was never awaited"
             self._end(None, cut_off=True)
 
     def stalled(self, stall_s: float) -> bool:
@@ -201,11 +204,13 @@ class ActorRef:
             failure=failure_text(self._failure),
         )
 
-    async def run(self) -> None:
-        """The actor's task, for the system that owns it. Raises nothing that its neighbours would feel."""
-        if self._ended.is_set():
-            return
-        self._task = asyncio.current_task()
+    def launch(self) -> Coroutine[Any, Any, None]:
+        """What the system's task group is to run. It raises nothing that the neighbours would feel."""
+        self._unborn = self._run()
+        return self._unborn
+
+    async def _run(self) -> None:
+        self._task, self._unborn = asyncio.current_task(), None
         with self._scope:
             try:
                 await self._work()

@@ -262,8 +262,11 @@ class Group(Lanes):
 
     def _hand_out(self) -> bool:
         """Hands out the control lane and then the data lane as they stand; whether there was anything."""
-        handed_out = bool(self._control)
-        for member, message in self._take_control():
+        if not self._control and (self._pauses or not self._batches):
+            return False
+        # Both are taken before the first call: what the control lane's handlers tell is of the next turn too.
+        control, data = self._take_control(), self._take_data() if not self._pauses else ()
+        for member, message in control:
             try:
                 member.receive_control(message)
             except BaseException as cause:
@@ -272,10 +275,8 @@ class Group(Lanes):
                 member._handled += 1
                 member._turns += 1
                 self._handled += 1
-        if self._pauses or self._cut_short or not self._batches:
-            return handed_out
         handled = 0
-        for member, batch in self._take_data():
+        for member, batch in data:
             size = len(batch)  # before the call: the list is the member's to change
             try:
                 member.receive(batch)

@@ -26,7 +26,6 @@ class Lanes:
         "_batches",
         "_control",
         "_control_turn",
-        "_cut_short",
         "_data_turn",
         "_last",
         "_pending",
@@ -43,12 +42,10 @@ class Lanes:
         self._control: list[tuple[Member, Any]] = []
         self._data_turn: Iterator[tuple[Member, list[Any]]] = iter(())
         self._control_turn: Iterator[tuple[Member, Any]] = iter(())
-        self._cut_short = False  # the turn ended before the control lane it began with was through
 
     def _take_control(self) -> Iterator[tuple[Member, Any]]:
         """The control lane as it stands, to be handed out; what is told from now on waits for the next turn."""
         control, self._control = self._control, []
-        self._cut_short = False
         self._control_turn = turn = iter(control)
         return turn
 
@@ -63,7 +60,6 @@ class Lanes:
         """Puts what the running turn has not handed out back in front of the lanes, which ends its loops."""
         if control := list(self._control_turn):
             self._control[:0] = control
-            self._cut_short = True
         if data := list(self._data_turn):
             self._to[:0] = [member for member, _ in data]
             self._batches[:0] = [batch for _, batch in data]

@@ -132,7 +132,7 @@ class ActorSystem:
         )
         actor.ref = ref
         self._owned[name] = ref
-        tasks.start_soon(ref.run, name=f"{self._name}: {name}")
+        tasks.start_soon(ref.launch, name=f"{self._name}: {name}")
         return ref
 
     def group(self, name: str, *, inbox_max: int = 65_536, on_turn_end: Callable[[], object] | None = None) -> Group:

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors import SystemClock, VirtualClock
+
+
+def test_time_stands_still_until_it_is_moved() -> None:
+    clock = VirtualClock(start_wall=100.0, start_monotonic=5.0)
+    assert (clock.monotonic(), clock.wall()) == (5.0, 100.0)
+    clock.advance(2.5)
+    assert (clock.monotonic(), clock.wall()) == (7.5, 102.5)
+
+
+def test_ten_steps_of_a_tenth_make_exactly_one_second() -> None:
+    clock = VirtualClock()
+    fired: list[float] = []
+    clock.call_later(1.0, fired.append, 1)
+    for _ in range(9):
+        clock.advance(0.1)
+    assert not fired
+    clock.advance(0.1)
+    assert fired == [1]
+
+
+def test_timers_run_in_order_each_at_its_own_time_with_those_armed_on_the_way() -> None:
+    clock = VirtualClock(start_monotonic=0.0)
+    seen: list[tuple[str, float]] = []
+
+    def note(what: str) -> None:
+        seen.append((what, clock.monotonic()))
+
+    def note_and_arm() -> None:
+        note("b")
+        clock.call_later(0.5, note, "armed on the way")
+        clock.call_later(-3.0, note, "armed for the past")
+
+    clock.call_later(3.0, note, "c")
+    clock.call_later(2.0, note_and_arm)
+    clock.call_later(1.0, note, "a")
+    clock.call_later(3.0, note, "after c, being armed later")
+    clock.call_later(9.0, note, "not due")
+    clock.advance(4.0)
+    assert seen == [
+        ("a", 1.0),
+        ("b", 2.0),
+        ("armed for the past", 2.0),
+        ("armed on the way", 2.5),
+        ("c", 3.0),
+        ("after c, being armed later", 3.0),
+    ]
+    assert clock.monotonic() == 4.0
+    assert clock.timers == 1
+
+
+def test_a_cancelled_timer_does_not_run() -> None:
+    clock = VirtualClock()
+    fired: list[int] = []
+    first = clock.call_later(1.0, lambda: second.cancel())
+    second = clock.call_later(1.0, fired.append, 2)
+    clock.advance(1.0)
+    first.cancel()
+    first.cancel()
+    assert fired == []
+    assert clock.timers == 0
+
+
+def test_stepping_the_wall_clock_touches_no_timer() -> None:
+    clock = VirtualClock(start_wall=1_000.0, start_monotonic=0.0)
+    fired: list[int] = []
+    clock.call_later(10.0, fired.append, 1)
+    clock.step_wall(+3_600.0)
+    assert (clock.wall(), clock.monotonic()) == (4_600.0, 0.0)
+    clock.step_wall(-7_200.0)
+    assert clock.wall() == -2_600.0
+    clock.advance(9.0)
+    assert fired == []
+    clock.advance(1.0)
+    assert fired == [1]
+
+
+def test_time_goes_forward_only_and_is_moved_by_one() -> None:
+    clock = VirtualClock()
+    with pytest.raises(ValueError, match="-1"):
+        clock.advance(-1)
+    clock.call_later(1.0, clock.advance, 1.0)
+    with pytest.raises(RuntimeError, match="moved already"):
+        clock.advance(2.0)
+    clock.advance(1.0)  # usable after an error
+
+
+def test_what_a_timer_raises_ends_the_advance_at_its_time() -> None:
+    clock = VirtualClock(start_monotonic=0.0)
+    clock.call_later(1.0, lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        clock.advance(5.0)
+    assert clock.monotonic() == 1.0
+
+
+async def test_run_lets_the_loop_follow_each_timer() -> None:
+    clock = VirtualClock(start_monotonic=0.0)
+    woken: list[float] = []
+
+    async def ticking() -> None:
+        for _ in range(5):
+            await clock.sleep(0.2)
+            woken.append(clock.monotonic())
+
+    task = asyncio.get_running_loop().create_task(ticking())
+    await clock.run(1.0)
+    assert woken == [0.2, 0.4, 0.6, 0.8, 1.0]
+    await task
+
+
+async def test_advance_does_not_run_the_loop() -> None:
+    clock = VirtualClock()
+    task = asyncio.get_running_loop().create_task(clock.sleep(1.0))
+    await clock.run(0)
+    clock.advance(5.0)
+    assert not task.done()
+    await task
+
+
+async def test_a_cancelled_sleep_leaves_no_timer() -> None:
+    clock = VirtualClock()
+    task = asyncio.get_running_loop().create_task(clock.sleep(1.0))
+    await clock.run(0)
+    assert clock.timers == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert clock.timers == 0
+
+
+async def test_the_system_clock_calls_on_the_running_loop() -> None:
+    clock = SystemClock()
+    before = clock.monotonic()
+    fired = asyncio.Event()
+    clock.call_later(60.0, fired.set).cancel()
+    clock.call_later(0.002, fired.set)
+    await fired.wait()
+    await clock.sleep(0.001)
+    assert clock.monotonic() - before >= 0.002
+    assert clock.wall() > 1_700_000_000
