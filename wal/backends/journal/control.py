@@ -112,7 +112,7 @@ class ControlPage:
     @staticmethod
     def create(disk: Disk, path: Path, record: ControlRecord) -> None:
         """Puts a page with this record in place, durably."""
-        page = record.pack(1).ljust(CONTROL_BYTES, b"\0")
+        page = record.pack(2).ljust(CONTROL_BYTES, b"\0")  # even sequences lie in the first slot
         disk.replace(path, page, temporary=path.with_suffix(".tmp"))
 
     @contextlib.contextmanager

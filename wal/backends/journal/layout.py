@@ -98,7 +98,8 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
             raise CorruptionError(f"a segment header has CRC32C {found:#010x}", expected=f"{crc:#010x}")
         if version != _VERSION:
             raise FormatError(f"segment version {version} is not known here (known: {_VERSION}): upgrade to read it")
-        return cls(*fields, (newest_position, newest_index) if newest_position else None)
+        fields.append((newest_position, newest_index) if newest_position else None)
+        return cls(*fields)
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):

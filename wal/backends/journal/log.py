@@ -111,7 +111,7 @@ class JournalLog(PChannelLog):
 
     @property
     def earliest(self) -> tuple[int, int]:
-        return self._earliest
+        return self._earliest_now()
 
     def append(self, frame: EncodedFrame, done: AppendDone) -> None:
         if self._closing is not None:

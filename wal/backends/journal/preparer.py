@@ -83,7 +83,8 @@ class Preparer:
             if (spare := self._pop(needed)) is not None:
                 return spare
             self._preparing = True
-        self._fill(-(-max(needed, min(size, self._segment_bytes)) // HEADER_PAGE_BYTES) * HEADER_PAGE_BYTES)
+        size = -(-max(needed, min(size, self._segment_bytes)) // HEADER_PAGE_BYTES) * HEADER_PAGE_BYTES
+        self._fill(size)
         with self._lock:
             if (spare := self._pop(needed)) is not None:
                 return spare
@@ -91,7 +92,7 @@ class Preparer:
         if failure is None or failure.errno not in _NO_SPACE:
             raise failure or OSError(errno.ECANCELED, "the log is closing", str(self._directory))
         raise NoSpaceError(
-            f"there is no room for the next segment in {self._directory}: free at least {needed} bytes and append again"
+            f"there is no room for the next segment in {self._directory}: free at least {size} bytes and append again"
         ) from failure
 
     def offer(self, path: Path, size: int) -> bool:

@@ -1,0 +1,98 @@
+"""A process that writes a journal until it is killed, and tells its parent of each frame that was acknowledged.
+
+python -m tests.backends.child acknowledge DIRECTORY TERM     through a JournalBackend; a line "position sequence" for each
+python -m tests.backends.child fence DIRECTORY TERM COUNT     past the directory's lock, as a process that does not know it;
+                                                              prints the first sequence that was refused, and by what
+python -m tests.backends.child lock DIRECTORY                 holds the directory until its input ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import random
+import sys
+from pathlib import Path
+
+from tests.backends.frames import INCARNATION, FrameMaker, append
+from tests.backends.journals import PCHANNEL, folder
+from wal.backends.journal import Disk, JournalBackend, JournalLog
+from wal.backends.journal.recovery import recover_log
+from wal.errors import ChannelFencedError
+
+
+def payload(term: int, sequence: int) -> bytes:
+    """What stands in the frame of this term and sequence: anyone can say what it must be."""
+    rng = random.Random(term << 32 | sequence)
+    return rng.randbytes(rng.randrange(1, 5_000))
+
+
+async def open_past_the_lock(place: Path, term: int, pool: concurrent.futures.ThreadPoolExecutor) -> JournalLog:
+    """A handle without the directory's lock."""
+    disk = Disk()
+    recovered = await asyncio.to_thread(
+        recover_log, disk, folder(place), pchannel=PCHANNEL, incarnation=INCARNATION, term=term
+    )
+    return JournalLog(
+        disk,
+        folder(place),
+        recovered,
+        pool,
+        pchannel=PCHANNEL,
+        incarnation=INCARNATION,
+        term=term,
+        segment_bytes=32 << 10,
+        frame_bytes_limit=1 << 20,
+    )
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+async def acknowledge(place: Path, term: int) -> None:
+    backend = JournalBackend(place, first_segment_bytes=8 << 10, segment_bytes=32 << 10)
+    log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=term)
+    maker = FrameMaker(term)
+    say("open")
+
+    async def writer() -> None:
+        while True:
+            sequence = maker.sequence
+            position = await append(log, maker.data(("v", payload(term, sequence))))
+            say(f"{position} {sequence}")
+
+    await asyncio.gather(*[writer() for _ in range(3)])
+
+
+async def fence(place: Path, term: int, count: int) -> None:
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        log = await open_past_the_lock(place, term, pool)
+        maker = FrameMaker(term)
+        say("open")
+        for sequence in range(count):
+            try:
+                say(f"{await append(log, maker.data(('v', payload(term, sequence))))} {sequence}")
+            except ChannelFencedError:
+                say(f"fenced {sequence}")
+                break
+        await log.close()
+
+
+async def lock(place: Path) -> None:
+    backend = JournalBackend(place)
+    await backend.start()
+    say("open")
+    await asyncio.to_thread(sys.stdin.read)
+    await backend.close()
+
+
+def main() -> None:
+    kind, place, *numbers = sys.argv[1:]
+    calls = {"acknowledge": acknowledge, "fence": fence, "lock": lock}
+    asyncio.run(calls[kind](Path(place), *map(int, numbers)))
+
+
+if __name__ == "__main__":
+    main()

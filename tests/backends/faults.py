@@ -1,0 +1,69 @@
+"""FaultyDisk: a Disk with a full, failing or partial device, as the test sets it; everything else is the real one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from wal.backends.journal import Disk, JournalFile
+
+
+class FaultyDisk(Disk):
+    """`room`: bytes that files may still grow by (ENOSPC over it). `partial`: a pwritev writes at most so many bytes.
+
+    `written`: (offset, length) of each pwritev of a segment.
+    `fail_sync`, `fail_write`: the next sync or write of a segment fails with EIO, once. `syncs`: how often each file name was synced.
+    """
+
+    def __init__(self) -> None:
+        self.room: int | None = None
+        self.partial: int | None = None
+        self.fail_sync = False
+        self.fail_write = False
+        self.syncs: Counter[str] = Counter()
+        self.buffers_max = 0
+        self.written: list[tuple[int, int]] = []
+        self.lock = threading.Lock()
+
+    def _file(self, path: Path, fd: int) -> JournalFile:
+        return _FaultyFile(self, path, fd)
+
+
+class _FaultyFile(JournalFile):
+    __slots__ = ("_disk",)
+
+    def __init__(self, disk: FaultyDisk, path: Path, fd: int) -> None:
+        super().__init__(path, fd)
+        self._disk = disk
+
+    def _pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+        disk = self._disk
+        with disk.lock:
+            disk.buffers_max = max(disk.buffers_max, len(buffers))
+            if disk.fail_write and self.path.suffix == ".wal":
+                disk.fail_write = False
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+            length = sum(map(len, buffers))
+            if self.path.suffix == ".wal":
+                disk.written.append((offset, length))
+            growth = offset + length - self.size()
+            if disk.room is not None and growth > 0:
+                if growth > disk.room:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+                disk.room -= growth
+            if disk.partial is not None and length > disk.partial:
+                return os.pwrite(self.fd, b"".join(buffers)[: disk.partial], offset)
+        return super()._pwritev(buffers, offset)
+
+    def _fdatasync(self) -> None:
+        disk = self._disk
+        with disk.lock:
+            disk.syncs[self.path.name] += 1
+            if disk.fail_sync and self.path.suffix == ".wal":
+                disk.fail_sync = False
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+        super()._fdatasync()

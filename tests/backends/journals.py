@@ -1,0 +1,39 @@
+"""A journal with one pchannel, opened for a test and closed behind it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.backends.frames import INCARNATION
+from wal.backends.journal import Disk, JournalBackend, JournalLog
+
+PCHANNEL = "p"
+
+
+def folder(place: Path) -> Path:
+    """Where the files of the pchannel lie."""
+    return place / "pchannels" / PCHANNEL
+
+
+def segments(place: Path) -> list[Path]:
+    return sorted(folder(place).glob("*.wal"))
+
+
+@contextlib.asynccontextmanager
+async def journal(
+    place: Path, term: int = 1, *, segment: int = 64 << 10, first: int | None = None, disk: Disk | None = None
+) -> AsyncIterator[JournalLog]:
+    """The log; made first when the term is 1."""
+    backend = JournalBackend(place, first_segment_bytes=first or segment, segment_bytes=segment, disk=disk)
+    try:
+        if term == 1:
+            await backend.create(PCHANNEL, incarnation=INCARNATION)
+        log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=term)
+        try:
+            yield log
+        finally:
+            await log.close()
+    finally:
+        await backend.close()

@@ -1,0 +1,144 @@
+"""Several processes: killed ones lose nothing they acknowledged, fenced ones write nothing, locked-out ones are told by whom."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.child import open_past_the_lock, payload
+from tests.backends.frames import FrameMaker, append, read_all
+from tests.backends.journals import journal
+from wal.backends import PChannelLog
+from wal.backends.journal import JournalBackend
+from wal.errors import LockedError
+
+KILLS = 12
+
+
+@contextlib.asynccontextmanager
+async def child(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A child that has said that it is open."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.backends.child",
+        *map(str, arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert await process.stdout.readline() == b"open\n"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        process.stdin.close()
+        await process.communicate()
+
+
+async def positions_of(log: PChannelLog) -> dict[tuple[int, int], int]:
+    """(term, sequence) → position of every frame; each holds what it must."""
+    found: dict[tuple[int, int], int] = {}
+    for frame in await read_all(log):
+        header = frame.view.header
+        assert frame.view.columns(frame.view.runs[0]).payloads == [payload(header.term, header.sequence)]
+        found[header.term, header.sequence] = frame.position
+    return found
+
+
+async def test_killed_writers_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    async with journal(tmp_path, segment=32 << 10, first=8 << 10):
+        pass
+    acked: dict[tuple[int, int], int] = {}
+    for term in range(2, 2 + KILLS):
+        async with child("acknowledge", tmp_path, term) as process:
+            assert process.stdout is not None
+            lines = [await process.stdout.readline() for _ in range(rng.randrange(1, 120))]
+            process.send_signal(signal.SIGKILL)
+            lines += (await process.stdout.read()).splitlines(keepends=True)
+            await process.wait()
+        assert process.returncode == -signal.SIGKILL
+        for line in lines:
+            if line.endswith(b"\n"):
+                position, sequence = map(int, line.split())
+                acked[term, sequence] = position
+    async with journal(tmp_path, 2 + KILLS, segment=32 << 10) as log:
+        assert not log.state.clean
+        found = await positions_of(log)
+        assert {key: found.get(key) for key in acked} == acked
+        for term in range(2, 2 + KILLS):
+            sequences = [sequence for found_term, sequence in found if found_term == term]
+            assert sequences == list(range(len(sequences)))
+        assert len(found) <= len(acked) + 3 * KILLS
+        await append(log, FrameMaker(2 + KILLS).data(("v", b"goes on")))
+
+
+async def test_a_process_of_a_lower_term_is_fenced(tmp_path: Path) -> None:
+    async with journal(tmp_path, segment=32 << 10):
+        pass
+    async with child("fence", tmp_path, 2, 1_000_000) as process:
+        assert process.stdout is not None
+        acked: dict[tuple[int, int], int] = {}
+
+        async def heard() -> bytes:
+            assert process.stdout is not None
+            line = await process.stdout.readline()
+            if not line.startswith(b"fenced"):
+                position, sequence = map(int, line.split())
+                acked[2, sequence] = position
+            return line
+
+        for _ in range(50):
+            await heard()
+        backend = JournalBackend(tmp_path, segment_bytes=32 << 10)
+        log = await backend.open("p", incarnation=0x1CE, term=3)
+        ours = await append(log, FrameMaker(3).data(("v", payload(3, 0))))
+        while not (line := await heard()).startswith(b"fenced"):
+            pass
+        assert await process.wait() == 0
+        found = await positions_of(log)
+        assert {key: found.get(key) for key in acked} == acked
+        assert found[3, 0] == ours
+        assert all(position < ours for (term, _), position in found.items() if term == 2)
+        assert (2, int(line.split()[1])) not in found
+        await log.close()
+        await backend.close()
+
+
+async def test_the_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
+    async with child("lock", tmp_path) as process:
+        backend = JournalBackend(tmp_path)
+        with pytest.raises(LockedError) as caught:
+            await backend.start()
+        assert caught.value.pid == process.pid
+        assert str(process.pid) in str(caught.value)
+        process.kill()
+        await process.wait()
+        await backend.start()
+        with pytest.raises(LockedError):
+            await JournalBackend(tmp_path).start()
+        await backend.close()
+
+
+async def test_a_handle_past_the_lock_is_a_handle_like_any_other(tmp_path: Path) -> None:
+    """What the fencing test's child does is what a JournalBackend does: the same log comes out of both."""
+    async with journal(tmp_path, segment=32 << 10) as log:
+        await append(log, FrameMaker(1).data(("v", payload(1, 0))))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        log = await open_past_the_lock(tmp_path, 2, pool)
+        await append(log, FrameMaker(2).data(("v", payload(2, 0))))
+        assert list(await positions_of(log)) == [(1, 0), (2, 0)]
+        await log.close()

@@ -1,0 +1,137 @@
+"""Truncated segments: given to the writer again, or removed while a reader is in them; never read as what they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
+from tests.backends.journals import folder, journal, segments
+from wal.backends.journal import JournalBackend, JournalLog
+from wal.errors import TruncatedError
+
+SEGMENT = 32 << 10
+
+
+async def fill_segments(log: JournalLog, maker: FrameMaker, count: int) -> list[int]:
+    """Appends until so many segments more are held."""
+    positions: list[int] = []
+    goal = log.statistics().segments_held + count
+    while log.statistics().segments_held < goal:
+        positions.append(await append(log, maker.data(("v", os.urandom(6_000)))))
+    return positions
+
+
+async def test_a_truncated_segment_is_written_again(tmp_path: Path) -> None:
+    maker = FrameMaker(1)
+    async with journal(tmp_path, segment=SEGMENT) as log:
+        positions = await fill_segments(log, maker, 2)
+        inode = segments(tmp_path)[0].stat().st_ino
+        await log.truncate(positions[-1], 0)
+        assert log.statistics().recycled >= 1
+        positions += await fill_segments(log, maker, 4)
+        assert inode in {path.stat().st_ino for path in segments(tmp_path)}
+        assert [frame.position for frame in await read_all(log, log.earliest[0])] == [
+            position for position in positions if position >= log.earliest[0]
+        ]
+        assert not [path for path in folder(tmp_path).glob("*.idx") if int(path.stem, 16) < segments_base(tmp_path)]
+
+
+def segments_base(place: Path) -> int:
+    return int(segments(place)[0].stem, 16)
+
+
+async def test_a_segment_that_is_being_read_is_not_written_again(tmp_path: Path) -> None:
+    maker = FrameMaker(1)
+    async with journal(tmp_path, segment=SEGMENT) as log:
+        positions = await fill_segments(log, maker, 1)
+        held = segments(tmp_path)[0]
+        fd = os.open(held, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            before = os.pread(fd, SEGMENT, 0)
+            await log.truncate(positions[-1], 0)
+            assert (log.statistics().recycled, log.statistics().removed) == (0, 1)
+            assert not held.exists()
+            await fill_segments(log, maker, 4)
+            assert os.pread(fd, SEGMENT, 0) == before
+        finally:
+            os.close(fd)
+
+
+async def test_readers_beside_truncation_get_the_truth_or_truncated(tmp_path: Path) -> None:
+    """Readers at the start of the log while it moves: what they get is what was written there, or TruncatedError."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    maker = FrameMaker(1)
+    made: list[tuple[object, ...]] = []
+    wrong: list[object] = []
+    truncated = read = 0
+    async with journal(tmp_path, segment=SEGMENT) as log:
+
+        async def reader() -> None:
+            nonlocal truncated, read
+            while not writing.done():
+                start = log.earliest[0]
+                await asyncio.sleep(0)
+                try:
+                    page = await log.read(start, names=rng.choice((None, frozenset({"v"}))), bytes_max=50_000)
+                except TruncatedError as error:
+                    truncated += 1
+                    if error.earliest is not None and error.earliest.position <= start:  # type: ignore[attr-defined]
+                        wrong.append(error)
+                    continue
+                wrong.extend(frame for frame in page.frames if content(frame.view) != made[frame.view.header.sequence])
+                read += len(page.frames)
+
+        async def writer() -> None:
+            positions: list[int] = []
+            for _ in range(60):
+                frames = [maker.data(("v", rng.randbytes(rng.randrange(9_000)))) for _ in range(6)]
+                made.extend(map(content_of, frames))
+                positions += await append_all(log, frames)
+                await log.truncate(positions[-rng.randrange(1, 6)], 0)
+
+        writing = asyncio.create_task(writer())
+        await asyncio.gather(writing, *[reader() for _ in range(2)])
+        statistics = log.statistics()
+    print(f"{read} frames read, {truncated} times truncated, {statistics}")
+    assert not wrong
+    assert read
+    assert statistics.recycled
+
+
+async def test_a_fenced_handle_reads_what_is_left(tmp_path: Path) -> None:
+    """Its own idea of the log is old: positions that the new writer truncated are answered as such."""
+    backend = JournalBackend(tmp_path, segment_bytes=SEGMENT)
+    await backend.create("p", incarnation=INCARNATION)
+    old = await backend.open("p", incarnation=INCARNATION, term=1)
+    positions = await fill_segments(old, FrameMaker(1), 3)
+    new = await backend.open("p", incarnation=INCARNATION, term=2)
+    await new.truncate(positions[-1], 0)
+    with pytest.raises(TruncatedError) as caught:
+        await old.read(positions[0], names=None, bytes_max=1 << 20)
+    assert caught.value.earliest.position == positions[-1]  # type: ignore[union-attr]
+    assert [frame.position for frame in await read_all(old, positions[-1])] == positions[-1:]
+    await old.close()
+    await append(new, FrameMaker(2).data(("v", b"not disturbed")))
+    await new.close()
+    await backend.close()
+
+
+async def test_spares_serve_the_next_opening(tmp_path: Path) -> None:
+    async with journal(tmp_path, segment=SEGMENT) as log:
+        await fill_segments(log, FrameMaker(1), 1)
+        await log.truncate(log.durable_end, 0)
+    spares = {path.stat().st_ino for path in folder(tmp_path).glob("*.spare")}
+    assert spares
+    async with journal(tmp_path, 2, segment=SEGMENT) as log:
+        await fill_segments(log, FrameMaker(2), 1)
+        assert segments(tmp_path)[-1].stat().st_ino in spares
+        await append_all(log, [FrameMaker(2).time_tick()])
