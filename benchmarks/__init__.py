@@ -1,0 +1,1 @@
+"""Measurements of the real thing. Run one with `python -m benchmarks.<name>`; README.md says what each is for."""

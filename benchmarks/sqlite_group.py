@@ -1,0 +1,136 @@
+"""SqliteGroup: durable appends on SQLite with a group commit written by hand, the thing to beat.
+
+What a good engineer would write in an afternoon with the standard library: one thread owns the connection; appends of one turn of
+the loop are handed to it together; it takes everything that waits into one transaction (`executemany`), and one
+`call_soon_threadsafe` gives every caller its rowid. The same promise as the log's: on the disk when the await returns
+(`synchronous=FULL`: one fsync of SQLite's own write-ahead log a commit). It has no transactions over several messages, no
+ordered readers and no recovery of its own: SQLite's is enough for it.
+
+Tuned on the machine of README.md, each choice against its neighbours: `wal_autocheckpoint` 16,384 pages (1,000 is 10-25 % slower at
+256 writers, more gains nothing), `locking_mode=EXCLUSIVE` (no shared-memory index: +3 %), `BEGIN IMMEDIATE`, one prepared statement,
+pages of 8 KiB (4 and 16 KiB are slower), the hand-over at the end of the turn (appending one by one to the thread's queue makes groups
+of a few messages and halves the rate).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+__all__ = ["CHECKPOINT_PAGES", "PAGE_BYTES", "SqliteGroup"]
+
+CHECKPOINT_PAGES: Final = 16_384
+PAGE_BYTES: Final = 8192
+
+_INSERT: Final = "INSERT INTO log (vchannel, payload, properties) VALUES (?, ?, ?)"
+_Row = tuple[str, bytes, str | None]
+_Append = tuple[_Row, asyncio.Future[int]]
+
+_encode_json: Final = msgspec.json.Encoder().encode
+
+
+class SqliteGroup:
+    """A table that is appended to. Make it and use it within one running loop; `close` ends the thread."""
+
+    def __init__(self, path: Path, *, checkpoint_pages: int = CHECKPOINT_PAGES, page_bytes: int = PAGE_BYTES) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._turn: list[_Append] = []
+        self._groups: queue.SimpleQueue[list[_Append] | None] = queue.SimpleQueue()
+        self.commits = 0
+        """Transactions committed, each with one fsync."""
+        self.rows = 0
+        """The newest rowid."""
+        self._thread = threading.Thread(
+            target=self._run, args=(path, checkpoint_pages, page_bytes), name="sqlite-group", daemon=True
+        )
+        self._thread.start()
+
+    async def append(self, vchannel: str, payload: bytes, properties: dict[str, str] | None = None) -> int:
+        """Appends a message; its rowid, durable when it returns."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        if not self._turn:
+            self._loop.call_soon(self._hand_over)
+        text = _encode_json(properties).decode() if properties else None
+        self._turn.append(((vchannel, payload, text), future))
+        return await future
+
+    def close(self) -> None:
+        """Commits what was handed over and ends the thread."""
+        self._groups.put(None)
+        self._thread.join()
+
+    def _hand_over(self) -> None:
+        self._groups.put(self._turn)
+        self._turn = []
+
+    def _run(self, path: Path, checkpoint_pages: int, page_bytes: int) -> None:
+        connection = sqlite3.connect(path, isolation_level=None)
+        execute = connection.execute
+        execute(f"PRAGMA page_size={page_bytes}")
+        execute("PRAGMA locking_mode=EXCLUSIVE")
+        execute("PRAGMA journal_mode=WAL")
+        execute("PRAGMA synchronous=FULL")
+        execute(f"PRAGMA wal_autocheckpoint={checkpoint_pages}")
+        execute(
+            "CREATE TABLE log (id INTEGER PRIMARY KEY, vchannel TEXT NOT NULL, payload BLOB NOT NULL, properties TEXT)"
+        )
+        executemany, commit = connection.executemany, connection.commit
+        open_for_more = True
+        while open_for_more and (group := self._groups.get()) is not None:
+            while not self._groups.empty():
+                if (more := self._groups.get()) is None:
+                    open_for_more = False
+                    break
+                group += more
+            outcome: Callable[[], None]
+            try:
+                execute("BEGIN IMMEDIATE")
+                executemany(_INSERT, [row for row, _ in group])
+                commit()
+            except sqlite3.Error as error:
+                connection.rollback()
+                outcome = _Failed(group, error)
+            else:
+                # The table has one writer and loses no rows, so the rowids of a group are the next ones.
+                outcome = _Committed(group, self.rows + 1)
+                self.rows += len(group)
+                self.commits += 1
+            self._loop.call_soon_threadsafe(outcome)
+        connection.close()
+
+
+class _Committed:
+    """Gives every caller of a group its rowid, on the loop."""
+
+    __slots__ = ("_first", "_group")
+
+    def __init__(self, group: list[_Append], first: int) -> None:
+        self._group = group
+        self._first = first
+
+    def __call__(self) -> None:
+        for rowid, (_, future) in enumerate(self._group, self._first):
+            if not future.done():
+                future.set_result(rowid)
+
+
+class _Failed:
+    """Gives every caller of a group the error, on the loop."""
+
+    __slots__ = ("_error", "_group")
+
+    def __init__(self, group: list[_Append], error: sqlite3.Error) -> None:
+        self._group = group
+        self._error = error
+
+    def __call__(self) -> None:
+        for _, future in self._group:
+            if not future.done():
+                future.set_exception(type(self._error)(*self._error.args))

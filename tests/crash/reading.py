@@ -1,0 +1,105 @@
+"""Reading: the whole of a log after a crash, through scanners, as the ledger wants to see it, and each way to resume compared with it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from tests.crash.body import claims_of
+from tests.crash.ledger import Event, ObservedBody, Violation
+from tests.crash.report import content
+from wal import ImmutableMessage, ImmutableTxnMessage, ReadPosition, StartAfter, WALAccesser
+
+__all__ = ["check_resuming", "names_by_pchannel", "read_log"]
+
+
+async def names_by_pchannel(log: WALAccesser) -> dict[str, list[str]]:
+    """The vchannels of each pchannel."""
+    names: dict[str, list[str]] = {pchannel.name: [] for pchannel in log.statistics().pchannels}
+    for info in await log.vchannels():
+        names[info.pchannel].append(info.name)
+    return names
+
+
+async def read_log(log: WALAccesser) -> dict[str, list[Event]]:
+    """Everything, a scanner for each pchannel."""
+    return {
+        pchannel: await _read(log, names, None) if names else []
+        for pchannel, names in (await names_by_pchannel(log)).items()
+    }
+
+
+async def check_resuming(
+    log: WALAccesser, whole: dict[str, list[Event]], stored: Sequence[str], rng: random.Random
+) -> None:
+    """Violation unless every read that begins somewhere else gives exactly the rest of `whole`.
+
+    From the `stored` positions (texts, of followers that were killed), from a position taken at a random place of a read, behind a
+    random id, and of one vchannel alone.
+    """
+    names = await names_by_pchannel(log)
+    for text in stored:
+        position = ReadPosition.parse(text)
+        pchannel = position.message_id.pchannel
+        rest = [event for event in whole[pchannel] if event.message_id > position.message_id]
+        _same(f"resuming at {text}", await _read(log, names[pchannel], position), rest)
+    for pchannel, events in whole.items():
+        if not events:
+            continue
+        taken = rng.randint(1, len(events))
+        position = await _position_after(log, names[pchannel], taken)
+        what = f"resuming at {position}, taken after {taken} events of {pchannel}"
+        _same(what, await _read(log, names[pchannel], position), events[taken:])
+        at = rng.randrange(len(events))
+        after = await _read(log, names[pchannel], StartAfter(events[at].message_id))
+        _same(f"StartAfter({events[at].message_id})", after, events[at + 1 :])
+        name = rng.choice(names[pchannel])
+        alone = [
+            (event.message_id, [body for body in event.bodies if body.content.vchannel == name])
+            for event in await _read(log, [name], None)
+        ]
+        part = [
+            (event.message_id, [body for body in event.bodies if body.content.vchannel == name]) for event in events
+        ]
+        _same(f"reading {name} alone", [entry for entry in alone if entry[1]], [entry for entry in part if entry[1]])
+
+
+async def _read(log: WALAccesser, names: Sequence[str], start: ReadPosition | StartAfter | None) -> list[Event]:
+    events: list[Event] = []
+    policy = start if isinstance(start, StartAfter) else None
+    resume = start if isinstance(start, ReadPosition) else None
+    async with log.read(names, deliver_policy=policy, resume=resume, follow=False) as scanner:
+        async for page in scanner.batches():
+            events += [_event(message) for message in page]
+    return events
+
+
+async def _position_after(log: WALAccesser, names: Sequence[str], count: int) -> ReadPosition:
+    """A scanner's position when it has handed over so many messages, through its text."""
+    async with log.read(names, follow=False) as scanner:
+        for _ in range(count):
+            await anext(scanner)
+        position = scanner.position
+    if position is None:
+        raise Violation(f"a scanner has no position after {count} messages")
+    return ReadPosition.parse(str(position))
+
+
+def _event(message: ImmutableMessage) -> Event:
+    bodies = []
+    for body in message.bodies():
+        try:
+            claims = claims_of(body.payload)
+        except ValueError as error:
+            raise Violation(f"{body.message_id} on {body.vchannel}: {error}") from error
+        what = content(body.vchannel, body.message_type, body.payload, body.properties)
+        bodies.append(ObservedBody(what, body.time_tick, body.message_id, claims))
+    return Event(message.message_id, message.time_tick, isinstance(message, ImmutableTxnMessage), tuple(bodies))
+
+
+def _same(what: str, given: Sequence[object], expected: Sequence[object]) -> None:
+    if list(given) == list(expected):
+        return
+    at = next((i for i, pair in enumerate(zip(given, expected, strict=False)) if pair[0] != pair[1]), None)
+    differ = "one is longer" if at is None else f"first at {at}: {given[at]} is not {expected[at]}"
+    raise Violation(f"{what} gives {len(given)} events, not the {len(expected)} expected ({differ})")

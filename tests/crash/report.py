@@ -1,0 +1,107 @@
+"""Reports: what a child tells its parent, a line of JSON each, and the plan the parent gives it.
+
+An `Acked` is sent only after the await of the append has returned; what the parent has read of it therefore happened, whatever
+happens to the child next.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "Absent",
+    "Acked",
+    "AckedEvent",
+    "Closed",
+    "Closing",
+    "Content",
+    "Delivered",
+    "Opened",
+    "Opening",
+    "Plan",
+    "Report",
+    "content",
+]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is to do: open the log in `directory` and load it, as `seed` and `round` say, until it is killed."""
+
+    directory: str
+    seed: int
+    round: int
+    settings: dict[str, Any]
+    uvloop: bool
+    workers: int = 8
+    filler_bytes_max: int = 2000
+
+
+class Content(msgspec.Struct, frozen=True, array_like=True):
+    """What one body holds: its vchannel, its type, its payload's length and CRC32, its properties."""
+
+    vchannel: str
+    message_type: int
+    length: int
+    crc: int
+    properties: dict[str, str]
+
+
+class AckedEvent(msgspec.Struct, frozen=True, array_like=True):
+    """An event that an append answered: its id (text), its tick, and what was given to it."""
+
+    message_id: str
+    time_tick: int
+    bodies: list[Content]
+
+
+class Opening(msgspec.Struct, frozen=True, tag=True):
+    """`open_wal` is about to be called."""
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    """The log is open and the load begins."""
+
+
+class Acked(msgspec.Struct, frozen=True, tag=True):
+    """Events of one operation, in the order of the calls."""
+
+    round: int
+    worker: int
+    op: int
+    events: list[AckedEvent]
+
+
+class Absent(msgspec.Struct, frozen=True, tag=True):
+    """An operation that ended without being written, and how."""
+
+    round: int
+    worker: int
+    op: int
+    why: str
+
+
+class Delivered(msgspec.Struct, frozen=True, tag=True):
+    """What a follower in the child was handed: (id, tick) of each message, and the scanner's position behind them."""
+
+    events: list[tuple[str, int]]
+    position: str
+
+
+class Closing(msgspec.Struct, frozen=True, tag=True):
+    """`close` is about to be called, under load."""
+
+
+class Closed(msgspec.Struct, frozen=True, tag=True):
+    """`close` returned."""
+
+
+Report = Opening | Opened | Acked | Absent | Delivered | Closing | Closed
+
+
+def content(vchannel: str, message_type: int, payload: bytes, properties: Mapping[str, str]) -> Content:
+    """The content of a body, from what was given to an append or delivered by a scanner."""
+    return Content(vchannel, int(message_type), len(payload), zlib.crc32(payload), dict(properties))

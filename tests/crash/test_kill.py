@@ -1,0 +1,52 @@
+"""SIGKILL at any moment loses nothing that was acknowledged and leaves nothing half done (D1, D3, D5, D6, D10)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.crash.rounds import Rounds
+
+
+async def test_killed_under_load(data_dir: Path, soak: int) -> None:
+    """Thirty rounds on one directory; two hundred in a soak."""
+    async with Rounds(data_dir, test="test_killed_under_load") as rounds:
+        for _ in range(30 if soak == 1 else 200):
+            await rounds.load_and_kill(int(1 + 900 * rounds.rng.random() ** 2))
+            await rounds.check()
+        assert rounds.ledger.acked_events > 3000
+        assert len(rounds.ledger.seen) == 2
+
+
+async def test_killed_while_opening(data_dir: Path, soak: int) -> None:
+    """The process that recovers is killed as well, up to three times in a row."""
+    async with Rounds(data_dir, test="test_killed_while_opening") as rounds:
+        for _ in range(6 * soak):
+            await rounds.load_and_kill(rounds.rng.randint(1, 200))
+            for _ in range(rounds.rng.randint(1, 3)):
+                await rounds.kill_while_opening()
+            await rounds.check()
+        assert rounds.killed_while_opening > 0
+
+
+async def test_killed_while_closing(data_dir: Path, soak: int) -> None:
+    """A close under load answers everything it took; a kill in the middle of it loses nothing that was answered."""
+    async with Rounds(data_dir, test="test_killed_while_closing") as rounds:
+        await rounds.load_and_close(50, kill=False)
+        await rounds.check()
+        for _ in range(6 * soak):
+            await rounds.load_and_close(rounds.rng.randint(1, 200), kill=True)
+            await rounds.check()
+        assert rounds.killed_while_closing > 0
+
+
+async def test_killed_while_segments_roll_over(data_dir: Path, soak: int) -> None:
+    """Segments of 1 MiB and bodies of up to 256 KiB: several new segments in every round."""
+    small = {"segment_bytes": 1 << 20}
+    async with Rounds(
+        data_dir, test="test_killed_while_segments_roll_over", settings=small, filler_bytes_max=1 << 18
+    ) as rounds:
+        for _ in range(6 * soak):
+            await rounds.load_and_kill(rounds.rng.randint(20, 250))
+            await rounds.check()
+    for pchannel in (data_dir / "pchannels").iterdir():
+        assert len(list(pchannel.glob("*.wal"))) > 6 * soak, f"{pchannel.name} hardly rolled over"
