@@ -1,0 +1,165 @@
+"""`python -m examples.flights`: writes the flights, kills the writer, lets it recover, reads back, compares.
+
+    --location DIR   where the log lives (default .demo, made anew); a directory given here must be empty or absent
+    --keep           leave the log there
+    --seed N         decides when the writer is killed (default: chosen, and printed)
+
+Ends with status 1 when anything that the log gives back differs from the CSV.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from examples.flights import worker
+from examples.flights.check import Found, read_back
+from examples.flights.table import AIRPORTS, Totals, csv_totals
+
+DEFAULT_LOCATION: Final = ".demo"
+KILL_FLIGHTS: Final = (80_000, 260_000)
+"""The writer is killed when a number of flights between these has been reported, …"""
+KILL_DELAY_S: Final = 0.03
+"""… after a wait of up to so long, so that it is hit within a transaction, a commit or a sync."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.flights", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--location", default=DEFAULT_LOCATION)
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--seed", type=int, default=None)
+    options = parser.parse_args()
+    directory = Path(options.location)
+    if options.location == DEFAULT_LOCATION:
+        shutil.rmtree(directory, ignore_errors=True)
+    elif directory.exists() and any(directory.iterdir()):
+        parser.error(f"--location {options.location} is not empty: name a new directory")
+    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    try:
+        return demo(str(directory), seed)
+    finally:
+        if options.keep:
+            print(f"the log is left in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def demo(location: str, seed: int) -> int:
+    """The four acts; the exit status."""
+    print(f"seed {seed} (the same kill again: make demo DEMO_ARGS='--seed {seed}')")
+    chance = random.Random(seed)
+    first = Writer(location)
+    first.run(kill_at=chance.randint(*KILL_FLIGHTS), delay_s=chance.uniform(0, KILL_DELAY_S))
+    second = Writer(location)
+    second.run()
+
+    recovered = second.recovered
+    assert recovered is not None
+    problems = [
+        f"{airport}: {first.acked[airport]} flights were acknowledged, {recovered.committed[airport]} recovered"
+        for airport in AIRPORTS
+        if recovered.committed[airport] < first.acked[airport]
+    ]
+    kept, acked = sum(recovered.committed.values()), first.acked.total()
+    print(f"recovered {kept:,} flights: all {acked:,} acknowledged ones and {kept - acked:,} not yet acknowledged")
+
+    print("reading everything back, and the CSV on its own")
+    started = time.perf_counter()
+    found = worker.run(read_back(location, since_tick=recovered.time_tick))
+    took = time.perf_counter() - started
+    expected = csv_totals()
+    problems += differences(found, expected)
+    flights = sum(totals.flights for totals in found.totals.values())
+    if found.since_tick != flights - kept:
+        problems.append(f"{found.since_tick} flights since the restart, expected {flights - kept}")
+    show(found, expected)
+    print(
+        f"{flights:,} flights in {found.transactions} transactions read in {took:.1f} s, {found.since_tick:,} from the second writer"
+    )
+    for problem in problems:
+        print(f"DIFFERS: {problem}", file=sys.stderr)
+    print("the log and the CSV differ" if problems else "the log and the CSV agree")
+    return 1 if problems else 0
+
+
+class Writer:
+    """A worker process as its parent sees it: what it recovered, and how much of what it appended was acknowledged."""
+
+    def __init__(self, location: str) -> None:
+        self._command = [sys.executable, "-m", "examples.flights", "--worker", location]
+        self.recovered: worker.Recovered | None = None
+        self.acked: Counter[str] = Counter()
+
+    def run(self, *, kill_at: int | None = None, delay_s: float = 0.0) -> None:
+        """Starts it and follows its reports until it ends, or kills it once `kill_at` flights are acknowledged."""
+        decode = msgspec.json.Decoder(worker.Report).decode
+        process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        started = time.perf_counter()
+        size = appended = 0
+        month = ""
+        killed = False
+        for line in process.stdout:
+            if not line.endswith("\n"):
+                break  # the kill cut it short
+            report = decode(line)
+            if isinstance(report, worker.Recovered):
+                self.recovered = report
+                self.acked.update(report.committed)
+                continue
+            if report.month != month:
+                month = report.month
+                print(f"  month {month:>2}: {self.acked.total():>7,} flights durable", flush=True)
+            self.acked[report.airport] = report.total
+            appended += report.bodies
+            size += report.size
+            if kill_at is not None and not killed and self.acked.total() >= kill_at:
+                time.sleep(delay_s)
+                process.kill()
+                killed = True
+        status = process.wait()
+        took = time.perf_counter() - started
+        if killed:
+            print(f"killed with SIGKILL after {took:.1f} s, {self.acked.total():,} flights acknowledged")
+        elif status != 0:
+            raise SystemExit(f"the writer ended with status {status}")
+        else:
+            print(
+                f"appended {appended:,} flights ({size / 1e6:.0f} MB) in {took:.1f} s, each transaction synced to disk"
+            )
+
+
+def differences(found: Found, expected: dict[str, Totals]) -> list[str]:
+    """One line for each airport whose totals differ."""
+    return [
+        f"{airport}: the log has {found.totals[airport]}, the CSV {expected[airport]}"
+        for airport in AIRPORTS
+        if found.totals[airport] != expected[airport]
+    ]
+
+
+def show(found: Found, expected: dict[str, Totals]) -> None:
+    """The totals of the log, with those of the CSV below."""
+    print("              flights  cancelled  departure delay, min  arrival delay, min")
+    for airport in AIRPORTS:
+        for source, totals in (("log", found.totals[airport]), ("CSV", expected[airport])):
+            print(
+                f"  {airport} {source} {totals.flights:>11,} {totals.cancelled:>10,} {totals.dep_delay:>21,} "
+                f"{totals.arr_delay:>19,}"
+            )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        worker.run(worker.work(sys.argv[2]))
+    else:
+        sys.exit(main())

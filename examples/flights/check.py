@@ -1,0 +1,44 @@
+"""Reading everything back, and comparing it with the CSV."""
+
+from __future__ import annotations
+
+import msgspec
+
+from examples.flights.table import AIRPORTS, Flight, Totals
+from wal import ImmutableTxnMessage, MessageType, MessageTypes, TimeTickGTE, WALAccesser, open_wal
+
+__all__ = ["Found", "read_back"]
+
+
+class Found(msgspec.Struct):
+    """What the log holds: totals by airport, how many transactions that is, and how many flights from a tick on."""
+
+    totals: dict[str, Totals]
+    transactions: int
+    since_tick: int
+
+
+async def read_back(location: str, *, since_tick: int) -> Found:
+    """Scans each airport's vchannel; then once more, all three at a time, what has a tick of at least `since_tick`."""
+    async with open_wal(location) as log:
+        found = Found({}, 0, 0)
+        for airport in AIRPORTS:
+            found.totals[airport], transactions = await _airport(log, airport)
+            found.transactions += transactions
+        async with log.read(AIRPORTS, filters=TimeTickGTE(since_tick), follow=False) as scanner:
+            async for message in scanner:
+                found.since_tick += len(message.bodies())
+        return found
+
+
+async def _airport(log: WALAccesser, airport: str) -> tuple[Totals, int]:
+    totals = Totals()
+    transactions = 0
+    decode = msgspec.json.Decoder(Flight).decode
+    async with log.read(airport, filters=MessageTypes(MessageType.INSERT), follow=False) as scanner:
+        async for message in scanner:
+            transactions += isinstance(message, ImmutableTxnMessage)
+            for body in message.bodies():
+                flight = decode(body.payload)
+                totals.add(flight.dep_delay, flight.arr_delay)
+    return totals, transactions

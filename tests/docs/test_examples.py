@@ -1,0 +1,97 @@
+"""Every example runs, and prints what it promises."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from examples import append_and_scan, transactions
+from examples.web_service import make_app
+from tests.docs.snippets import ROOT
+
+
+async def test_append_and_scan(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await append_and_scan.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "appended p0:…:0 durably",
+        "999 more in bulk, ticks ascending: True",
+        "3 deletions without a task each",
+        "1003 messages, the first b'21.5' from the kitchen",
+        "502 after message 500, the next is b'71.6'",
+        "500 insertions from message 500 on",
+        "the follower has seen [b'30.0', b'31.0', b'32.0']",
+    ]
+
+
+async def test_transactions(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await transactions.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "committed 2 bodies as one event, index 2",
+        "rolled back: the card was refused",
+        "one transaction over orders and stock",
+        "append_messages: 3 messages, 2 events (two for one vchannel are one transaction)",
+        "expired: transaction N expired",
+        "refused, and the transaction is still open: a CREATE_COLLECTION message cannot stand in a transaction, only INSERT and "
+        "DELETE can: append it by itself",
+        "orders: 3 messages, 3 of them transactions, bodies [2, 1, 2]",
+        "stock: 2 messages, 1 of them transactions, bodies [1, 1]",
+        "['orders', 'stock']: 4 messages, 3 of them transactions, bodies [2, 2, 2, 1]",
+    ]
+
+
+def test_resume_after_crash(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.resume_after_crash", str(tmp_path / "new")]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    first, second, end = ran.stdout.splitlines()
+    killed = re.fullmatch(r"worker 1 ended with status -9, the sum of (\d+) numbers was stored", first)
+    assert killed is not None
+    assert 600 <= int(killed[1]) < 2000
+    assert second == "worker 2 ended with status 0"
+    assert end == "2000 numbers, their sum is 1999000, expected 1999000"
+
+
+async def test_web_service(data_dir: Path) -> None:
+    app = make_app(str(data_dir))
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://log") as client,
+    ):
+        assert (await client.get("/events")).json() == {"events": [], "position": ""}
+
+        ordered = await client.post("/orders", json={"customer": "ada", "items": ["apples", "pears"]})
+        assert ordered.status_code == 201
+        answer = (await client.get("/events")).json()
+        assert [event["id"] for event in answer["events"]] == [ordered.json()["id"]]
+        assert answer["events"][0]["bodies"] == ["created", "apples", "pears"]
+
+        nothing = (await client.get("/events", params={"after": answer["position"], "wait_s": 0.05})).json()
+        assert nothing["events"] == []
+
+        refused = await client.post("/orders", json={"customer": "ada"})
+        assert refused.status_code == 400
+        unknown = await client.get("/events", params={"after": "yesterday"})
+        assert unknown.status_code == 400
+        assert "not the text of a ReadPosition" in unknown.json()["error"]
+
+
+async def test_web_service_wakes_a_client_that_waits(data_dir: Path) -> None:
+    app = make_app(str(data_dir))
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://log") as client,
+    ):
+        waiting = asyncio.create_task(client.get("/events", params={"wait_s": 30}))
+        log = app.state.log
+        while log.statistics().pchannels[0].readers == 0:
+            await asyncio.sleep(0)
+        await client.post("/orders", json={"customer": "grace", "items": []})
+        assert [event["bodies"] for event in (await waiting).json()["events"]] == [["created"]]

@@ -1,0 +1,53 @@
+"""Every ```python block in README and docs runs and prints what the page says; links and file names in the pages exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wal
+from tests.docs.snippets import PAGES, ROOT, blocks, matches, run
+
+WITH_CODE = [page for page in PAGES if any(blocks(page))]
+IDS = [str(page.relative_to(ROOT)) for page in WITH_CODE]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=IDS)
+async def test_its_code_runs_and_prints_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__page__"}
+    try:
+        for block in blocks(page):
+            printed = await run(block, namespace)
+            if block.output is not None:
+                assert matches(printed, block.output), (
+                    f"{page}:{block.line} printed\n{printed}\nbut says\n{block.output}"
+                )
+    finally:
+        await wal.release()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_its_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_the_files_it_names_exist(page: Path) -> None:
+    named = re.findall(r"`((?:wal|actors|broadcaster|tests|examples|benchmarks|docs)/[\w./-]*)`", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_the_tests_it_names_exist(page: Path) -> None:
+    missing = []
+    for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+(?:::\w+)?)`", page.read_text()):
+        source = (ROOT / file).read_text() if (ROOT / file).exists() else ""
+        missing += [f"{file}::{test}" for name in test.split("::") if not re.search(rf"\b(def|class) {name}\b", source)]
+    assert missing == []
