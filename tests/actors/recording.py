@@ -12,7 +12,7 @@ from actors import Actor, Member
 async def until(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
     """Lets the loop run until the condition holds."""
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - any condition, so there is no event to wait for
+        while not condition():
             await asyncio.sleep(0)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from actors import ActorFailedError, ActorStoppedError, Group, InboxFullError, Member, VirtualClock, WrongLoopError
+from tests.actors.conftest import LOOPS
 from tests.actors.recording import Bang, RecordingMember, until
 
 
@@ -158,6 +159,41 @@ async def test_a_cancelled_future_that_a_member_reads_poisons_it_and_not_the_loo
     await drain(group)
     assert isinstance(a.failure, asyncio.CancelledError)
     assert seen[-1] == ("b", [1])
+
+
+@pytest.mark.parametrize("loop_name", LOOPS)
+@pytest.mark.parametrize("lane", ["tell", "tell_control"])
+def test_an_exit_leaves_the_loop_and_the_rest_of_the_turn_where_it_was(loop_name: str, lane: str) -> None:
+    loop = LOOPS[loop_name]()
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async def made() -> tuple[Group, list[RecordingMember], list[Any]]:
+        return make()
+
+    group, (a, b), seen = loop.run_until_complete(made())
+
+    async def told() -> None:
+        tell = getattr(group, lane)
+        tell(a, 1)
+        tell(b, leave)
+        tell(a, 2)
+        tell(b, 3)
+        group.tell(a, 4)
+        await drain(group)
+
+    try:
+        telling = loop.create_task(told())
+        with pytest.raises(SystemExit):
+            loop.run_until_complete(telling)
+        loop.run_until_complete(telling)
+        assert [entry[0] for entry in seen] == ["a", "b", "b", "a", "a"]
+        assert seen[2][1] == "poisoned"
+        assert seen[2][3][1:] == [3]
+        assert [entry[-1] for entry in seen[3:]] == ([[2], [4]] if lane == "tell" else [2, [4]])
+    finally:
+        loop.close()
 
 
 async def test_a_hook_that_raises_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:

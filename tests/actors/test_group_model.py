@@ -39,7 +39,7 @@ step = st.one_of(st.just(("turn",)), command)
 
 
 class Told:
-    """One message: what it makes its member do, and the number of the turn that it was told in (-1 from outside: the last)."""
+    """One message: what it makes its member do, and the number of the turn it was told in (from outside: the last one)."""
 
     def __init__(self, program: Any, turn: int) -> None:
         self.program = program

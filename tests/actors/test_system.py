@@ -246,8 +246,9 @@ async def test_statistics_name_who_stalls() -> None:
         hanging = system.spawn(RecordingActor("hanging", seen), name="hanging")
         system.spawn(RecordingActor("idle", seen), name="idle")
         group = system.group("paused")
-        member = RecordingMember("m", seen)
+        member, other = RecordingMember("m", seen), RecordingMember("o", seen)
         group.join(member, name="m")
+        group.join(other, name="o")
         clock.advance(100.0)  # being idle is not stalling
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         hanging.tell(held)
@@ -259,16 +260,17 @@ async def test_statistics_name_who_stalls() -> None:
         assert system.statistics().stalled == ()
         clock.advance(0.5)
         assert system.statistics().stalled == ("hanging",)
-        group.tell(member, 2)  # more work is no progress
+        group.tell(other, 2)  # more work is no progress
+        hanging.tell(2)
         clock.advance(3.0)
         statistics = system.statistics()
         assert statistics.stalled == ("hanging", "paused")
-        assert statistics.actors[0].pending == 1
+        assert statistics.actors[0].pending == 2
         assert statistics.groups[0].pending == 2
         held.set_result(None)
         group.resume()
         await until(lambda: not group.pending and not hanging.pending)
         statistics = system.statistics()
         assert statistics.stalled == ()
-        assert (statistics.actors[0].handled, statistics.actors[0].turns) == (1, 1)
-        assert statistics.groups[0].members[0].handled == 2
+        assert (statistics.actors[0].handled, statistics.actors[0].turns) == (2, 2)
+        assert [one.handled for one in statistics.groups[0].members] == [1, 1]
