@@ -249,7 +249,7 @@ class Group(Lanes):
                 self._turns += 1
                 self._call_turn_end()
         finally:
-            self._return_rest()  # something is left only after an exception that nobody may swallow
+            self._return_rest()  # something is left only when an exception of a signal struck between two calls
             self._in_turn = False
             self._scheduled = False
             self._progressed_at = self._clock.monotonic()
