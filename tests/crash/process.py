@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from tests.crash.report import Acked, Plan, Report
+from tests.crash.report import Acked, LeasePlan, Plan, Report
 
 __all__ = ["Child"]
 
@@ -40,7 +40,7 @@ class Child:
         self._reading = asyncio.ensure_future(self._read())
 
     @classmethod
-    async def start(cls, plan: Plan, *, module: str = "tests.crash.child") -> Child:
+    async def start(cls, plan: Plan | LeasePlan, *, module: str = "tests.crash.child") -> Child:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -78,17 +78,21 @@ class Child:
     def has_told(self, kind: type[Report]) -> bool:
         return any(isinstance(report, kind) for report in self.reports)
 
-    def send_signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
+    async def stop(self) -> None:
+        """SIGSTOP; returns when the kernel says that it stands still."""
+        self._send_signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while (await asyncio.to_thread(stat.read_text)).rpartition(")")[2].split()[0] != "T":
+                pass
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def cont(self) -> None:
+        """SIGCONT."""
+        self._send_signal(signal.SIGCONT)
 
     async def kill(self) -> None:
         """SIGKILL, now; returns when every report is read. AssertionError when it had failed by itself."""
-        self.send_signal(signal.SIGKILL)
+        self._send_signal(signal.SIGKILL)
         await self.end()
 
     async def end(self) -> None:
@@ -101,6 +105,10 @@ class Child:
             await self._process.stdin.wait_closed()
         if code not in (0, -signal.SIGKILL):
             raise AssertionError(f"the child failed with exit code {code}:\n{self._errors.decode()}")
+
+    def _send_signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
 
     async def _read(self) -> None:
         stdout, stderr = self._process.stdout, self._process.stderr

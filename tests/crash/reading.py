@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tests.crash.body import claims_of
 from tests.crash.ledger import Event, ObservedBody, Violation
 from tests.crash.report import content
-from wal import ImmutableMessage, ImmutableTxnMessage, ReadPosition, StartAfter, WALAccesser
+from wal import ImmutableMessage, ImmutableTxnMessage, MessageID, ReadPosition, StartAfter, WALAccesser
 
 __all__ = ["check_resuming", "names_by_pchannel", "read_log"]
 
@@ -34,8 +34,8 @@ async def check_resuming(
 ) -> None:
     """Violation unless every read that begins somewhere else gives exactly the rest of `whole`.
 
-    From the `stored` positions (texts, of followers that were killed), from a position taken at a random place of a read, behind a
-    random id, and of one vchannel alone.
+    From the `stored` positions (texts, of followers that were killed); and on a random pchannel from a position taken at a random place
+    of a read, behind a random id, and of one vchannel alone.
     """
     names = await names_by_pchannel(log)
     for text in stored:
@@ -43,25 +43,26 @@ async def check_resuming(
         pchannel = position.message_id.pchannel
         rest = [event for event in whole[pchannel] if event.message_id > position.message_id]
         _same(f"resuming at {text}", await _read(log, names[pchannel], position), rest)
-    for pchannel, events in whole.items():
-        if not events:
-            continue
-        taken = rng.randint(1, len(events))
-        position = await _position_after(log, names[pchannel], taken)
-        what = f"resuming at {position}, taken after {taken} events of {pchannel}"
-        _same(what, await _read(log, names[pchannel], position), events[taken:])
-        at = rng.randrange(len(events))
-        after = await _read(log, names[pchannel], StartAfter(events[at].message_id))
-        _same(f"StartAfter({events[at].message_id})", after, events[at + 1 :])
-        name = rng.choice(names[pchannel])
-        alone = [
-            (event.message_id, [body for body in event.bodies if body.content.vchannel == name])
-            for event in await _read(log, [name], None)
-        ]
-        part = [
-            (event.message_id, [body for body in event.bodies if body.content.vchannel == name]) for event in events
-        ]
-        _same(f"reading {name} alone", [entry for entry in alone if entry[1]], [entry for entry in part if entry[1]])
+    filled = [pchannel for pchannel, events in whole.items() if events]
+    if not filled:
+        return
+    pchannel = rng.choice(filled)
+    events = whole[pchannel]
+    taken = rng.randint(1, len(events))
+    position = await _position_after(log, names[pchannel], taken)
+    what = f"resuming at {position}, taken after {taken} events of {pchannel}"
+    _same(what, await _read(log, names[pchannel], position), events[taken:])
+    at = rng.randrange(len(events))
+    after = await _read(log, names[pchannel], StartAfter(events[at].message_id))
+    _same(f"StartAfter({events[at].message_id})", after, events[at + 1 :])
+    name = rng.choice(names[pchannel])
+    _same(f"reading {name} alone", _bodies_on(name, await _read(log, [name], None)), _bodies_on(name, events))
+
+
+def _bodies_on(name: str, events: Sequence[Event]) -> list[tuple[MessageID, list[ObservedBody]]]:
+    """The events that have bodies on this vchannel, with those."""
+    parts = [(event.message_id, [body for body in event.bodies if body.content.vchannel == name]) for event in events]
+    return [part for part in parts if part[1]]
 
 
 async def _read(log: WALAccesser, names: Sequence[str], start: ReadPosition | StartAfter | None) -> list[Event]:

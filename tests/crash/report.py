@@ -18,12 +18,16 @@ __all__ = [
     "AckedEvent",
     "Closed",
     "Closing",
+    "Committed",
     "Content",
     "Delivered",
+    "LeasePlan",
     "Opened",
     "Opening",
     "Plan",
+    "RanOut",
     "Report",
+    "TxnOpen",
     "content",
 ]
 
@@ -99,7 +103,34 @@ class Closed(msgspec.Struct, frozen=True, tag=True):
     """`close` returned."""
 
 
-Report = Opening | Opened | Acked | Absent | Delivered | Closing | Closed
+class LeasePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tests.crash.lease` is to do. Times in seconds."""
+
+    directory: str
+    time_tick_interval_s: float
+    control_keepalive_s: float
+    keepalive_s: float
+
+
+class RanOut(msgspec.Struct, frozen=True, tag=True):
+    """The control transaction, left alone by a running process, expired after so many seconds."""
+
+    seconds: float
+
+
+class TxnOpen(msgspec.Struct, frozen=True, tag=True):
+    """The transaction is open and has its first body."""
+
+
+class Committed(msgspec.Struct, frozen=True, tag=True):
+    """Whether it could be committed, so many seconds of the monotonic clock after its last body; else the error's text."""
+
+    committed: bool
+    idle_s: float
+    error: str
+
+
+Report = Opening | Opened | Acked | Absent | Delivered | Closing | Closed | RanOut | TxnOpen | Committed
 
 
 def content(vchannel: str, message_type: int, payload: bytes, properties: Mapping[str, str]) -> Content:

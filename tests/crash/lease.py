@@ -1,0 +1,60 @@
+"""A process whose transaction stays open while it is stopped: `python -m tests.crash.lease '<json of a LeasePlan>'`.
+
+First it lets a transaction run out, to show that leases do run; then it opens the one that matters, and commits it when told `commit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import msgspec
+
+from tests.crash.child import Reporter, commands
+from tests.crash.report import Committed, LeasePlan, RanOut, TxnOpen
+from wal import Message, WALAccesser, open_wal
+from wal.errors import TransactionExpiredError
+
+__all__ = ["run"]
+
+
+async def run(plan: LeasePlan) -> None:
+    reporter = await Reporter.open()
+    orders = await commands()
+    async with open_wal(plan.directory, time_tick_interval_s=plan.time_tick_interval_s) as log:
+        await reporter.tell(RanOut(await _let_run_out(log, plan.control_keepalive_s)))
+        txn = await log.txn("orders", keepalive=plan.keepalive_s)
+        await txn.append(b"before")
+        opened = time.monotonic()
+        await reporter.tell(TxnOpen())
+        if await orders.readline() == b"commit\n":
+            idle_s = time.monotonic() - opened
+            try:
+                await txn.append(b"after")
+                await txn.commit()
+            except TransactionExpiredError as error:
+                await reporter.tell(Committed(False, idle_s, str(error)))
+            else:
+                await reporter.tell(Committed(True, idle_s, ""))
+        await reporter.flush()
+
+
+async def _let_run_out(log: WALAccesser, keepalive_s: float) -> float:
+    """Opens a transaction, waits until the log itself says that one expired, and shows that it is this one; how long it took."""
+    txn = await log.txn("orders", keepalive=keepalive_s)
+    began = time.monotonic()
+    async with log.read("orders", include_time_ticks=True) as scanner:
+        async for _ in scanner:  # a message at least every tick
+            if sum(pchannel.expired_transactions for pchannel in log.statistics().pchannels):
+                break
+    took = time.monotonic() - began
+    try:
+        await txn.append(Message("orders", b"too late"))
+    except TransactionExpiredError:
+        return took
+    raise AssertionError("a transaction was counted as expired and takes bodies")
+
+
+if __name__ == "__main__":
+    asyncio.run(run(msgspec.json.decode(sys.argv[1], type=LeasePlan)))
