@@ -97,6 +97,7 @@ class Appender:
         groups: dict[str, list[int]] = {}
         for at, message in enumerate(messages):
             _record(log, message)
+            _check_clients(message)
             groups.setdefault(message.vchannel, []).append(at)
         calls = [self._group(log, [messages[at] for at in group], barrier) for group in groups.values()]
         outcomes = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
@@ -231,9 +232,11 @@ def _pieces(log: Embedded, messages: Iterable[Message]) -> list[tuple[VChannel, 
     """Consecutive messages of one vchannel in pieces of bounded size; what is exclusive stands alone."""
     pieces: list[tuple[VChannel, Bulk | Append]] = []
     create_future = asyncio.get_running_loop().create_future
-    for message in messages:
-        record = _record(log, message)
+    checked = [(message, _record(log, message)) for message in messages]
+    for message, _ in checked:
         _check_clients(message)
+    # Only now, since it may make vchannels: a message that is refused leaves nothing behind.
+    for message, record in checked:
         vchannel = log.route(message.vchannel)
         size = _record_size(record)
         if type_properties(message.message_type).exclusive:

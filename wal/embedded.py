@@ -162,10 +162,18 @@ class Embedded:
         group = vchannel.pchannel.lanes
         dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         group.tell(vchannel, Drop(dropped))
-        await asyncio.shield(dropped)
-        group.leave(vchannel)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._save(info, remove=True, done=partial(_settle, saved))
+
+        def ended(_: asyncio.Future[None]) -> None:
+            # A callback, so that it happens whether or not the caller still waits. What was told meanwhile is not lost either.
+            if (error := dropped.exception()) is not None:
+                saved.set_exception(error)
+                return
+            assert vchannel.closed is not None
+            vchannel.refuse(group.leave(vchannel), vchannel.closed())
+            self._save(info, remove=True, done=partial(_settle, saved))
+
+        dropped.add_done_callback(ended)
         await asyncio.shield(saved)
 
     def _make(self, name: str, pchannel: str, saved: asyncio.Future[None] | None) -> VChannel:

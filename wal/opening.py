@@ -90,7 +90,11 @@ async def release() -> None:
     global _shared
     log, _shared = _shared, None
     if log is not None:
-        await log.close()
+        try:
+            await log.close()
+        except InvalidArgumentError:  # refused, in another loop or a forked child: it is as open as before
+            _shared = _shared or log
+            raise
 
 
 def _accesser(location: str | os.PathLike[str], settings: Settings | None, overrides: dict[str, Any]) -> WALAccesser:

@@ -1,0 +1,71 @@
+"""What every acceptance test gets: a location on each backend, a log that is open there, and an end to what hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from wal import WALAccesser, open_wal
+
+HANG_S = 20.0
+
+
+class HangsError(Exception):
+    """The test took far too long: it waits for something that does not come, or spins on the loop."""
+
+
+@pytest.fixture(autouse=True)
+def watchdog() -> Iterator[None]:
+    """Ends a test that hangs, also one whose loop does not turn any more (a timeout of the loop would not)."""
+
+    def hang(*_: object) -> None:
+        raise HangsError(f"nothing came of it in {HANG_S} s; what waits:\n{_waiting()}")
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.setitimer(signal.ITIMER_REAL, HANG_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(params=["memory", "journal"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a log may be opened: each test runs on both backends."""
+    return "memory:" if request.param == "memory" else f"journal:{tmp_path / 'data'}"
+
+
+@pytest.fixture
+async def log(location: str) -> AsyncIterator[WALAccesser]:
+    async with open_wal(location) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def log4(location: str) -> AsyncIterator[WALAccesser]:
+    """A log of four pchannels."""
+    async with open_wal(location, pchannels=4) as opened:
+        yield opened
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    """A directory for a journal."""
+    return str(tmp_path / "data")
+
+
+def _waiting() -> str:
+    try:
+        tasks = asyncio.all_tasks()
+    except RuntimeError:
+        return "no loop runs"
+    stacks = io.StringIO()
+    for task in tasks:
+        task.print_stack(file=stacks)
+    return stacks.getvalue()

@@ -1,0 +1,60 @@
+"""How the acceptance tests look at a log: everything through the public API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from wal import ImmutableMessage, WALAccesser
+
+
+async def read_all(log: WALAccesser, vchannel: str | Sequence[str], **options: Any) -> list[ImmutableMessage]:
+    """Everything that is durable now, by `async for`."""
+    async with log.read(vchannel, follow=False, **options) as scanner:
+        return [message async for message in scanner]
+
+
+def bodies(messages: Iterable[ImmutableMessage]) -> list[bytes]:
+    """The payloads of all bodies, in order."""
+    return [body.payload for message in messages for body in message.bodies()]
+
+
+def grouped(messages: Iterable[ImmutableMessage]) -> list[list[bytes]]:
+    """The payloads of each message's bodies."""
+    return [[body.payload for body in message.bodies()] for message in messages]
+
+
+async def payloads(log: WALAccesser, vchannel: str | Sequence[str], **options: Any) -> list[bytes]:
+    return bodies(await read_all(log, vchannel, **options))
+
+
+async def made_on(log: WALAccesser, pchannel: str, *names: str) -> None:
+    """Makes vchannels on one pchannel."""
+    for name in names:
+        await log.create_vchannel(name, pchannel=pchannel)
+
+
+def start(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    return asyncio.ensure_future(coroutine)
+
+
+async def turns(count: int = 20) -> None:
+    """Lets the loop turn, so that what needs no time at all has happened."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def same(left: ImmutableMessage, right: ImmutableMessage) -> bool:
+    return facts(left) == facts(right)
+
+
+def facts(message: ImmutableMessage) -> tuple[Any, ...]:
+    """Everything a reader can see of a message, for comparing two deliveries of it."""
+    if message.txn_context is not None and not (len(message.bodies()) == 1 and message.bodies()[0] is message):
+        inner: tuple[Any, ...] = tuple(
+            (body.message_id, body.time_tick, body.vchannel, body.payload, body.properties) for body in message.bodies()
+        )
+    else:
+        inner = (message.payload, tuple(message.properties.items()))
+    return (message.message_id, message.time_tick, message.vchannel, int(message.message_type), message.txn_context, inner)
