@@ -1,0 +1,75 @@
+"""What a frame costs: draft and encode, decode and columns, for 256 messages of 1 KB over 1, 64 and 256 vchannels.
+
+    python benchmarks/frame_codec.py
+
+Prints the best of many rounds in microseconds, so that other work on the machine does not count, beside the target of each line.
+One reader's view of a frame is `decode` and the columns of its own vchannel; `all runs` reads every message of the frame.
+"""
+
+from __future__ import annotations
+
+import timeit
+from collections.abc import Callable
+
+from wal.frame import EncodedFrame, FrameDraft, FrameView, Record, encode_frame
+
+MESSAGES = 256
+PAYLOADS = [bytes([at]) * 1024 for at in range(MESSAGES)]
+ROUNDS, CALLS = 30, 50
+
+
+def write_frame(vchannels: int) -> Callable[[], EncodedFrame]:
+    """Draft and encode one frame, a run of equal length for each vchannel."""
+    share = MESSAGES // vchannels
+    runs = [
+        ((f"by-dev-{at:06d}", 1), [Record(payload) for payload in PAYLOADS[at * share : (at + 1) * share]])
+        for at in range(vchannels)
+    ]
+
+    def write() -> EncodedFrame:
+        draft = FrameDraft()
+        for name, records in runs:
+            draft.append(name, records)
+        return encode_frame(draft, incarnation=1, term=1, sequence=1, first_tick=1 << 60)
+
+    return write
+
+
+def read_frame(frame: EncodedFrame, names: set[str] | None) -> Callable[[], int]:
+    """Decode the frame and the columns of these vchannels (None: of all); returns the number of messages."""
+    head, body = frame.buffers[0], b"".join(frame.buffers[1:])
+
+    def read() -> int:
+        view = FrameView.decode(head, lambda start, end: body[start:end])
+        runs = view.runs if names is None else view.find(names)
+        return sum(len(view.columns(run).payloads) for run in runs)
+
+    return read
+
+
+def microseconds(call: Callable[[], object]) -> float:
+    """The best time of one call."""
+    return min(timeit.repeat(call, number=CALLS, repeat=ROUNDS)) / CALLS * 1e6
+
+
+def main() -> None:
+    """Prints a line for each number of vchannels and each way of using the frame."""
+    print(f"{MESSAGES} messages of 1 KB a frame, best of {ROUNDS} rounds of {CALLS}")
+    print(f"{'vchannels':>9}  {'':22} {'µs':>6}  {'target':>6}")
+    encode_targets = {1: 70, 64: 200, 256: 350}
+    one_targets = {1: 70, 256: 120}
+    for vchannels in (1, 64, 256):
+        write = write_frame(vchannels)
+        frame = write()
+        one, everything = read_frame(frame, {"by-dev-000000"}), read_frame(frame, None)
+        assert (one(), everything()) == (MESSAGES // vchannels, MESSAGES)
+        for label, call, target in (
+            ("draft and encode", write, encode_targets.get(vchannels)),
+            ("decode and one run", one, one_targets.get(vchannels)),
+            ("decode and all runs", everything, None),
+        ):
+            print(f"{vchannels:>9}  {label:22} {microseconds(call):>6.0f}  {target or '':>6}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Drafts for the tests: a plan is a list of calls on a FrameDraft, and a naive model says what a reader has to find.
+
+The model keeps a list of rows for each run, in Python's own objects, and knows nothing of tables, blocks or bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from wal.frame import (
+    BLOCK_BYTES_MIN,
+    FLAG_BODY,
+    FLAG_COMMIT,
+    FLAG_COPY,
+    EncodedFrame,
+    ExtTag,
+    FrameDraft,
+    FrameView,
+    Record,
+    RunKind,
+    RunName,
+    SystemRecord,
+    encode_ext,
+    encode_frame,
+)
+
+Row = tuple[int, bytes, int, int, bytes, bytes]
+"""index, payload, type, flags, properties, ext"""
+
+HEADER = {"incarnation": 0xA1, "term": 7, "sequence": 42, "first_tick": 1 << 40}
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call on a draft: the method, its vchannels, its records (each with the vchannel it is for, where that matters)."""
+
+    method: str
+    names: tuple[RunName, ...]
+    records: tuple[tuple[RunName, tuple[bytes, int, bytes, bytes]], ...]
+
+
+class Model:
+    """What the frame has to hold: rows a run, in the order in which the runs were begun, and the copies."""
+
+    def __init__(self) -> None:
+        self.indices = 0
+        self.runs: dict[Any, list[Row]] = {}
+        self.copies: list[tuple[RunName, int, Row]] = []
+
+    def apply(self, call: Call) -> None:
+        for name, (payload, message_type, properties, ext) in call.records:
+            if call.method == "append":
+                self._add(name, (self._next(), payload, message_type, 0, properties, ext))
+            elif call.method == "commit":
+                self._add(name, (self._next(), payload, message_type, FLAG_BODY, properties, ext))
+            elif call.method == "pchannel":
+                self._add(RunKind.PCHANNEL, (self._next(), payload, message_type, 0, properties, ext))
+            elif call.method == "system":
+                self._add(RunKind.SYSTEM, (0, payload, int(SystemRecord.CHECKPOINT_CHUNK), 0, b"", b""))
+            else:
+                header = struct.pack("<HI", ExtTag.BROADCAST, 3) + b"hdr"
+                row = (self.indices, payload, message_type, FLAG_COPY, properties, header)
+                self._add(("shared", self.indices), row)
+                self.copies += [(copy, self._next(), row) for copy in call.names]
+        if call.method == "commit":
+            index = self._next()
+            for name in call.names:
+                count = sum(1 for other, _ in call.records if other == name)
+                ext = struct.pack("<HIQQII", ExtTag.TXN, 24, 5, 1500, count, len(call.records))
+                self._add(name, (index, b"", 2, FLAG_COMMIT, b"", ext))
+
+    def _next(self) -> int:
+        self.indices += 1
+        return self.indices - 1
+
+    def _add(self, run: Any, row: Row) -> None:
+        self.runs.setdefault(run, []).append(row)
+
+
+def build(plan: list[Call]) -> tuple[FrameDraft, Model]:
+    """The draft of these calls, and what the model says of it."""
+    draft, model = FrameDraft(), Model()
+    for call in plan:
+        before = draft.indices
+        records = [(name, Record(payload, kind, 0, stored, ext)) for name, (payload, kind, stored, ext) in call.records]
+        if call.method == "append":
+            assert draft.append(call.names[0], [record for _, record in records]) == before
+        elif call.method == "commit":
+            index = draft.commit(records, names=call.names, txn_id=5, keepalive_ms=1500)
+            assert index == before + len(records)
+        elif call.method == "broadcast":
+            assert draft.broadcast(call.names, records[0][1], header=b"hdr") == before
+        elif call.method == "pchannel":
+            assert draft.pchannel(records[0][1]) == before
+        else:
+            draft.system(SystemRecord.CHECKPOINT_CHUNK, records[0][1].payload)
+        model.apply(call)
+        assert draft.indices == model.indices
+    return draft, model
+
+
+def encode(draft: FrameDraft) -> EncodedFrame:
+    return encode_frame(draft, **HEADER, promise=None if draft.indices else 99)
+
+
+def view_of(data: bytes) -> FrameView:
+    """The view of a whole frame in one piece."""
+    base = FrameView.decode(data, lambda start, end: b"").header.head_bytes
+    return FrameView.decode(data, lambda start, end: data[base + start : base + end])
+
+
+def contents(view: FrameView) -> tuple[dict[Any, list[Row]], list[tuple[RunName, int, Row]]]:
+    """Everything in a frame, in the terms of the model."""
+    runs: dict[Any, list[Row]] = {}
+    copies: list[tuple[RunName, int, Row]] = []
+    for run in view.runs:
+        if run.kind == RunKind.COPY:
+            shared = view.runs[run.shared]
+            copies.append(((run.name, run.incarnation), run.index, runs["shared", shared.index][0]))
+            continue
+        columns = view.columns(run)
+        count = len(columns.payloads)
+        rows = list(
+            zip(
+                columns.indices,
+                columns.payloads,
+                columns.types or [2] * count,
+                columns.flags or [0] * count,
+                columns.properties or [b""] * count,
+                columns.exts or [b""] * count,
+                strict=True,
+            )
+        )
+        if run.kind == RunKind.VCHANNEL:
+            key: Any = (run.name, run.incarnation)
+        elif run.kind == RunKind.SHARED:
+            key = ("shared", run.index)
+        else:
+            key = RunKind(run.kind)
+        if run.kind == RunKind.SYSTEM:
+            rows = [(0, *row[1:]) for row in rows]  # system records take no index; what stands there says nothing
+        assert key not in runs
+        runs[key] = rows
+    return runs, copies
+
+
+names = st.sampled_from([("a", 1), ("a", 2), ("orders", 1), ("zwölf", 3), ("by-dev-rootcoord-dml_0_4v1", 9)])
+sizes = st.one_of(
+    st.integers(0, 40), st.sampled_from([0, 1, 1024, BLOCK_BYTES_MIN - 1, BLOCK_BYTES_MIN, BLOCK_BYTES_MIN + 1, 40_000])
+)
+payloads = st.builds(lambda size, fill: bytes([fill]) * size, sizes, st.integers(0, 255))
+fields = st.tuples(
+    payloads,
+    st.sampled_from([2, 2, 2, 3, 37, 910]),
+    st.sampled_from([b"", b"", b"\x81\xa1a\xa1b", b"p" * 5000]),
+    st.sampled_from([b"", b"", encode_ext({ExtTag.IDEMPOTENCY_KEY: b"key", ExtTag.TRACE: b"t"})]),
+)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Call:
+    method = draw(st.sampled_from(["append", "append", "commit", "broadcast", "pchannel", "system"]))
+    if method == "append":
+        name = draw(names)
+        return Call(method, (name,), tuple((name, draw(fields)) for _ in range(draw(st.integers(0, 4)))))
+    if method in ("pchannel", "system"):
+        return Call(method, (), ((("", 0), draw(fields)),))
+    chosen = tuple(draw(st.lists(names, min_size=1, max_size=4, unique=True)))
+    if method == "broadcast":
+        return Call(method, chosen, ((("", 0), draw(fields)),))
+    return Call(
+        method, chosen, tuple((draw(st.sampled_from(chosen)), draw(fields)) for _ in range(draw(st.integers(0, 4))))
+    )
+
+
+plans = st.lists(calls(), max_size=7)

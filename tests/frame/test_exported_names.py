@@ -1,0 +1,33 @@
+"""What `wal.frame` hands out."""
+
+import wal.frame
+
+
+def test_exported_names() -> None:
+    assert sorted(wal.frame.__all__) == [
+        "BLOCK_BYTES_MIN",
+        "BodySource",
+        "Columns",
+        "EncodedFrame",
+        "ExtTag",
+        "FLAG_BODY",
+        "FLAG_COMMIT",
+        "FLAG_COPY",
+        "FORMAT_VERSION",
+        "FrameDraft",
+        "FrameHeader",
+        "FrameView",
+        "HEADER_BYTES",
+        "Record",
+        "RunKind",
+        "RunName",
+        "RunRow",
+        "SystemRecord",
+        "TermStart",
+        "decode_ext",
+        "decode_txn",
+        "encode_ext",
+        "encode_frame",
+        "encode_txn",
+    ]
+    assert all(hasattr(wal.frame, name) for name in wal.frame.__all__)

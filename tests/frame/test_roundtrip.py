@@ -1,0 +1,123 @@
+"""Encode and decode are inverse, for any mix of calls, and the frame keeps the laws of blocks and indices."""
+
+from itertools import pairwise
+
+from hypothesis import given
+
+from tests.frame.drafts import HEADER, Call, build, contents, encode, plans, view_of
+from wal.frame import BLOCK_BYTES_MIN, FLAG_COMMIT, FrameDraft, FrameView, Record, RunKind, encode_frame
+
+
+@given(plans)
+def test_decode_finds_what_the_model_says(plan: list[Call]) -> None:
+    draft, model = build(plan)
+    frame = encode(draft)
+    data = b"".join(frame.buffers)
+    assert len(data) == frame.length == frame.header.frame_bytes
+    view = view_of(data)
+    view.check_body()
+    assert view.header == frame.header
+    assert contents(view) == (model.runs, model.copies)
+    assert view.header.indices == model.indices
+    assert view.header.promise == (HEADER["first_tick"] + model.indices - 1 if model.indices else 99)
+    seen = [(run.name, run.incarnation) for run in view.runs if run.name]
+    assert frame.vchannels == tuple(dict.fromkeys(seen))
+    assert frame.pchannel_wide == (RunKind.PCHANNEL in model.runs)
+
+
+@given(plans)
+def test_find_gives_the_runs_of_the_names_and_those_for_every_reader(plan: list[Call]) -> None:
+    view = view_of(b"".join(encode(build(plan)[0]).buffers))
+    everyone = [run for run in view.runs if run.kind == RunKind.PCHANNEL]
+    for wanted in (set(), {"a"}, {"a", "orders", "zwölf"}, {"nobody"}, {""}):
+        expected = [run for run in view.runs if run in everyone or (run.name and run.name in wanted)]
+        assert view.find(wanted) == expected
+
+
+@given(plans)
+def test_no_field_straddles_a_block_and_blocks_are_large_enough(plan: list[Call]) -> None:
+    draft, model = build(plan)
+    frame = encode(draft)
+    blocks = frame.buffers[1:]
+    assert all(len(block) >= BLOCK_BYTES_MIN for block in blocks[:-1])
+    assert all(blocks)
+    block_ends = {0}
+    for block in blocks:
+        block_ends.add(max(block_ends) + len(block))
+    field_ends = {0}
+    for rows in model.runs.values():
+        for field in (1, 4, 5):
+            for row in rows:
+                field_ends.add(max(field_ends) + len(row[field]))
+    assert block_ends <= field_ends
+
+
+@given(plans)
+def test_indices_are_dense_and_ascend_with_the_calls(plan: list[Call]) -> None:
+    view = view_of(b"".join(encode(build(plan)[0]).buffers))
+    runs, copies = contents(view)
+    taken: list[int] = [index for _, index, _ in copies]
+    commits: set[int] = set()
+    for key, rows in runs.items():
+        if key == RunKind.SYSTEM or (isinstance(key, tuple) and key[0] == "shared"):
+            continue
+        assert all(one[0] < other[0] for one, other in pairwise(rows))
+        commits.update(row[0] for row in rows if row[3] == FLAG_COMMIT)
+        taken += [row[0] for row in rows if row[3] != FLAG_COMMIT]
+    assert sorted([*taken, *commits]) == list(range(view.header.indices))
+
+
+@given(plans)
+def test_only_the_blocks_of_the_run_are_fetched(plan: list[Call]) -> None:
+    data = b"".join(encode(build(plan)[0]).buffers)
+    head = view_of(data).header.head_bytes
+    ends = [0, *view_of(data)._table.block_ends]
+    asked: list[tuple[int, int]] = []
+
+    def body(start: int, end: int) -> bytes:
+        asked.append((start, end))
+        return data[head + start : head + end]
+
+    for run in view_of(data).runs:
+        asked.clear()
+        FrameView.decode(data[:head], body).columns(run)
+        if run.body_start == run.body_end:
+            assert asked == []
+        else:
+            ((start, end),) = asked
+            assert {start, end} <= set(ends)
+            assert start <= run.body_start
+            assert end >= run.body_end
+            assert not [at for at in ends if start < at <= run.body_start or run.body_end <= at < end]
+
+
+@given(plans)
+def test_a_frame_is_decoded_where_it_lies_in_a_larger_buffer(plan: list[Call]) -> None:
+    draft, model = build(plan)
+    data = b"".join(encode(draft).buffers)
+    buffer = b"before" + data + b"behind"
+    head = 6 + view_of(data).header.head_bytes
+    view = FrameView.decode(buffer, lambda start, end: buffer[head + start : head + end], offset=6)
+    assert contents(view) == (model.runs, model.copies)
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    draft = FrameDraft()
+    draft.append(("a", 1), [Record(b"x")])
+    draft.append(("b", 1), [Record(b"y"), Record(b"z")])
+    frame = encode_frame(draft, **HEADER)
+    assert frame.header.incompatible == 0
+    columns = view_of(b"".join(frame.buffers)).columns(view_of(b"".join(frame.buffers)).runs[1])
+    assert (columns.types, columns.flags, columns.properties, columns.exts) == (None, None, None, None)
+    assert columns.indices == [1, 2]
+
+
+def test_runs_are_a_sequence() -> None:
+    draft = FrameDraft()
+    for at in range(5):
+        draft.append((f"v{at}", at), [Record(b"x")])
+    runs = view_of(b"".join(encode(draft).buffers)).runs
+    assert [run.name for run in runs] == ["v0", "v1", "v2", "v3", "v4"]
+    assert runs[-1] == runs[4]
+    assert [run.incarnation for run in runs[1:3]] == [1, 2]
+    assert next(iter(reversed(runs))) == runs[4]

@@ -1,0 +1,157 @@
+"""The drafts whose bytes are kept as `frame_v1_<case>.bin`, and how a decoded frame is written down in `frame_v1.json`.
+
+A case never changes once format version 1 is frozen; new ones may be added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from wal.frame import (
+    EncodedFrame,
+    ExtTag,
+    FrameDraft,
+    FrameView,
+    Record,
+    RunKind,
+    SystemRecord,
+    decode_ext,
+    encode_ext,
+    encode_frame,
+)
+from wal.message import BroadcastHeader, MessageType, ResourceKey, encode_properties
+
+FOLDER: Final = Path(__file__).parent
+TICK: Final = 1_700_000_000_000 << 18
+A, B, C = ("orders", 1), ("stock", 2), ("zwölf", 3)
+
+Case = tuple[FrameDraft, dict[str, int]]
+
+
+def plain() -> Case:
+    draft = FrameDraft()
+    draft.append(A, [Record(b"created")])
+    return draft, {"sequence": 1, "first_tick": TICK}
+
+
+def three_vchannels() -> Case:
+    draft = FrameDraft()
+    draft.append(A, [Record(b"created", properties=encode_properties({"customer": "7"})), Record(b"")])
+    draft.append(B, [Record(b"reserved", int(MessageType.DELETE))])
+    draft.append(C, [Record("zwölf".encode(), int(MessageType.SCHEMA_CHANGE), 0, encode_properties({"ключ": "é"}))])
+    producer = (9).to_bytes(8, "little") + b"till"
+    draft.append(A, [Record(b"paid", ext=encode_ext({ExtTag.IDEMPOTENCY_KEY: b"order-7"}))])
+    draft.append(B, [Record(b"shipped", ext=encode_ext({ExtTag.PRODUCER_KEY: producer, ExtTag.TRACE: b"00-ab"}))])
+    return draft, {"sequence": 2, "first_tick": TICK + 1}
+
+
+def wide_transaction() -> Case:
+    draft = FrameDraft()
+    draft.append(B, [Record(b"before")])
+    bodies = [(A, Record(b"paid")), (B, Record(b"taken", int(MessageType.DELETE))), (A, Record(b"shipped"))]
+    draft.commit(bodies, names=[A, B], txn_id=77, keepalive_ms=10_000)
+    draft.append(A, [Record(b"after")])
+    return draft, {"sequence": 3, "first_tick": TICK + 7}
+
+
+def empty_transaction() -> Case:
+    draft = FrameDraft()
+    draft.commit([], names=[A], txn_id=78, keepalive_ms=10_000)
+    return draft, {"sequence": 4, "first_tick": TICK + 13}
+
+
+def broadcast() -> Case:
+    draft = FrameDraft()
+    header = BroadcastHeader(5, ("orders", "stock", "zwölf"), (ResourceKey("collection", "orders"),))
+    record = Record(b"drop", int(MessageType.DROP_COLLECTION), 0, encode_properties({"by": "admin"}))
+    draft.broadcast([A, B, C], record, header=header.to_bytes())
+    draft.pchannel(Record(b"switch", int(MessageType.ALTER_WAL)))
+    return draft, {"sequence": 5, "first_tick": TICK + 14}
+
+
+def term_start() -> Case:
+    draft = FrameDraft()
+    draft.term_start(previous_term=3, previous_last_sequence=5)
+    return draft, {"sequence": 0, "first_tick": TICK + 20, "promise": TICK + 19}
+
+
+def time_tick() -> Case:
+    return FrameDraft(), {"sequence": 6, "first_tick": TICK + 30, "promise": TICK + 30}
+
+
+def several_blocks() -> Case:
+    draft = FrameDraft()
+    draft.append(A, [Record(bytes([at]) * 6_000) for at in range(5)])
+    draft.append(B, [Record(b"large" * 8_000, properties=encode_properties({"a": "b"})), Record(b"small")])
+    draft.append(C, [Record(b"\xff" * 16_384), Record(b"last")])
+    return draft, {"sequence": 7, "first_tick": TICK + 31}
+
+
+CASES: Final[dict[str, Callable[[], Case]]] = {
+    case.__name__: case
+    for case in (
+        plain,
+        three_vchannels,
+        wide_transaction,
+        empty_transaction,
+        broadcast,
+        term_start,
+        time_tick,
+        several_blocks,
+    )
+}
+
+
+def encode_case(name: str) -> EncodedFrame:
+    """The frame of this case, as today's encoder makes it."""
+    draft, header = CASES[name]()
+    return encode_frame(draft, incarnation=0xC0FFEE, term=4, **header)  # type: ignore[arg-type]
+
+
+def path_of(name: str) -> Path:
+    """Where the bytes of this case are kept."""
+    return FOLDER / f"frame_v1_{name}.bin"
+
+
+def describe(data: bytes) -> dict[str, Any]:
+    """What these bytes decode to, in JSON's own types."""
+    head_bytes = FrameView.decode(data, lambda start, end: b"").header.head_bytes
+    view = FrameView.decode(data, lambda start, end: data[head_bytes + start : head_bytes + end])
+    term = view.term_start()
+    header = {name: getattr(view.header, name) for name in view.header.__struct_fields__}
+    return {
+        "header": header,
+        "term_start": None if term is None else [term.previous_term, term.previous_last_sequence],
+        "runs": [_run(view, ordinal) for ordinal in range(len(view.runs))],
+    }
+
+
+def _run(view: FrameView, ordinal: int) -> dict[str, Any]:
+    run = view.runs[ordinal]
+    described: dict[str, Any] = {
+        "kind": RunKind(run.kind).name,
+        "name": run.name,
+        "incarnation": run.incarnation,
+        "body": [run.body_start, run.body_end],
+    }
+    if run.kind == RunKind.COPY:
+        return described | {"shared": run.shared, "index": run.index}
+    columns = view.columns(run)
+    names = SystemRecord if run.kind == RunKind.SYSTEM else MessageType
+    described["indices"] = columns.indices
+    described["payloads"] = [_bytes(payload) for payload in columns.payloads]
+    described["types"] = columns.types and [names(number).name for number in columns.types]
+    described["flags"] = columns.flags
+    described["properties"] = columns.properties and [_bytes(stored) for stored in columns.properties]
+    described["exts"] = columns.exts and [
+        {tag.name: _bytes(value) for tag, value in decode_ext(ext).items()} for ext in columns.exts
+    ]
+    return described
+
+
+def _bytes(data: bytes) -> str:
+    """Short bytes in hexadecimal, long ones by length and SHA-256."""
+    return data.hex() if len(data) <= 64 else f"{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}"
