@@ -1,0 +1,66 @@
+"""What the packages hand on: pinned for `wal`, in order and really there for every module."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+import pytest
+
+import actors
+import broadcaster
+import wal
+import wal.errors
+
+PUBLIC = """
+    WAL All AppendOption AppendResponses AppendResult BroadcastHeader DeliverFilter DeliverPolicy ImmutableMessage ImmutableTxnMessage
+    Latest LogStatistics Message MessageHandler MessageID MessageType MessageTypes PChannelStatistics ReadPosition ResourceKey Scanner
+    ScannerStatistics Settings StartAfter StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext VChannelInfo WALAccesser
+    __version__ init open_wal release
+"""
+
+ERRORS = """
+    ChannelExistError ChannelFencedError ChannelNotExistError ClosedError CorruptionError EndOfStreamError FormatError IgnoredOperationError
+    InnerError InvalidArgumentError InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError NoSpaceError
+    NotLocalError ResourceAcquiredError StorageError StreamingCode TransactionExpiredError TruncatedError UnknownError UnknownOutcomeError
+    UnmatchedChannelTermError UnrecoverableError WALError WouldBlockError
+"""
+
+MODULES = sorted(
+    info.name
+    for package in (wal, actors, broadcaster)
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if not info.name.endswith("_pb2") and not info.name.rpartition(".")[2].startswith("_")
+)
+
+
+def test_wal_hands_on_these_names() -> None:
+    assert wal.__all__ == PUBLIC.split()
+
+
+def test_the_errors_are_these() -> None:
+    assert wal.errors.__all__ == ERRORS.split()
+
+
+@pytest.mark.parametrize("name", ["wal", "actors", "broadcaster", *MODULES])
+def test_all_is_sorted_and_true(name: str) -> None:
+    module: ModuleType = importlib.import_module(name)
+    names: list[str] = getattr(module, "__all__", [])
+    assert names == sorted(set(names), key=_order)
+    assert [one for one in names if not hasattr(module, one)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in dir(wal) if not name.startswith("_")])
+def test_wal_has_nothing_public_beside_them(name: str) -> None:
+    assert name in wal.__all__ or isinstance(getattr(wal, name), ModuleType)
+
+
+def test_every_name_says_what_it_is() -> None:
+    aliases = {"DeliverFilter", "DeliverPolicy", "__version__"}
+    assert [name for name in wal.__all__ if name not in aliases and not getattr(wal, name).__doc__] == []
+
+
+def _order(name: str) -> tuple[int, str]:
+    """CONSTANTS, then Classes, then functions, each by name."""
+    return (0 if name.isupper() else 1 if name[:1].isupper() else 2, name)
