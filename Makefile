@@ -11,6 +11,7 @@ SOURCES := $(PACKAGES) tests benchmarks
 SYNCED := .venv/.synced
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH ?= append
 BENCH_ARGS ?=
 
 .PHONY: help setup demo test lint format bench soak clean
@@ -41,8 +42,8 @@ format: setup ## ruff format, and ruff's safe fixes
 	.venv/bin/ruff format $(SOURCES)
 	.venv/bin/ruff check --fix $(SOURCES)
 
-bench: setup ## the benchmarks; see benchmarks/README.md
-	@$(PYTHON) -m benchmarks $(BENCH_ARGS)
+bench: setup ## durable appends beside SQLite, about 3 minutes; BENCH=journal_floor for another, see benchmarks/README.md
+	@$(PYTHON) -m benchmarks.$(BENCH) $(BENCH_ARGS)
 
 soak: setup ## all tests in their long form
 	@SOAK=1 $(PYTHON) -m pytest $(PYTEST_ARGS)
