@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from benchmarks.sqlite_group import SqliteGroup
+from benchmarks.sqlite_group import ALONE, MANY, SqliteGroup
 from wal import Message, open_wal
 
 __all__ = ["Cell", "Measured", "measure"]
@@ -69,13 +69,13 @@ async def measure(cell: Cell) -> Measured:
     payload = random.Random(1).randbytes(cell.payload_bytes)
     properties = dict(list(PROPERTIES.items())[: cell.properties])
     engine = _wal if cell.engine == "wal" else _sqlite
-    async with engine(Path(cell.directory), payload, properties) as (append, frames):
+    async with engine(Path(cell.directory), payload, properties, alone=cell.writers == 1) as (append, frames):
         return await _load(cell, append, frames)
 
 
 @contextlib.asynccontextmanager
 async def _wal(
-    directory: Path, payload: bytes, properties: dict[str, str]
+    directory: Path, payload: bytes, properties: dict[str, str], *, alone: bool
 ) -> AsyncIterator[tuple[Append, Callable[[], int]]]:
     async with open_wal(directory / "data") as log:
         raw_append = log.raw_append
@@ -91,9 +91,9 @@ async def _wal(
 
 @contextlib.asynccontextmanager
 async def _sqlite(
-    directory: Path, payload: bytes, properties: dict[str, str]
+    directory: Path, payload: bytes, properties: dict[str, str], *, alone: bool
 ) -> AsyncIterator[tuple[Append, Callable[[], int]]]:
-    group = SqliteGroup(directory / "log.sqlite3")
+    group = SqliteGroup(directory / "log.sqlite3", tuning=ALONE if alone else MANY)
 
     def append(writer: int) -> Awaitable[object]:
         return group.append("orders", payload, properties)
