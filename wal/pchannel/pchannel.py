@@ -25,11 +25,12 @@ from wal.errors import (
     UnknownError,
     WALError,
 )
-from wal.frame import FrameDraft, encode_frame
+from wal.frame import FrameDraft, RunName, encode_frame
 from wal.message import MessageID, Origin
 from wal.pchannel.barriers import BarrierHeap
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.lease import LeaseClock
+from wal.pchannel.operations import Append
 from wal.pchannel.promises import PromiseLedger
 from wal.pchannel.submissions import PlainSubmission, Submission
 from wal.pchannel.tail import Tail
@@ -57,6 +58,10 @@ class Ticks(Protocol):
     @property
     def limit(self) -> int:
         """The saved limit: no tick at or above it is given."""
+
+    @property
+    def last(self) -> int:
+        """The largest tick given so far."""
 
 
 class Reader(Protocol):
@@ -141,6 +146,7 @@ class PChannel(Member):
         self._lease = LeaseClock(monotonic=monotonic(), interval_s=interval_s)
         self._barriers: BarrierHeap[tuple[VChannel, Any]] = BarrierHeap()
         self._waiting: deque[Submission] = deque()
+        self._plain: PlainSubmission | None = None  # the last of those, while more may join it
         self._after_ticks: list[tuple[VChannel, Any]] = []
         self._prepared: tuple[FrameDraft, list[Submission]] | None = None
         self._flights: deque[_Flight] = deque()
@@ -162,6 +168,19 @@ class PChannel(Member):
             self._fail(submission, self.fault)
         else:
             self._waiting.append(submission)
+            self._plain = None
+
+    def submit_plain(self, name: RunName, appends: list[Append]) -> None:
+        """Takes plain appends for the next frame; those that follow each other share one submission."""
+        plain = self._plain
+        if plain is None:
+            plain = PlainSubmission()
+            plain.add(name, appends)
+            self.submit(plain)
+            if self.fault is None:
+                self._plain = plain
+        else:
+            plain.add(name, appends)
 
     def passed(self, barrier: int) -> bool:
         """Whether everything up to this tick is in the log, advancing the promise if that is what it takes."""
@@ -225,6 +244,13 @@ class PChannel(Member):
         now = self._lease.advance(self._monotonic(), unsynced_since=self._unsynced_since())
         self._expired += len(self.table.expire(now))
         self.advance_promise()
+
+    def advance_for(self, tick: int) -> bool:
+        """Promises this tick for a reader that waits for it, if that can be done now.
+
+        A tick that was not given yet is left to the timer: fresh ticks would not reach it before its time has come.
+        """
+        return tick <= self._ticks.last and self.advance_promise() >= tick
 
     def advance_promise(self) -> int:
         """Promises as much as can be promised now, tells readers and the control page, releases barriers; returns the promise."""
@@ -387,6 +413,7 @@ class PChannel(Member):
     def _cut(self) -> list[Submission]:
         """The submissions of the next frame, from the front of what waits."""
         waiting = self._waiting
+        self._plain = None
         submissions: list[Submission] = []
         size, count = GROUP_BYTES, GROUP_RECORDS
         while waiting:
@@ -487,6 +514,7 @@ class PChannel(Member):
             error = StorageError(f"{error} (this call was not written)", outcome_unknown=False)
         waiting = list(self._waiting)
         self._waiting.clear()
+        self._plain = None
         if self._prepared is not None:
             waiting = self._prepared[1] + waiting
             self._prepared = None

@@ -381,10 +381,10 @@ class Scanner:
         if options.include_time_ticks and promise > self._told_tick:
             self._tell_tick(promise)
             return True
-        wanted = [tick for tick, _ in self._tick_waiters]
+        wanted = [tick for tick, _ in self._tick_waiters if tick > promise]
         if until is not None:
             wanted.append(until)
-        if wanted and min(wanted) > promise and self._pchannel.advance_promise() > promise:
+        if wanted and self._pchannel.advance_for(min(wanted)):
             return True
         self._waiter = tail.waiter(ticks=bool(wanted) or options.include_time_ticks)
         try:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import abc
 import asyncio
 import copy
-from typing import Any
+from typing import Any, Final
 
 from wal.frame import FrameDraft, Record, RunName
 from wal.message import MessageID, Origin, TxnContext
 from wal.pchannel.operations import Append, AppendResult
+
+RUN_OVERHEAD: Final = 16
+"""Bytes of a run's row in the tables of a frame, rounded up."""
 
 __all__ = ["BulkSubmission", "PlainSubmission", "Submission", "TxnSubmission", "fail_future"]
 
@@ -42,52 +45,73 @@ class Submission(abc.ABC):
 
 
 class PlainSubmission(Submission):
-    """Consecutive plain appends to one vchannel, a future for each."""
+    """Consecutive plain appends, to any vchannels, with a future for each: most of what is ever written.
 
-    __slots__ = ("appends", "name")
+    `batches[i]` is for the vchannel `names[i]`; the indices of all of them follow each other, since they are drafted together.
+    """
 
-    def __init__(self, name: RunName, appends: list[Append]) -> None:
-        self.name = name
-        self.appends = appends
-        self.count = len(appends)
-        self.in_flight = self.size = sum([append.size for append in appends])
-        self.size += 16 + 4 * len(name[0])
+    __slots__ = ("batches", "names")
+
+    def __init__(self) -> None:
+        self.names: list[RunName] = []
+        self.batches: list[list[Append]] = []
+        self.count = self.in_flight = self.size = 0
+
+    def add(self, name: RunName, appends: list[Append]) -> None:
+        """Takes the appends of one vchannel, behind those it has."""
+        size = appends[0].size if len(appends) == 1 else sum([append.size for append in appends])
+        self.names.append(name)
+        self.batches.append(appends)
+        self.count += len(appends)
+        self.in_flight += size
+        self.size += size + RUN_OVERHEAD + 4 * len(name[0])
 
     def draft(self, draft: FrameDraft) -> None:
-        self.first = draft.append(self.name, self.appends)
+        self.first = draft.indices
+        for name, appends in zip(self.names, self.batches, strict=True):
+            draft.append(name, appends)
 
     def resolve(self, origin: Origin, first_tick: int) -> None:
         pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
         index = self.first
-        for append in self.appends:
-            message_id = MessageID(pchannel, incarnation, position, index, form)
-            try:
-                append.future.set_result(AppendResult(message_id, first_tick + index, message_id))
-            except asyncio.InvalidStateError:
-                pass  # its caller was cancelled
-            index += 1
+        for appends in self.batches:
+            for append in appends:
+                message_id = MessageID(pchannel, incarnation, position, index, form)
+                try:
+                    append.future.set_result(AppendResult(message_id, first_tick + index, message_id))
+                except asyncio.InvalidStateError:
+                    pass  # its caller was cancelled
+                index += 1
 
     def fail(self, error: BaseException) -> None:
-        for append in self.appends:
-            fail_future(append.future, error)
+        for appends in self.batches:
+            for append in appends:
+                fail_future(append.future, error)
 
     def cut(self, *, size: int, count: int) -> PlainSubmission | None:
         """Takes the appends at its front that fit these bounds, at least one; None when all of them fit."""
         if self.size <= size and self.count <= count:
             return None
-        taken = total = 0
-        for append in self.appends[:count]:
-            total += append.size
-            if taken and total > size:
-                break
-            taken += 1
-        if taken == self.count:
+        front, rest = PlainSubmission(), PlainSubmission()
+        for name, appends in zip(self.names, self.batches, strict=True):
+            taken = 0
+            if not rest.count:
+                room = size - front.size - RUN_OVERHEAD - 4 * len(name[0])
+                for append in appends[: max(count - front.count, 0)]:
+                    room -= append.size
+                    if room < 0:
+                        break
+                    taken += 1
+                if not taken and not front.count:
+                    taken = 1
+            if taken:
+                front.add(name, appends[:taken] if taken < len(appends) else appends)
+            if taken < len(appends):
+                rest.add(name, appends[taken:] if taken else appends)
+        if not rest.count:
             return None
-        front = PlainSubmission(self.name, self.appends[:taken])
-        self.appends = self.appends[taken:]
-        self.count -= front.count
-        self.size -= front.in_flight
-        self.in_flight -= front.in_flight
+        self.names, self.batches = rest.names, rest.batches
+        self.count, self.in_flight, self.size = rest.count, rest.in_flight, rest.size
         return front
 
 
@@ -104,7 +128,7 @@ class BulkSubmission(Submission):
         self.future = future
         self.count = len(records)
         self.in_flight = size
-        self.size = size + 16 + 4 * len(name[0])
+        self.size = size + RUN_OVERHEAD + 4 * len(name[0])
 
     def draft(self, draft: FrameDraft) -> None:
         self.first = draft.append(self.name, self.records)

@@ -15,7 +15,7 @@ from wal.errors import ChannelNotExistError, TransactionExpiredError, UnknownErr
 from wal.frame import RunName
 from wal.message import MessageType, TxnContext
 from wal.pchannel.operations import Append, Atomic, Begin, Body, Bulk, Commit, Drop, OrderedAppend, Rollback
-from wal.pchannel.submissions import BulkSubmission, PlainSubmission, TxnSubmission, fail_future
+from wal.pchannel.submissions import BulkSubmission, TxnSubmission, fail_future
 from wal.pchannel.txn_table import check_txn_size, names_size, record_size
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class VChannel(Member):
         for at, operation in enumerate(batch):
             if operation.__class__ is not Append:
                 if at > start:
-                    self.pchannel.submit(PlainSubmission(self.run_name, batch[start:at]))
+                    self.pchannel.submit_plain(self.run_name, batch[start:at])
                 self._handled_to = at
                 start = at + 1
                 _HANDLERS[operation.__class__](self, operation)
@@ -52,7 +52,7 @@ class VChannel(Member):
                     self.refuse(batch[start:], self.closed())
                     return
         if start < len(batch):
-            self.pchannel.submit(PlainSubmission(self.run_name, batch[start:] if start else batch))
+            self.pchannel.submit_plain(self.run_name, batch[start:] if start else batch)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
         """A defect in handling a message: this vchannel takes nothing any more, its neighbours go on."""
@@ -108,7 +108,7 @@ class VChannel(Member):
                     "span; nothing of it is in the log: begin a new one"
                 ),
             )
-        self.pchannel.submit(PlainSubmission(self.run_name, [operation]))
+        self.pchannel.submit_plain(self.run_name, [operation])
 
     def _bulk(self, operation: Bulk) -> None:
         self.pchannel.submit(
