@@ -184,6 +184,9 @@ class Embedded:
             )
         info = self.directory.admit(name, pchannel)
         vchannel = self._join(info)
+        for other in self.pchannels.values():
+            for reader in list(other.readers):
+                reader.made(name, vchannel.pchannel)
         group = vchannel.pchannel.lanes
         group.pause()
 

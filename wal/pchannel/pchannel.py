@@ -70,6 +70,9 @@ class Reader(Protocol):
     def ended_by(self, vchannel: str, error: WALError) -> None:
         """The vchannel was dropped; the reader ends if it reads it."""
 
+    def made(self, vchannel: str, pchannel: PChannel) -> None:
+        """The vchannel was made on this pchannel; the reader moves if it waits for it elsewhere."""
+
 
 class PChannelStatistics(msgspec.Struct, frozen=True):
     """Counts since opening. `frames` and `bytes` are durable ones; one frame is one sync."""

@@ -247,6 +247,28 @@ class Scanner:
         if vchannel in self._options.vchannels:
             self._finish(error)
 
+    def made(self, vchannel: str, pchannel: PChannel) -> None:
+        """A vchannel was made: if it is the one this scanner waits for, and lies elsewhere than expected, the scanner moves there."""
+        if vchannel not in self.vchannels or pchannel is self._pchannel:
+            return
+        if len(self.vchannels) > 1:
+            self._finish(
+                InvalidArgumentError(
+                    f"vchannel {vchannel!r} was made on {pchannel.channel}, but this scanner reads {', '.join(self.vchannels)} on "
+                    f"{self._pchannel.channel}, and a scanner reads one pchannel: read them apart"
+                )
+            )
+            return
+        self._pchannel.readers.discard(self)
+        self._pchannel = pchannel
+        pchannel.readers.add(self)
+        self._at = pchannel.tail.durable_end
+        self._end = None if self._end is None else self._at
+        self._from = self._after = None
+        self._event = self._frame_event = self._page_event = None
+        self._frames.clear()
+        self._wake()
+
     # -- the reading loop
 
     async def _enter(self) -> None:
@@ -359,7 +381,10 @@ class Scanner:
         if self._at < end:
             if tail.failure is not None:
                 raise tail.failure
-            page = await self._pchannel.log.read(self._at, names=self._selection.names, bytes_max=PAGE_BYTES)
+            pchannel = self._pchannel
+            page = await pchannel.log.read(self._at, names=self._selection.names, bytes_max=PAGE_BYTES)
+            if pchannel is not self._pchannel:  # moved meanwhile, from a place that held nothing for this reader
+                return True
             self._at = page.next_position
             self._pages += 1
             if self._end is not None and page.next_position > self._end:

@@ -10,7 +10,7 @@ there, so the writer before us is fenced and the files hold still.
    at their bodies, whether the process or the machine stopped: each was synced before the control page said so, and readers check
    every block. A broken frame there, or one before a later valid envelope, is damage and loud. Any other is a torn tail: at most one
    frame was ever unsynced.
-4. The torn tail is zeroed. The last accepted frame is written once more, because a sync that failed before us may have left it in the
+4. The directory is synced: a process that ended between naming a segment and that left it to us. The torn tail is zeroed. The last accepted frame is written once more, because a sync that failed before us may have left it in the
    page cache only, marked clean; then the segment is synced. Only after that is anything of it shown.
 """
 
@@ -116,6 +116,8 @@ def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int,
             control.sync()
             segments = _chain(disk, directory, before)
             spares = _tidy(disk, directory, before, segments)
+            if not before.closed:
+                disk.sync_directory(directory)  # the name of the last segment may be known to the kernel only
             active = _tail(disk, directory, before, segments[-1])
             undo.callback(active.file.close)
             state = _state(before, active)
