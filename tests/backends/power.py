@@ -22,13 +22,17 @@ from wal.backends.journal.layout import SECTOR_BYTES
 
 
 class PowerCutDisk(Disk):
-    """Fails after `operations` writes, syncs and changes of names (never, for None), leaving `left_over` behind."""
+    """Fails after `operations` writes, syncs and changes of names: the power, leaving `left_over` behind, or only the process.
 
-    def __init__(self, rng: random.Random, root: Path, left_over: Path, *, operations: int | None) -> None:
+    After `crash` the files stand as the kernel has them, synced or not; `go_on` lets the next process have them.
+    """
+
+    def __init__(self, rng: random.Random, root: Path, left_over: Path) -> None:
         self._rng = rng
         self._root = root
         self._left_over = left_over
-        self._operations = operations
+        self._operations = 0
+        self._power = True
         self._lock = threading.RLock()
         self._sectors: dict[int, dict[int, bytes]] = {}
         self._names: dict[Path, list[tuple[str, str, str, Path | None]]] = {}
@@ -40,10 +44,17 @@ class PowerCutDisk(Disk):
             self._maps[control] = control.read_bytes()
         self.dead = False
 
+    def go_on(self, operations: int, *, power: bool) -> None:
+        """A process begins, and is to end after so many operations: by a power cut, or (`power` False) alone."""
+        with self._lock:
+            self._operations = operations
+            self._power = power
+            self.dead = False
+
     def cut(self) -> None:
         """The power fails now, if it has not yet."""
         with self._lock:
-            if not self.dead:
+            if not self._power or not self.dead:
                 self._fail()
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> JournalFile:
@@ -112,11 +123,12 @@ class PowerCutDisk(Disk):
     def _step(self) -> None:
         if self.dead:
             raise _off()
-        if self._operations is not None:
-            self._operations -= 1
-            if self._operations < 0:
+        self._operations -= 1
+        if self._operations < 0:
+            self.dead = True
+            if self._power:
                 self._fail()
-                raise _off()
+            raise _off()
 
     def _change(self, directory: Path, change: tuple[str, str, str, Path | None]) -> None:
         self._names.setdefault(directory, []).append(change)

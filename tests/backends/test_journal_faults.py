@@ -100,7 +100,7 @@ async def _fill(log, maker: FrameMaker, rounds: int = 400) -> list[int]:  # type
     acked: list[int] = []
     for _ in range(rounds):
         sequence = maker.sequence
-        pair = [append(log, maker.data(("v", b"x" * 10_000))), append(log, maker.data(("v", b"y")))]
+        pair = [append(log, maker.data(("v", b"x" * 9_000))), append(log, maker.data(("v", b"y")))]
         outcomes = await asyncio.gather(*pair, return_exceptions=True)
         if isinstance(outcomes[0], NoSpaceError):
             assert isinstance(outcomes[1], NoSpaceError), "the frame behind would leave a gap in the sequence"

@@ -59,6 +59,8 @@ def test_golden_bytes() -> None:
     envelope = Envelope(200, HEADER.generation, 0x3000)
     assert envelope.pack() == sealed(ENVELOPE_GOLDEN)
     assert Envelope.unpack(envelope.pack(), 0, generation=HEADER.generation, position=0x3000) == envelope
+    assert Envelope.unpack(envelope.pack(), 0, generation=HEADER.generation ^ 1, position=0x3000) is None
+    assert Envelope.unpack(envelope.pack(), 0, generation=HEADER.generation, position=0x3200) is None
     assert RECORD.pack(9) == sealed(SLOT_GOLDEN)
     assert ControlRecord.unpack(RECORD.pack(9), 0) == (9, RECORD)
 
@@ -91,6 +93,7 @@ async def test_a_sealed_segment_and_its_successor(tmp_path: Path) -> None:
         first = await append(log, maker.data(("v", b"x" * 2_000)))
         second = await append(log, maker.data(("v", b"x" * 3_000)))
         newest = log.durable_end
+        await append(log, maker.data(("v", b"x" * 3_000)))
     data = (folder(tmp_path) / f"{0:016x}.wal").read_bytes()
     old = SegmentHeader.unpack(data[:4096])
     base = second - 4096
@@ -99,7 +102,10 @@ async def test_a_sealed_segment_and_its_successor(tmp_path: Path) -> None:
     assert (new.base, new.previous_base, new.previous_term, new.previous_sequence) == (base, 0, 1, 0)
     assert new.newest == (first, 0)
     assert new.promise < new.first_tick
-    assert new.generation != old.generation
+    generations = {
+        SegmentHeader.unpack(path.read_bytes()[:4096]).generation for path in sorted(folder(tmp_path).glob("*.wal"))
+    }
+    assert len(generations) == 3
     assert newest == second + slot_bytes(3_000 + 200)
 
 

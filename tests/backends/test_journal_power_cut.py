@@ -1,7 +1,8 @@
 """More than 300 power cuts: nothing acknowledged is lost, no frame is wrong, and the log goes on after each.
 
 A life of a log is: open what the last cut left, check it, append, truncate, until the power fails again at a random operation. Small
-segments, so that most lives seal, recycle and begin some; recycled ones are full of frames of earlier lives.
+segments, so that most lives seal, recycle and begin some; recycled ones are full of frames of earlier lives. In some lives only the
+process ends, and what it left unsynced in the page cache meets the next life, and its power cut; a few close the log.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from tests.backends.frames import INCARNATION, FrameMaker, append, content, cont
 from tests.backends.power import PowerCutDisk
 from wal.backends import PChannelLog
 from wal.backends.journal import JournalBackend, JournalLog
-from wal.errors import StorageError, WALError
+from wal.errors import ChannelFencedError, StorageError, WALError
 from wal.frame import EncodedFrame
 
 CHAINS = 8
-LIVES = 42
+LIVES = 60
 
 
 @pytest.fixture
@@ -44,7 +45,6 @@ class Model:
         self.earliest = (0, 0)
         self.truncating = (0, 0)
         self.extra_kept = 0
-        self.recycled = 0
 
     async def check(self, log: PChannelLog) -> None:
         """Compares the log with the model, and takes over what of the frames in flight turned out to be there."""
@@ -79,7 +79,7 @@ class Model:
 
         async def appended(frame: EncodedFrame, future: asyncio.Future[int]) -> None:
             position = await future
-            assert self.in_flight.pop(0) is frame
+            self.in_flight = [other for other in self.in_flight if other is not frame]
             self.acked.append((position, frame))
 
         while True:
@@ -90,6 +90,7 @@ class Model:
                 *[appended(frame, future) for frame, future in zip(frames, futures, strict=True)],
                 return_exceptions=True,
             )
+            self.acked.sort(key=lambda pair: pair[0])
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     assert isinstance(outcome, StorageError), outcome
@@ -101,7 +102,6 @@ class Model:
                 self.truncating = max(self.earliest, (self.acked[index][0], rng.randrange(2)))
                 await log.truncate(*self.truncating)
                 self.earliest = self.truncating
-                self.recycled = max(self.recycled, log.statistics().recycled)
 
     def _frame(self, rng: random.Random, maker: FrameMaker) -> EncodedFrame:
         if rng.random() < 0.1:
@@ -118,32 +118,52 @@ async def test_power_cuts(place: Path, chain: int) -> None:
     print(f"seed {seed} (chain {chain})")
     rng = random.Random(seed)
     model = Model()
-    here = place / "life-0"
+    here = place / "0"
     backend = JournalBackend(here, first_segment_bytes=8 << 10, segment_bytes=32 << 10)
     await backend.create("p", incarnation=INCARNATION)
     await backend.close()
-    cuts = recycled = 0
+    disk = PowerCutDisk(rng, here, place / "1")
+    cuts = crashes = recycled = 0
+    opened: int | None = None
+    clean: bool | None = True
     for life in range(1, LIVES + 1):
-        left_over = place / f"life-{life}"
-        disk = PowerCutDisk(rng, here, left_over, operations=rng.choice((rng.randrange(1, 12), rng.randrange(1, 250))))
+        power = rng.random() < 0.75
+        disk.go_on(rng.choice((rng.randrange(1, 12), rng.randrange(1, 250))), power=power)
         backend = JournalBackend(here, first_segment_bytes=8 << 10, segment_bytes=32 << 10, disk=disk)
         log = None
         try:
+            if opened is not None:
+                with pytest.raises((ChannelFencedError, StorageError)):
+                    await backend.open("p", incarnation=INCARNATION, term=opened)
             log = await backend.open("p", incarnation=INCARNATION, term=life)
+            assert clean is None or log.state.clean == clean
+            opened, clean = life, False
             await model.check(log)
-            await model.live(log, rng, FrameMaker(life))
+            if rng.random() < 0.2:
+                frame = FrameMaker(life).data(("v", b"a short life"))
+                model.in_flight.append(frame)
+                model.acked.append((await append(log, frame), model.in_flight.pop()))
+                clean = None
+                await log.close()
+                clean = True
+            else:
+                await model.live(log, rng, FrameMaker(life))
         except StorageError:
-            pass  # while it recovered, truncated or closed: the next life must cope
+            clean = None  # while it opened, truncated or closed: what it had marked by then is its own affair
         if log is not None:
+            recycled += log.statistics().recycled
             with contextlib.suppress(WALError):
                 await log.close()
-        disk.cut()
+        if power:
+            disk.cut()
         await backend.close()
-        cuts += 1
-        recycled += model.recycled
-        model.recycled = 0
-        shutil.rmtree(here)
-        here = left_over
+        if power:
+            cuts += 1
+            shutil.rmtree(here)
+            here = place / str(cuts)
+            disk = PowerCutDisk(rng, here, place / str(cuts + 1))
+        else:
+            crashes += 1
     backend = JournalBackend(here, first_segment_bytes=8 << 10, segment_bytes=32 << 10)
     log = await backend.open("p", incarnation=INCARNATION, term=LIVES + 1)
     await model.check(log)
@@ -151,7 +171,7 @@ async def test_power_cuts(place: Path, chain: int) -> None:
     await log.close()
     await backend.close()
     print(
-        f"{cuts} cuts, {len(model.acked)} frames, {model.extra_kept} of them unacknowledged, {recycled} segments recycled"
+        f"{cuts} cuts, {crashes} crashes, {len(model.acked)} frames, {model.extra_kept} of them unacknowledged, {recycled} recycled"
     )
-    assert cuts == LIVES
+    assert cuts > LIVES // 2
     assert len(model.acked) > LIVES

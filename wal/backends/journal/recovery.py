@@ -10,8 +10,9 @@ there, so the writer before us is fenced and the files hold still.
    at their bodies, whether the process or the machine stopped: each was synced before the control page said so, and readers check
    every block. A broken frame there, or one before a later valid envelope, is damage and loud. Any other is a torn tail: at most one
    frame was ever unsynced.
-4. The directory is synced: a process that ended between naming a segment and that left it to us. The torn tail is zeroed. The last accepted frame is written once more, because a sync that failed before us may have left it in the
-   page cache only, marked clean; then the segment is synced. Only after that is anything of it shown.
+4. The directory is synced: a process that ended between naming a segment and that left it to us. The torn tail is zeroed. The last
+   accepted frame is written once more, because a sync that failed before us may have left it in the page cache only, marked clean;
+   then the segment is synced. Only after that is anything of it shown.
 """
 
 from __future__ import annotations
