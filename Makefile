@@ -6,8 +6,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv/bin/python
-PACKAGES := wal actors broadcaster examples
-SOURCES := $(PACKAGES) tests benchmarks
+PACKAGES := wal actors broadcaster examples benchmarks
+SOURCES := $(PACKAGES) tests
 SYNCED := .venv/.synced
 PYTEST_ARGS ?=
 DEMO_ARGS ?=

@@ -1,8 +1,9 @@
 """What every test gets: no blocking call of the product on the loop, the chosen event loop, the long form on request.
 
 * `SOAK=1` (by `make soak`): the `soak` fixture is SOAK_FACTOR instead of 1, Hypothesis tries as many times more examples, and every
-  async test runs on asyncio's loop and on uvloop's. Without it only the folders in EACH_LOOP do, because they are quick.
-* `CI` set: Hypothesis reads and writes no example database, so that a run does not depend on the machine's earlier ones.
+  async test runs on asyncio's loop and on uvloop's.
+* `CI` set (by `.ci/run`): on both loops as well, and Hypothesis reads and writes no example database, so that a run does not depend on the
+  machine's earlier ones. Without either only the folders in EACH_LOOP run on both, because they are quick.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from blockbuster.blockbuster import BlockBusterFunction
 
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 SOAK_FACTOR: Final = 10
+CI: Final = bool(os.environ.get("CI"))
 EACH_LOOP: Final = ("actors", "docs")
 """Folders below tests/ whose async tests run on both loops."""
 
@@ -33,15 +35,15 @@ hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, datab
 hypothesis.settings.register_profile(
     "soak", deadline=None, print_blob=True, max_examples=hypothesis.settings().max_examples * SOAK_FACTOR
 )
-hypothesis.settings.load_profile("soak" if SOAK else "ci" if os.environ.get("CI") else "default")
+hypothesis.settings.load_profile("soak" if SOAK else "ci" if CI else "default")
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """asyncio's own loop; uvloop's too in the folders where that costs little, and in a soak."""
+    """asyncio's own loop; uvloop's too in the folders where that costs little, in CI and in a soak."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    if SOAK or folder in EACH_LOOP:
+    if SOAK or CI or folder in EACH_LOOP:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
 
