@@ -58,6 +58,102 @@ def encode_frame(
     `promise` defaults to the tick of the last event; a frame without events (a TimeTick frame) must state it.
     """
     runs = draft.runs
+    if draft.in_order and len(runs) == 1 and len(runs[0].records) == 1 and runs[0].kind is RunKind.VCHANNEL:
+        tables = _one(runs[0])
+    else:
+        tables = _many(draft)
+    blocks = tables.blocks
+    header = FrameHeader(
+        tables.incompatible,
+        0,
+        incarnation,
+        term,
+        sequence,
+        first_tick,
+        first_tick + draft.indices - 1 if promise is None else promise,
+        draft.indices,
+        tables.records,
+        len(runs),
+        len(blocks),
+        len(tables.packed),
+        tables.body_len,
+        tables.names_len,
+    )
+    packed = header.pack()
+    crc = google_crc32c.extend(google_crc32c.value(packed), tables.packed)
+    head = b"".join((packed, CRC.pack(crc), tables.packed))
+    return EncodedFrame(
+        header,
+        [head, *blocks],
+        len(head) + tables.body_len,
+        tables.vchannels,
+        tables.pchannel_wide,
+    )
+
+
+class _Tables(msgspec.Struct, gc=False):
+    """The tables of a frame as bytes, its blocks, and what the header says of them."""
+
+    packed: bytes
+    blocks: list[bytes]
+    incompatible: int
+    records: int
+    body_len: int
+    names_len: int
+    vchannels: tuple[tuple[str, int], ...]
+    pchannel_wide: bool
+
+
+def _one(run: Run) -> _Tables:
+    """A single plain message: what a lone writer appends, without the columns' detours."""
+    record = run.records[0]
+    payload, kind, properties, ext = record.payload, record.message_type, record.properties, record.ext
+    incompatible = 0
+    form = "<BHIIII"
+    columns = [len(payload)]
+    parts = [payload]
+    if kind != DEFAULT_TYPE:
+        incompatible |= COLUMN_TYPE
+        form += "H"
+        columns.append(kind)
+    if properties:
+        incompatible |= COLUMN_PROPERTIES
+        form += "I"
+        columns.append(len(properties))
+        parts.append(properties)
+    if ext:
+        incompatible |= COLUMN_EXT
+        form += "I"
+        columns.append(len(ext))
+        parts.append(ext)
+    blocks, ends = _cut(parts, list(accumulate(map(len, parts), initial=0)))
+    name = run.name.encode()
+    packed = pack(
+        f"{form}{2 * len(blocks)}I",
+        RunKind.VCHANNEL,
+        len(name),
+        run.incarnation,
+        1,
+        0,
+        *columns,
+        *ends,
+        *map(google_crc32c.value, blocks),
+    )
+    return _Tables(
+        packed + name,
+        blocks,
+        incompatible,
+        1,
+        ends[-1] if ends else 0,
+        len(name),
+        ((run.name, run.incarnation),),
+        False,
+    )
+
+
+def _many(draft: FrameDraft) -> _Tables:
+    """Any draft, column by column."""
+    runs = draft.runs
     records: list[Record] = runs[0].records if len(runs) == 1 else [record for run in runs for record in run.records]
     count = len(records)
     payloads = [record.payload for record in records]
@@ -107,7 +203,7 @@ def encode_frame(
         rows = [run.shared if run.kind is RunKind.COPY else len(run.records) for run in runs]
         vchannels = tuple({(run.name, run.incarnation): None for run in runs if run.name})
         pchannel_wide = RunKind.PCHANNEL in kinds
-    tables = pack(
+    packed = pack(
         f"<{len(runs)}s{len(runs)}H{3 * len(runs)}I{form}{2 * len(blocks)}I",
         kinds,
         *name_lens,
@@ -118,31 +214,8 @@ def encode_frame(
         *block_ends,
         *map(google_crc32c.value, blocks),
     )
-    header = FrameHeader(
-        incompatible=incompatible,
-        compatible=0,
-        incarnation=incarnation,
-        term=term,
-        sequence=sequence,
-        first_tick=first_tick,
-        promise=first_tick + draft.indices - 1 if promise is None else promise,
-        indices=draft.indices,
-        records=count,
-        runs=len(runs),
-        blocks=len(blocks),
-        tables_len=len(tables) + len(name_bytes),
-        body_len=body_len,
-        names_len=len(name_bytes),
-    )
-    packed = header.pack()
-    crc = google_crc32c.extend(google_crc32c.value(packed), tables + name_bytes)
-    head = b"".join((packed, CRC.pack(crc), tables, name_bytes))
-    return EncodedFrame(
-        header,
-        [head, *blocks],
-        len(head) + body_len,
-        vchannels,
-        pchannel_wide,
+    return _Tables(
+        packed + name_bytes, blocks, incompatible, count, body_len, len(name_bytes), vchannels, pchannel_wide
     )
 
 

@@ -10,13 +10,11 @@ store is seen by other processes at once and survives a crash of the process; on
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -107,7 +105,10 @@ class ControlPage:
         except BaseException:
             os.close(self._fd)
             raise
-        self._thread_lock = threading.Lock()
+        self._lock = _Lock(self._fd)
+        # The slots as they were last looked at, and what they said: a frame's check and store need not parse them anew.
+        self._seen = b""
+        self._said: tuple[int, ControlRecord | None] = (0, None)
 
     @staticmethod
     def create(disk: Disk, path: Path, record: ControlRecord) -> None:
@@ -115,15 +116,9 @@ class ControlPage:
         page = record.pack(2).ljust(CONTROL_BYTES, b"\0")  # even sequences lie in the first slot
         disk.replace(path, page, temporary=path.with_suffix(".tmp"))
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Nobody else stores, in this process or another, while this is held. Waits; never use it on the loop."""
-        with self._thread_lock:  # flock does not tell the threads of one descriptor apart
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+    def locked(self) -> _Lock:
+        """`with` this nobody else stores, in this process or another. Waits; never use it on the loop."""
+        return self._lock
 
     def load(self) -> ControlRecord | None:
         """The newest record that holds; None when neither slot does."""
@@ -143,6 +138,9 @@ class ControlPage:
         slot = record.pack(sequence)
         at = sequence % 2 * SECTOR_BYTES
         self._map[at : at + len(slot)] = slot
+        # In this order: another thread that looks in between parses the page itself.
+        self._said = (sequence, record)
+        self._seen = self._map[: 2 * SECTOR_BYTES]
 
     def sync(self) -> None:
         """Makes what was stored survive a power cut."""
@@ -155,12 +153,39 @@ class ControlPage:
             self._fd = -1
 
     def _newest(self) -> tuple[int, ControlRecord | None]:
+        said = self._said
+        if self._map[: 2 * SECTOR_BYTES] == self._seen and said is self._said:
+            return said
         for _ in range(_LOAD_TRIES):
             page = self._map[: 2 * SECTOR_BYTES]
             found = [slot for at in (0, SECTOR_BYTES) if (slot := ControlRecord.unpack(page, at)) is not None]
             if found:
                 return max(found, key=_sequence)
         return 0, None
+
+
+class _Lock:
+    """An exclusive flock, which does not tell the threads of one descriptor apart, within a lock that does."""
+
+    __slots__ = ("_fd", "_threads")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._threads = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
 
 
 def _sequence(slot: tuple[int, ControlRecord]) -> int:

@@ -35,7 +35,7 @@ class JournalFile:
     def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         """Writes all buffers, one behind the other, from `offset` on."""
         for first in range(0, len(buffers), BUFFERS_MAX):
-            left = list(buffers[first : first + BUFFERS_MAX])
+            left = buffers[first : first + BUFFERS_MAX] if first or len(buffers) > BUFFERS_MAX else buffers
             total = sum(map(len, left))
             done = 0
             while done < total:
@@ -136,7 +136,7 @@ class Disk:
         return JournalFile(path, fd)
 
 
-def _without(buffers: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:
+def _without(buffers: Sequence[bytes | memoryview], count: int) -> list[bytes | memoryview]:
     """What is left of these buffers when their first `count` bytes are done."""
     at = 0
     while count >= len(buffers[at]):
