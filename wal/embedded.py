@@ -142,6 +142,8 @@ class Embedded:
         check_vchannel(name)
         if name in self.directory.records:
             raise ChannelExistError(f"vchannel {name!r} exists already: append to it, or drop it first")
+        if pchannel is not None and not isinstance(pchannel, str):
+            raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
         if pchannel is not None and pchannel not in self.pchannels:
             raise InvalidArgumentError(
                 f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self.pchannels)}"

@@ -355,6 +355,15 @@ class PChannel(Member):
             earliest=first,
         )
 
+    async def overtaken(self, position: int) -> TruncatedError:
+        """The error for a read that was under way: what it would have read next is gone."""
+        first = await self.first_event()
+        return TruncatedError(
+            f"the log of pchannel {self.channel} was truncated past position {position}, where this read had got to; the earliest "
+            f"event still there is {first}: start from it, or from All()",
+            earliest=first,
+        )
+
     async def first_event(self) -> MessageID | None:
         """The id of the earliest event that is not truncated, None when there is none."""
         log = self.log

@@ -18,7 +18,7 @@ import msgspec
 
 from actors import Actor, ActorRef
 from wal.backends import StoredFrame
-from wal.errors import InvalidArgumentError, WALError
+from wal.errors import InvalidArgumentError, TruncatedError, WALError
 from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TimeTickMessage
 from wal.reading import (
     DeliverPolicy,
@@ -101,6 +101,7 @@ class Scanner:
         self._entering = asyncio.Lock()
         self._ended = False
         self._error: BaseException | None = None
+        self._complete = False
         self._done: asyncio.Future[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._tick_waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -147,8 +148,8 @@ class Scanner:
         await self.close()
 
     async def done(self) -> None:
-        """Returns when the scanner has ended, for whatever reason. Never raises; `error` says why."""
-        if not self._ended:
+        """Returns when the scanner has ended, for whatever reason, and its handler is closed. Never raises; `error` says why."""
+        if not self._complete:
             if self._done is None:
                 self._done = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._done)
@@ -164,6 +165,7 @@ class Scanner:
         A handler that is at work may finish its message; one that takes longer than the actor system's stop timeout is cancelled.
         """
         self._finish(None)
+        self._let_go()
         if self._actor is not None:
             if self._actor.inside:
                 self._actor.ref.stop_nowait()
@@ -382,7 +384,10 @@ class Scanner:
             if tail.failure is not None:
                 raise tail.failure
             pchannel = self._pchannel
-            page = await pchannel.log.read(self._at, names=self._selection.names, bytes_max=PAGE_BYTES)
+            try:
+                page = await pchannel.log.read(self._at, names=self._selection.names, bytes_max=PAGE_BYTES)
+            except TruncatedError as error:  # overtaken: the log knows the place, a reader needs the id of an event
+                raise await pchannel.overtaken(self._at) from error
             if pchannel is not self._pchannel:  # moved meanwhile, from a place that held nothing for this reader
                 return True
             self._at = page.next_position
@@ -549,8 +554,22 @@ class Scanner:
                 else:
                     future.set_exception(error)
         self._wake()
+        if self._actor is None:
+            self._completed()
+
+    def _completed(self) -> None:
+        """It has ended, and so has its handler."""
+        self._complete = True
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
+
+    def _let_go(self) -> None:
+        """What is still in the buffer will neither be handed over nor count as passed."""
+        self._event, self._tick = self._handed()
+        self._frames.clear()
+        self._buffer, self._next = [], 0
+        self._frame_event = self._page_event = None
+        self._frame_tick = self._page_promise = 0
 
     def _origin(self, position: int) -> Origin:
         log = self._pchannel.log
@@ -601,6 +620,7 @@ class _HandlerActor(Actor):
                 except Exception as error:
                     if scanner._error is None:
                         scanner._error = error
+            scanner._completed()
 
 
 def _first_index(message: ImmutableMessage) -> int:
