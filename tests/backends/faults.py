@@ -1,8 +1,9 @@
-"""FaultyDisk: a Disk with a full, failing or partial device, as the test sets it; everything else is the real one."""
+"""Disks that misbehave (FaultyDisk), look on (WatchedDisk) or wait (GatedDisk), as the test sets them; the rest is real."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 from collections import Counter
@@ -10,6 +11,50 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wal.backends.journal import Disk, JournalFile
+
+
+class WatchedDisk(Disk):
+    """Notes, for each read of a segment, whether a writer could have taken the file meanwhile."""
+
+    def __init__(self) -> None:
+        self.free: list[bool] = []
+        self.watching = False
+
+    def _file(self, path: Path, fd: int) -> JournalFile:
+        return _WatchedFile(self, path, fd)
+
+
+class _WatchedFile(JournalFile):
+    __slots__ = ("_disk",)
+
+    def __init__(self, disk: WatchedDisk, path: Path, fd: int) -> None:
+        super().__init__(path, fd)
+        self._disk = disk
+
+    def read(self, length: int, offset: int) -> bytes:
+        if self._disk.watching and self.path.suffix == ".wal":
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._disk.free.append(True)
+            except BlockingIOError:
+                self._disk.free.append(False)
+            finally:
+                os.close(fd)
+        return super().read(length, offset)
+
+
+class GatedDisk(Disk):
+    """Writes of checkpoints wait while `gate` is clear."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def _file(self, path: Path, fd: int) -> JournalFile:
+        if path.name.startswith("checkpoint-"):
+            self.gate.wait()
+        return super()._file(path, fd)
 
 
 class FaultyDisk(Disk):

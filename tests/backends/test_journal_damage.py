@@ -13,7 +13,7 @@ import pytest
 from tests.backends.frames import FrameMaker, append_all, content, content_of, read_all
 from tests.backends.journals import folder, journal, segments
 from wal.backends.journal.control import CONTROL_BYTES
-from wal.backends.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES
+from wal.backends.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader
 from wal.errors import CorruptionError, FormatError
 from wal.frame import EncodedFrame
 
@@ -190,3 +190,18 @@ async def test_a_reader_finds_damage_in_what_it_reads(fast: Path) -> None:
         assert [frame.position for frame in await read_all(log, whole[5].position)] == [f.position for f in whole[5:]]
         await log.truncate(whole[5].position, 0)
         assert len(await read_all(log, whole[5].position)) == len(whole) - 5
+
+
+async def test_a_torn_frame_is_zeroed(fast: Path) -> None:
+    crashed, _, frames = await images(fast)
+    tail = segments(crashed)[-1]
+    data = bytearray(tail.read_bytes())
+    header = SegmentHeader.unpack(bytes(data[:HEADER_PAGE_BYTES]))
+    end = max(at for at in used(tail) if data[at]) // SECTOR_BYTES * SECTOR_BYTES + SECTOR_BYTES
+    torn = Envelope(900, header.generation, header.base + end).pack() + b"\xee" * 1_600
+    data[end : end + len(torn)] = torn
+    tail.write_bytes(data)
+    assert await outcome(crashed, frames) == "whole"
+    mended = tail.read_bytes()
+    assert mended[end : end + 1024] == bytes(1024)
+    assert mended[end + 1024 :] == data[end + 1024 :], "nothing else was touched"

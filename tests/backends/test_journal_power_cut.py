@@ -175,3 +175,46 @@ async def test_power_cuts(place: Path, chain: int) -> None:
     )
     assert cuts > LIVES // 2
     assert len(model.acked) > LIVES
+
+
+async def test_a_name_that_only_the_kernel_knew(place: Path) -> None:
+    """The process ends between naming a segment and syncing that; it is opened again; then the power fails."""
+
+    class EndsThere(PowerCutDisk):
+        armed = True
+
+        def rename(self, source: Path, target: Path) -> None:
+            super().rename(source, target)
+            if self.armed and target.suffix == ".wal":
+                self.go_on(0, power=False)
+                self.armed = False
+
+    class TakesAllNamesBack(random.Random):
+        def randint(self, a: int, b: int) -> int:
+            return a
+
+    backend = JournalBackend(place / "0", segment_bytes=8 << 10)
+    await backend.create("p", incarnation=INCARNATION)
+    await backend.close()
+    disk = EndsThere(TakesAllNamesBack(), place / "0", place / "1")
+    disk.go_on(10_000, power=False)
+    backend = JournalBackend(place / "0", segment_bytes=8 << 10, disk=disk)
+    log = await backend.open("p", incarnation=INCARNATION, term=1)
+    acked = [await append(log, FrameMaker(1).data(("v", b"x" * 3_000)))]
+    with pytest.raises(StorageError):
+        await append(log, FrameMaker(1).data(("v", b"x" * 3_000)))
+    await log.close()
+    await backend.close()
+    disk.go_on(10_000, power=True)
+    backend = JournalBackend(place / "0", segment_bytes=8 << 10, disk=disk)
+    log = await backend.open("p", incarnation=INCARNATION, term=2)
+    assert log.statistics().segments_held == 2
+    disk.cut()
+    with pytest.raises(StorageError, match="power"):
+        await log.close()
+    await backend.close()
+    backend = JournalBackend(place / "1", segment_bytes=8 << 10)
+    log = await backend.open("p", incarnation=INCARNATION, term=3)
+    assert [frame.position for frame in await read_all(log)] == acked
+    await log.close()
+    await backend.close()

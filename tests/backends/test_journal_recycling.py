@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.faults import GatedDisk, WatchedDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import folder, journal, segments
 from wal.backends.journal import JournalBackend, JournalLog
@@ -135,3 +136,36 @@ async def test_spares_serve_the_next_opening(tmp_path: Path) -> None:
         await fill_segments(log, FrameMaker(2), 1)
         assert segments(tmp_path)[-1].stat().st_ino in spares
         await append_all(log, [FrameMaker(2).time_tick()])
+
+
+async def test_a_reader_holds_what_it_reads(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    async with journal(tmp_path, segment=SEGMENT, disk=disk) as log:
+        await fill_segments(log, FrameMaker(1), 2)
+        for names in (None, frozenset({"v"})):
+            disk.watching = True
+            await read_all(log, names=names)
+            disk.watching = False
+            assert disk.free
+            assert not any(disk.free)
+            disk.free.clear()
+
+
+async def test_closing_waits_for_calls_in_flight(tmp_path: Path) -> None:
+    disk = GatedDisk()
+    async with journal(tmp_path, segment=SEGMENT, disk=disk) as log:
+        positions = await fill_segments(log, FrameMaker(1), 2)
+        disk.gate.clear()
+        saving = asyncio.ensure_future(log.save_state(positions[-1], b"blob"))
+        reading = asyncio.ensure_future(log.read(0, names=None, bytes_max=1 << 30))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(log.close())
+        done, _ = await asyncio.wait({closing}, timeout=0.1)
+        disk.gate.set()
+        assert not done, "a checkpoint was still being written"
+        await closing
+        await saving
+        assert [frame.position for frame in (await reading).frames] == positions
+    async with journal(tmp_path, 2, segment=SEGMENT) as log:
+        assert log.state.clean
+        assert await log.load_state(positions[-1]) == b"blob"
