@@ -32,6 +32,10 @@ encode_properties = _encoder.encode
 """The stored form of non-empty properties."""
 
 
+_STR_ALONE: Final = {str}
+_RESERVED_START: Final = "\0" + RESERVED_PREFIX
+
+
 class Reserved:
     """Keys that carry system fields on the wire (the stored record has fields of its own for them)."""
 
@@ -57,9 +61,14 @@ class Reserved:
 
 def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """A copy of the user's properties. Non-`str` is a TypeError, a reserved key an InvalidArgumentError that names it."""
-    if not isinstance(properties, Mapping):
+    if properties.__class__ is not dict and not isinstance(properties, Mapping):
         raise TypeError(f"properties must be a mapping of str to str, not {type(properties).__name__}")
     checked = dict(properties)
+    texts = [*checked, *checked.values()]
+    if {*map(type, texts)} == _STR_ALONE:
+        joined = "\0".join(texts)
+        if joined.isascii() and joined[:1] != RESERVED_PREFIX and _RESERVED_START not in joined:
+            return checked  # nearly all: the loop below is for what is wrong, and for texts that only look so
     for key, value in checked.items():
         if key.__class__ is not str or value.__class__ is not str:
             raise TypeError(f"property {key!r}: {value!r} must be str to str; encode other values yourself")
