@@ -1,0 +1,75 @@
+"""The reference pages name everything there is, and nothing that is not."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Final
+
+import wal
+from tests.docs.snippets import ROOT
+from wal import Scanner, Settings, Txn, WALAccesser, errors
+
+REFERENCE: Final = ROOT / "docs" / "reference"
+PLUMBING: Final = {"begin", "wait_open", "ended", "ended_by", "vchannels"}
+"""Public for the rooms around them, not for users."""
+UNITS: Final = {"": 1, " MiB": 1 << 20}
+
+
+def page(name: str) -> str:
+    return (REFERENCE / name).read_text()
+
+
+def names_in(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
+
+
+def test_every_setting_with_its_default() -> None:
+    text = page("settings.md")
+    stated = {}
+    for name, default in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE):
+        number = re.fullmatch(r"([\d,.]+)( MiB)?", default.strip())
+        stated[name] = float(number[1].replace(",", "")) * UNITS[number[2] or ""] if number else None
+    later = set(re.findall(r"`(\w+)`", text.partition("without effect in this release:")[2].partition(".")[0]))
+    assert set(stated) | later == set(Settings.__struct_fields__)
+    assert set(stated) & later == set()
+    defaults = Settings()
+    for name, value in stated.items():
+        default = getattr(defaults, name)
+        if not isinstance(default, bool | None | str):
+            assert value == default, name
+
+
+def test_every_error_with_its_code_and_whether_to_retry() -> None:
+    text = page("errors.md")
+    classes = {
+        name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.WALError)
+    }
+    assert set(classes) - names_in(text) == set()
+    rows = re.findall(r"^\| (`.*?) \| ([\d, ]+) \| (yes)? *\|", text, re.MULTILINE)
+    assert len(rows) > 10
+    for row, codes, retryable in rows:
+        named = [name for name in re.findall(r"`(\w+)`", row) if name in classes]
+        numbers = [int(code) for code in codes.split(",")]
+        assert [int(classes[name].code) for name in named] == numbers, row
+        assert {classes[name].retryable for name in named} == {bool(retryable)}, row
+
+
+def test_every_public_call() -> None:
+    text = names_in(page("api.md"))
+    assert set(wal.__all__) - text == {"__version__"}
+    for owner in (WALAccesser, Scanner, Txn):
+        public = {name for name, _ in inspect.getmembers(owner) if not name.startswith("_")} - PLUMBING
+        assert public - text == {"txn_append", "txn_commit", "txn_rollback"} & public, owner
+
+
+def test_every_keyword_of_read_and_txn() -> None:
+    text = names_in(page("api.md"))
+    for call in (
+        WALAccesser.read,
+        WALAccesser.txn,
+        WALAccesser.raw_append,
+        WALAccesser.create_vchannel,
+        WALAccesser.truncate,
+    ):
+        assert set(inspect.signature(call).parameters) - {"self"} - text == set(), call
