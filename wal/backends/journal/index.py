@@ -89,12 +89,10 @@ class SegmentIndex:
 
     def add_view(self, position: int, view: FrameView) -> None:
         """The next frame, from its decoded head."""
-        self.add(
-            position,
-            view.header,
-            [run.name for run in view.runs if run.kind in _NAMED],
-            pchannel_wide=any(run.kind == RunKind.PCHANNEL for run in view.runs),
-        )
+        runs = list(view.runs)
+        names = [run.name for run in runs if run.kind in _NAMED]
+        wide = len(names) < len(runs) and any(run.kind == RunKind.PCHANNEL for run in runs)
+        self.add(position, view.header, names, pchannel_wide=wide)
 
     def ordinal(self, position: int) -> int:
         """The ordinal of the first frame at or after this position."""

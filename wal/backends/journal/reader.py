@@ -149,15 +149,8 @@ class LogReader:
 
 
 def _needed(view: FrameView, names: frozenset[str]) -> list[RunRow]:
-    """The runs whose records a reader of these names may ask for."""
-    return [
-        view.runs[run.shared] if run.kind == RunKind.COPY else run
-        for run in view.runs
-        if run.name in names or run.kind in _FOR_EVERYONE
-    ]
-
-
-_FOR_EVERYONE: Final = frozenset((int(RunKind.PCHANNEL), int(RunKind.SYSTEM)))
+    """The runs whose records a reader of these names may ask for: a copy's are those of its shared run."""
+    return [view.runs[run.shared] if run.kind == RunKind.COPY else run for run in view.find(names)]
 
 
 class _Page:

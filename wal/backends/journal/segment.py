@@ -80,6 +80,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
             offset = index.end - self.base
             if offset >= self.header.size:
                 return ScanEnd(offset)
+            window.ahead = _HEADS_BYTES if index.end < bodies_from else _BODIES_BYTES
             envelope = Envelope.unpack(
                 window.get(offset, ENVELOPE_BYTES), 0, generation=self.header.generation, position=index.end
             )
@@ -156,7 +157,7 @@ class Window:
 
     __slots__ = ("_data", "_file", "_start", "ahead")
 
-    def __init__(self, file: JournalFile, *, ahead: int = 1 << 20) -> None:
+    def __init__(self, file: JournalFile, *, ahead: int = 0) -> None:
         self._file = file
         self.ahead = ahead
         self._data = b""
@@ -188,4 +189,6 @@ def damaged(error: CorruptionError, path: Path, offset: int) -> CorruptionError:
     return CorruptionError(text, path=str(path), offset=offset, expected=error.expected)
 
 
+_HEADS_BYTES: Final = 64 << 10
+_BODIES_BYTES: Final = 1 << 20
 _UNSTATED: Final = "what was written there"
