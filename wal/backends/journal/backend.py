@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
 from wal.backends.base import LogBackend
+from wal.backends.journal.creation import create_log
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
 from wal.backends.journal.lock import DirectoryLock, claim_format
 from wal.backends.journal.log import JournalLog
-from wal.backends.journal.recovery import Recovered, create_log, recover_log
+from wal.backends.journal.recovery import Recovered, recover_log
 from wal.errors import ClosedError, InvalidArgumentError, StorageError
 from wal.message import FORM_JOURNAL
 

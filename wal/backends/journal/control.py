@@ -25,9 +25,10 @@ from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import SECTOR_BYTES
 from wal.errors import ChannelFencedError, FormatError
 
-__all__ = ["CONTROL_BYTES", "ControlPage", "ControlRecord"]
+__all__ = ["CONTROL_BYTES", "CONTROL_NAME", "ControlPage", "ControlRecord"]
 
 CONTROL_BYTES: Final = 4096
+CONTROL_NAME: Final = "control"
 _VERSION: Final = 1
 _MAGIC: Final = b"WALC"
 _LOAD_TRIES: Final = 100

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from wal.backends.base import AppendDone, FramePage, PChannelLog
+from wal.backends.journal.active import ActiveSegment
 from wal.backends.journal.checkpoint import CheckpointFiles
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.preparer import Preparer
@@ -23,7 +24,7 @@ from wal.backends.journal.reader import LogReader
 from wal.backends.journal.recovery import Recovered
 from wal.backends.journal.segments import SegmentSet, write_index
 from wal.backends.journal.truncation import Truncation
-from wal.backends.journal.writer import ActiveSegment, Writer
+from wal.backends.journal.writer import Writer
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, StorageError
 from wal.frame import EncodedFrame
 

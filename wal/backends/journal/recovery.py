@@ -1,6 +1,6 @@
 """Recovery: what is believed of the files that a writer left, and what is mended before a new one begins.
 
-Owns: making a log, and opening one in a higher term. All of it happens with the control page locked, after the term was raised
+Owns: opening a log in a higher term. All of it happens with the control page locked, after the term was raised
 there, so the writer before us is fenced and the files hold still.
 
 1. The control page: the newer slot that holds. With neither, it is made again from the segments: term and promise of the last frame,
@@ -18,35 +18,29 @@ there, so the writer before us is fenced and the files hold still.
 from __future__ import annotations
 
 import contextlib
-import secrets
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from wal.backends.base import LogState
-from wal.backends.journal.control import ControlPage, ControlRecord
+from wal.backends.journal.active import ActiveSegment
+from wal.backends.journal.control import CONTROL_NAME, ControlPage, ControlRecord
 from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.index import SegmentIndex, index_name
 from wal.backends.journal.layout import (
-    HEADER_PAGE_BYTES,
     SECTOR_BYTES,
     Envelope,
-    SegmentHeader,
     segment_name,
     slot_bytes,
 )
-from wal.backends.journal.preparer import SPARE_SUFFIX, ZEROS_SUFFIX, Spare, fill_with_zeros
-from wal.backends.journal.segment import ScanEnd, Segment, damaged
+from wal.backends.journal.preparer import SPARE_SUFFIX, ZEROS_SUFFIX, Spare
+from wal.backends.journal.segment import ScanEnd, Segment, damaged, segment_bases
 from wal.backends.journal.segments import load_index
-from wal.backends.journal.writer import ActiveSegment
-from wal.errors import ChannelFencedError, CorruptionError, FormatError
+from wal.errors import ChannelFencedError, CorruptionError
 
-__all__ = ["CONTROL_NAME", "Recovered", "create_log", "recover_log"]
+__all__ = ["Recovered", "recover_log"]
 
-CONTROL_NAME: Final = "control"
-_REPLACED: Final = (1 << 64) - 1
-"""The term that a control page is left in when its log is made anew: no handle on the old one writes any more."""
 _SEARCH_BYTES: Final = 1 << 20
 
 
@@ -64,34 +58,10 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
         self.control.close()
 
 
-def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, first_segment_bytes: int) -> None:
-    """Makes an empty log in this directory, durably; FormatError when one that held a frame is there."""
-    disk.make_directory(directory)
-    if _held_a_frame(disk, directory):
-        raise FormatError(f"{directory} already holds a log of pchannel {pchannel!r}: open it, or choose another name")
-    control_path = directory / CONTROL_NAME
-    if control_path.exists():
-        with contextlib.closing(ControlPage(disk, control_path)) as control, control.locked():
-            control.store(ControlRecord(incarnation, _REPLACED, 0, (0, 0), 0, 0, closed=True))
-    for path in list(directory.iterdir()):
-        disk.unlink(path)
-    header = SegmentHeader(incarnation, secrets.randbits(64), 0, first_segment_bytes)
-    temporary = directory / f"first{ZEROS_SUFFIX}"
-    file = disk.open(temporary, create=True)
-    try:
-        fill_with_zeros(file, header.size)
-        file.write([header.pack()], 0)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(temporary, directory / segment_name(0))
-    ControlPage.create(disk, control_path, ControlRecord(incarnation, 0, HEADER_PAGE_BYTES, (0, 0), 0, 0, closed=True))
-
-
 def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, term: int) -> Recovered:
     """Takes the log over in this term; see the top of the file."""
     control_path = directory / CONTROL_NAME
-    bases = _bases(directory)
+    bases = segment_bases(directory)
     if not bases and not control_path.exists():
         raise CorruptionError(
             f"{directory} holds no log of pchannel {pchannel!r}", path=str(directory), expected="a log"
@@ -140,17 +110,9 @@ def _state(before: ControlRecord, active: ActiveSegment) -> LogState:
     return LogState(index.end, term, sequence, promise, before.earliest, before.closed, newest)
 
 
-def _bases(directory: Path) -> list[int]:
-    """The bases of the segments there, by their names."""
-    try:
-        return sorted(int(path.stem, 16) for path in directory.glob("*.wal"))
-    except ValueError as error:
-        raise FormatError(f"{directory} holds a .wal file whose name is no base of a segment: move it away") from error
-
-
 def _chain(disk: Disk, directory: Path, before: ControlRecord) -> tuple[Segment, ...]:
     """The segments from the earliest event on, checked to follow each other; those below it are removed."""
-    bases = _bases(directory)
+    bases = segment_bases(directory)
     position = before.earliest[0]
     first = max((i for i, base in enumerate(bases) if base <= position), default=-1)
     if first < 0:
@@ -245,7 +207,7 @@ def _cut(file: JournalFile, segment: Segment, index: SegmentIndex, end: ScanEnd)
 
 def _rebuilt(disk: Disk, directory: Path) -> ControlRecord:
     """What the segments tell, for a control page of which neither slot holds."""
-    bases = _bases(directory)
+    bases = segment_bases(directory)
     if not bases:
         raise damaged(
             CorruptionError("neither slot holds, and there is no segment", expected="a control page"),
@@ -262,27 +224,3 @@ def _rebuilt(disk: Disk, directory: Path) -> ControlRecord:
     header = segment.header
     term, _ = index.last or (header.previous_term, header.previous_sequence)
     return ControlRecord(header.incarnation, term, 0, (bases[0], 0), header.promise, 0, closed=False)
-
-
-def _held_a_frame(disk: Disk, directory: Path) -> bool:
-    """Whether anything was ever appended here, as far as the files tell; damaged ones count as if."""
-    control_path = directory / CONTROL_NAME
-    if control_path.exists():
-        with contextlib.closing(ControlPage(disk, control_path)) as control:
-            record = control.load()
-        if record is not None and (record.durable > HEADER_PAGE_BYTES or record.earliest != (0, 0)):
-            return True
-    bases = _bases(directory)
-    if bases != [0]:
-        return bool(bases)
-    try:
-        segment = Segment.load(disk, directory / segment_name(0))
-    except CorruptionError:
-        return True
-    file = disk.open(segment.path, write=False)
-    try:
-        data = file.read(SECTOR_BYTES, HEADER_PAGE_BYTES)
-    finally:
-        file.close()
-    envelope = Envelope.unpack(data, 0, generation=segment.header.generation, position=HEADER_PAGE_BYTES)
-    return envelope is not None and envelope.length > 0

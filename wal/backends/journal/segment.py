@@ -22,10 +22,10 @@ from wal.backends.journal.layout import (
     segment_name,
     slot_bytes,
 )
-from wal.errors import CorruptionError, InvalidArgumentError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.frame import HEADER_BYTES, FrameHeader, FrameView
 
-__all__ = ["Body", "ScanEnd", "Segment", "Window", "damaged"]
+__all__ = ["Body", "ScanEnd", "Segment", "Window", "damaged", "segment_bases"]
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
@@ -179,6 +179,14 @@ def read_header(file: JournalFile) -> SegmentHeader:
         return SegmentHeader.unpack(file.read(HEADER_PAGE_BYTES, 0))
     except CorruptionError as error:
         raise damaged(error, file.path, 0) from error
+
+
+def segment_bases(directory: Path) -> list[int]:
+    """The bases of the segments there, by their names."""
+    try:
+        return sorted(int(path.stem, 16) for path in directory.glob("*.wal"))
+    except ValueError as error:
+        raise FormatError(f"{directory} holds a .wal file whose name is no base of a segment: move it away") from error
 
 
 def damaged(error: CorruptionError, path: Path, offset: int) -> CorruptionError:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import secrets
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,38 +19,19 @@ from typing import Final
 import msgspec
 
 from wal.backends.base import AppendDone
+from wal.backends.journal.active import ActiveSegment, begin_segment
 from wal.backends.journal.control import ControlPage, ControlRecord
-from wal.backends.journal.disk import Disk, JournalFile
-from wal.backends.journal.index import SegmentIndex
-from wal.backends.journal.layout import (
-    HEADER_PAGE_BYTES,
-    Envelope,
-    SegmentHeader,
-    padding,
-    segment_name,
-    slot_bytes,
-)
+from wal.backends.journal.disk import Disk
+from wal.backends.journal.layout import HEADER_PAGE_BYTES, Envelope, padding, slot_bytes
 from wal.backends.journal.preparer import Preparer, Spare
-from wal.backends.journal.segment import Segment
 from wal.errors import ChannelFencedError, NoSpaceError, StorageError, WALError
 from wal.frame import EncodedFrame
 
-__all__ = ["ActiveSegment", "Writer", "WriterStatistics"]
+__all__ = ["Writer", "WriterStatistics"]
 
 _Item = tuple[int, EncodedFrame | WALError | None, AppendDone | None]
 """(attempt, frame or the error to answer with, done); without `done`: store the promise."""
 _PROMISE: Final[_Item] = (0, None, None)
-
-
-class ActiveSegment:
-    """The segment that is being written: its file and the index that grows with it."""
-
-    __slots__ = ("file", "index", "segment")
-
-    def __init__(self, segment: Segment, file: JournalFile, index: SegmentIndex) -> None:
-        self.segment = segment
-        self.file = file
-        self.index = index
 
 
 class WriterStatistics(msgspec.Struct, frozen=True, gc=False):
@@ -216,37 +196,10 @@ class Writer:
         return position
 
     def _roll(self, spare: Spare, first_tick: int, promise: int) -> ActiveSegment:
-        """Seals the active segment and begins the next one in this file, all of it durable before the first frame goes in."""
         old = self.active
-        offset = old.index.end - old.segment.base
-        if offset < old.segment.header.size:
-            old.file.write([Envelope(0, old.segment.header.generation, old.index.end).pack(), padding(0)], offset)
-            old.file.sync()
-        base = old.index.end
-        header = SegmentHeader(
-            incarnation=old.segment.header.incarnation,
-            generation=secrets.randbits(64),
-            base=base,
-            size=spare.size,
-            previous_base=old.segment.base,
-            previous_term=self._last[0],
-            previous_sequence=self._last[1],
-            first_tick=first_tick,
-            promise=promise,
-            newest=self._newest,
+        self.active = begin_segment(
+            self._disk, old, spare, last=self._last, newest=self._newest, first_tick=first_tick, promise=promise
         )
-        file = self._disk.open(spare.path)
-        try:
-            file.write([header.pack()], 0)
-            file.sync()
-            target = spare.path.with_name(segment_name(base))
-            self._disk.rename(spare.path, target)
-            self._disk.sync_directory(target.parent)
-        except BaseException:
-            file.close()
-            raise
-        file.path = target
-        self.active = ActiveSegment(Segment(target, header), file, SegmentIndex(base))
         self._segments += 1
         self._sealed(old, self.active)
         return self.active
