@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from actors import ActorError, InboxFullError
+from wal.channels import check_vchannel
 from wal.embedded import Embedded
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, WALError, WouldBlockError
 from wal.frame import Record
@@ -98,6 +99,8 @@ class Appender:
         for at, message in enumerate(messages):
             _record(log, message)
             _check_clients(message)
+            if message.vchannel not in groups:
+                check_vchannel(message.vchannel)
             groups.setdefault(message.vchannel, []).append(at)
         calls = [self._group(log, [messages[at] for at in group], barrier) for group in groups.values()]
         outcomes = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
@@ -235,6 +238,8 @@ def _pieces(log: Embedded, messages: Iterable[Message]) -> list[tuple[VChannel, 
     checked = [(message, _record(log, message)) for message in messages]
     for message, _ in checked:
         _check_clients(message)
+    for name in {message.vchannel for message, _ in checked}:
+        check_vchannel(name)
     # Only now, since it may make vchannels: a message that is refused leaves nothing behind.
     for message, record in checked:
         vchannel = log.route(message.vchannel)

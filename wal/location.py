@@ -30,13 +30,14 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
         raise TypeError(f"a location is a str or a path, not {type(location).__name__}")
     if location == "memory:":
         return Location("memory")
+    directory = location
     scheme, colon, rest = location.partition(":")
     if colon and scheme == "journal":
-        location = rest
+        directory = rest
     elif colon and "/" not in scheme:
         raise InvalidArgumentError(
             f"location {location!r} is of no known form: use a directory ('data/' or 'journal:data/') or 'memory:'"
         )
-    if not location or "\0" in location:
+    if not directory or "\0" in directory:
         raise InvalidArgumentError(f"location {location!r} names no directory: use for example 'data/'")
-    return Location("journal", Path(location))
+    return Location("journal", Path(directory))

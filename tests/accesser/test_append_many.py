@@ -59,20 +59,30 @@ async def test_a_group_that_fails_does_not_fail_the_others(location: str) -> Non
             *[Message("fits", b"5")] * 3,
         )
         kinds = [type(response).__name__ for response in responses]
-        assert kinds == ["InvalidArgumentError"] * 4 + ["AppendResult"] + ["InvalidArgumentError"] * 2 + ["AppendResult"] * 3
+        assert (
+            kinds
+            == ["InvalidArgumentError"] * 4 + ["AppendResult"] + ["InvalidArgumentError"] * 2 + ["AppendResult"] * 3
+        )
         assert responses.first_error is responses[0]
         assert "txn_bodies_max=3" in str(responses.first_error)
         assert "CREATE_COLLECTION" in str(responses[5])
         assert responses.max_time_tick == max(r.time_tick for r in responses if isinstance(r, AppendResult))
         with pytest.raises(InvalidArgumentError, match="txn_bodies_max"):
             responses.unwrap()
-        assert [await payloads(log, name) for name in ("large", "single", "ddl", "fits")] == [[], [b"2"], [], [b"5"] * 3]
+        assert [await payloads(log, name) for name in ("large", "single", "ddl", "fits")] == [
+            [],
+            [b"2"],
+            [],
+            [b"5"] * 3,
+        ]
 
 
 async def test_a_vchannel_that_may_not_be_made_is_the_error_of_its_group(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         await log.create_vchannel("a")
-        responses = await log.append_messages(Message("a", b"1"), Message("b", b"2"), Message("c", b"3"), Message("c", b"4"))
+        responses = await log.append_messages(
+            Message("a", b"1"), Message("b", b"2"), Message("c", b"3"), Message("c", b"4")
+        )
         assert isinstance(responses[0], AppendResult)
         assert [type(response) for response in responses[1:]] == [ChannelNotExistError] * 3
         assert responses.max_time_tick == responses[0].time_tick
@@ -117,11 +127,13 @@ async def test_bulk_of_twenty_thousand_mixed_messages(log4: WALAccesser) -> None
     results = await log4.append_bulk(iter(messages))
     assert len(results) == 20_000
     for name in ("v0", "v1", "v2", "v3"):
-        sent = [(message, result) for message, result in zip(messages, results, strict=True) if message.vchannel == name]
+        sent = [
+            (message, result) for message, result in zip(messages, results, strict=True) if message.vchannel == name
+        ]
         read = await read_all(log4, name)
-        assert [
-            (m.message_id, m.time_tick, m.payload, m.message_type, m.properties) for m in read
-        ] == [(r.message_id, r.time_tick, m.payload, m.message_type, m.properties) for m, r in sent]
+        assert [(m.message_id, m.time_tick, m.payload, m.message_type, m.properties) for m in read] == [
+            (r.message_id, r.time_tick, m.payload, m.message_type, m.properties) for m, r in sent
+        ]
     for pchannel in {result.message_id.pchannel for result in results}:
         ticks = [result.time_tick for result in results if result.message_id.pchannel == pchannel]
         assert ticks == sorted(set(ticks)), "the order of the input is the order of the log"
@@ -139,7 +151,11 @@ async def test_an_exclusive_message_in_a_bulk_is_exclusive(log: WALAccesser) -> 
     txn = await log.txn("orders")
     await txn.append(b"1")
     await log.append_bulk(
-        [Message("orders", b"2"), Message("orders", b"ddl", message_type=MessageType.CREATE_COLLECTION), Message("orders", b"3")]
+        [
+            Message("orders", b"2"),
+            Message("orders", b"ddl", message_type=MessageType.CREATE_COLLECTION),
+            Message("orders", b"3"),
+        ]
     )
     with pytest.raises(TransactionExpiredError, match="CREATE_COLLECTION"):
         await txn.commit()

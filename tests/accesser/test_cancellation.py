@@ -134,7 +134,9 @@ async def test_raw_append(open_again: Open, drive: Drive, crowded: bool) -> None
         if message.payload == b"last":
             break
     await reader.close()
-    assert seen == sorted(set(seen), key=lambda payload: (payload == b"last", int(payload) if payload != b"last" else 0))
+    assert seen == sorted(
+        set(seen), key=lambda payload: (payload == b"last", int(payload) if payload != b"last" else 0)
+    )
     (orders,) = await same_after_reopening(open_again, "orders")
     assert orders == seen
     assert b"%d" % (at - 1) in orders, "the last one was not cancelled"

@@ -175,7 +175,9 @@ async def test_a_call_that_waits_for_the_opening_while_it_is_released(location: 
             await waiting
 
 
-async def test_a_failed_opening_is_raised_by_the_first_call_and_released_quietly(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_a_failed_opening_is_raised_by_the_first_call_and_released_quietly(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     place = tmp_path_factory.mktemp("other")
     (place / "letters.txt").write_text("not a journal")
     init(place)

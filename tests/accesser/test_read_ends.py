@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.accesser.probes import bodies, payloads, read_all, start, turns
-from wal import Latest, Message, TimeTickMessage, MessageType, MessageTypes, WALAccesser, open_wal, timestamp
+from wal import Latest, Message, MessageType, MessageTypes, TimeTickMessage, WALAccesser, open_wal, timestamp
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 
 

@@ -151,7 +151,9 @@ async def test_open_transactions_and_close(location: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [MessageType.CREATE_COLLECTION, MessageType.SCHEMA_CHANGE, MessageType.MANUAL_FLUSH])
-async def test_an_exclusive_message_fails_the_transactions_of_its_vchannel_only(log: WALAccesser, kind: MessageType) -> None:
+async def test_an_exclusive_message_fails_the_transactions_of_its_vchannel_only(
+    log: WALAccesser, kind: MessageType
+) -> None:
     failed, wide, other = await log.txn("a"), await log.txn(vchannels=["b", "a"]), await log.txn("b")
     for txn in (failed, wide, other):
         await txn.append(Message("b" if txn is other else "a", b"1"))
@@ -175,7 +177,9 @@ async def test_an_ordinary_message_leaves_transactions_alone(log: WALAccesser) -
     assert await payloads(log, "a") == [b"2", b"1"]
 
 
-async def test_an_exclusive_message_that_waits_for_its_barrier_fails_what_is_open_when_it_is_written(log: WALAccesser) -> None:
+async def test_an_exclusive_message_that_waits_for_its_barrier_fails_what_is_open_when_it_is_written(
+    log: WALAccesser,
+) -> None:
     before = await log.txn("a")
     await before.append(b"1")
     barrier = await log.allocate_time_tick() + (100 << 18)
