@@ -19,11 +19,11 @@ BENCH_ARGS ?=
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
 
-setup: $(SYNCED) ## .venv/ with everything in uv.lock (needs the network once)
+setup: $(SYNCED) ## .venv/ with everything in uv.lock (needs the network once); leaves what you added
 
 $(SYNCED): pyproject.toml uv.lock
 	@echo "setup: making .venv/ as uv.lock says"
-	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV UV_PROJECT_ENVIRONMENT=.venv "$$uv" sync --locked --all-extras
+	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV UV_PROJECT_ENVIRONMENT=.venv "$$uv" sync --locked --inexact --all-extras
 	@touch $@
 
 demo: setup ## 336,776 flights through a log whose writer is killed once; checked against the CSV
