@@ -338,14 +338,25 @@ class PChannel(Member):
             )
         if (position, index) < log.earliest:
             return
-        page = await log.read(position, names=None, bytes_max=1)
-        events = event_indices(page.frames[0].view) if page.frames and page.frames[0].position == position else []
-        last = next((event for event in events if event >= index), None)
-        if last is None:
+        event = await self.event_of(message_id)
+        if event is None:
             raise InvalidArgumentError(
                 f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read"
             )
-        await log.truncate(position, last + 1)
+        await log.truncate(position, event.index + 1)
+
+    async def event_of(self, message_id: MessageID) -> MessageID | None:
+        """The event that this id names: itself, or of a body its transaction; None when its frame is gone or holds no such event."""
+        position, index = message_id.position, message_id.index
+        if position < self.log.earliest[0]:
+            return None
+        page = await self.log.read(position, names=None, bytes_max=1)
+        if not page.frames or page.frames[0].position != position:
+            return None
+        found = next((event for event in event_indices(page.frames[0].view) if event >= index), None)
+        return (
+            None if found is None else Origin(self.channel, self.log.incarnation, position, self.form).message_id(found)
+        )
 
     async def truncated(self, message_id: MessageID) -> TruncatedError:
         """The error for a read that should begin at this id, which is gone."""

@@ -288,7 +288,12 @@ class Scanner:
                     raise pchannel.tail.failure
                 self._pchannel = pchannel
                 if (truncated := self._begin()) is not None:
-                    raise await pchannel.truncated(truncated)
+                    whole = await pchannel.event_of(truncated) if self._options.resume is None else None
+                    if whole is not None:  # the id of a body: what counts is where its transaction lies
+                        pchannel, self._selection, spawn = await self._attach(self)
+                        self._pchannel = pchannel
+                    if whole is None or self._begin(whole) is not None:
+                        raise await pchannel.truncated(truncated)
             except BaseException as error:
                 if not isinstance(error, asyncio.CancelledError):
                     self._finish(error)
@@ -299,8 +304,11 @@ class Scanner:
                 self._actor = _HandlerActor(self, self._handler)
                 spawn(self._actor, f"scanner of {', '.join(self.vchannels)}").tell(None)
 
-    def _begin(self) -> MessageID | None:
-        """Fixes start and end; returns the id that the read should start at if that has been truncated."""
+    def _begin(self, after: MessageID | None = None) -> MessageID | None:
+        """Fixes start and end; returns the id that the read should start at if that has been truncated.
+
+        `after` is the event to start after, in the place of a policy that names a body of it.
+        """
         tail, log, options = self._pchannel.tail, self._pchannel.log, self._options
         earliest = log.earliest
         self._end = None if options.follow else tail.durable_end
@@ -309,6 +317,8 @@ class Scanner:
         if options.resume is not None:
             policy = StartAfter(options.resume.message_id)
             self._tick = options.resume.time_tick
+        if after is not None and isinstance(policy, StartAfter):
+            policy = StartAfter(after)
         if isinstance(policy, StartFrom | StartAfter):
             start = self._own(policy.message_id)
             inclusive = isinstance(policy, StartFrom)
