@@ -1,0 +1,54 @@
+"""What `tests/conftest.py` promises every test is so: blocking calls are found, both loops are used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from blockbuster import BlockingError
+
+import actors
+import wal
+from tests import conftest
+
+
+def as_if_in(package: Any, source: str) -> Callable[..., object]:
+    """A function `call` compiled as if it stood in a file of this package."""
+    namespace: dict[str, Any] = {}
+    exec(compile(source, str(Path(package.__path__[0]) / "pretend.py"), "exec"), namespace)
+    return namespace["call"]
+
+
+@pytest.mark.parametrize("package", [wal, actors])
+@pytest.mark.parametrize("name", ["fdatasync", "fsync"])
+async def test_a_sync_on_the_loop_is_an_error(package: Any, name: str, tmp_path: Path) -> None:
+    call = as_if_in(package, f"import os\ndef call(fd): os.{name}(fd)")
+    with (tmp_path / "file").open("wb") as file:
+        with pytest.raises(BlockingError, match=name):
+            call(file.fileno())
+        await asyncio.to_thread(call, file.fileno())
+
+
+async def test_so_are_writes_and_waits(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file, pytest.raises(BlockingError, match="pwritev"):
+        as_if_in(wal, "import os\ndef call(fd): os.pwritev(fd, [b'x'], 0)")(file.fileno())
+    with pytest.raises(BlockingError, match=r"time\.sleep"):
+        as_if_in(wal, "import time\ndef call(): time.sleep(0)")()
+
+
+async def test_a_test_itself_may_touch_files(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+async def test_the_loop_is_the_one_the_test_is_named_for(request: pytest.FixtureRequest) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, uvloop.Loop) is ("uvloop" in request.node.name)
+
+
+def test_there_is_no_long_form_unless_asked_for(soak: int) -> None:
+    assert soak == (conftest.SOAK_FACTOR if conftest.SOAK else 1)
