@@ -30,6 +30,8 @@ from benchmarks.append_cell import Cell, Measured
 
 Engine = Literal["wal", "sqlite"]
 ENGINES: Final[tuple[Engine, Engine]] = ("wal", "sqlite")
+BUSY_LOAD: Final = 0.5
+"""A load average above this before the run is somebody else's."""
 CELL_TIMEOUT_S: Final = 120.0
 RESULTS: Final = Path(__file__).parent / "results"
 
@@ -61,15 +63,20 @@ def main() -> None:
     place = Path(options.directory).resolve()
     _check_disk(place)
     rows = _rows(options)
+    load = os.getloadavg()[0]
     began = time.monotonic()
     measured = _measure(rows, place, rounds=options.rounds, seconds=options.seconds, warm_up_s=options.warm_up_s)
     _print_table(measured)
     print(
         f"\n{len(rows)} rows, {options.rounds} rounds of {options.seconds:g} s a cell, {time.monotonic() - began:.0f} s in all"
     )
+    if load > BUSY_LOAD:
+        print(
+            f"the machine was not idle before the run (load {load:.1f}): medians are low, ratios of single rounds far apart"
+        )
     output = Path(options.output) if options.output else RESULTS / f"append{'-quick' if options.quick else ''}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(_document(measured, options, place), indent=1) + "\n")
+    output.write_text(json.dumps(_document(measured, options, place, load), indent=1) + "\n")
     print(f"written to {output}")
 
 
@@ -197,7 +204,7 @@ def _medians(results: list[Measured]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in columns.items()}
 
 
-def _document(measured: list[Rounds], options: argparse.Namespace, place: Path) -> dict[str, Any]:
+def _document(measured: list[Rounds], options: argparse.Namespace, place: Path, load: float) -> dict[str, Any]:
     """Everything that was measured, and on what."""
     return {
         "benchmark": "append",
@@ -208,7 +215,7 @@ def _document(measured: list[Rounds], options: argparse.Namespace, place: Path) 
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,
             "device": os.stat(place).st_dev,
-            "load": os.getloadavg(),
+            "load_before": load,
         },
         "rounds": options.rounds,
         "seconds": options.seconds,
