@@ -242,7 +242,7 @@ class NoSpaceError(WALError):
 
 
 class LockedError(WALError):
-    """Another process has the journal open for writing: `.pid` (None when it did not say). Open it with read_only=True."""
+    """Another process has the journal open for writing: `.pid` (None when it did not say). Close it there first."""
 
     code = StreamingCode.LOCKED
     retryable = True

@@ -42,7 +42,7 @@ class DirectoryLock:
             os.close(fd)
             pid = int(text) if text.isdigit() else None
             raise LockedError(
-                f"the journal {directory} is open for writing in process {pid}: close it there, or open it with read_only=True",
+                f"the journal {directory} is open for writing in process {pid}: close it there first",
                 pid=pid,
             ) from error
         except BaseException:
