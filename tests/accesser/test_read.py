@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -29,7 +28,7 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError
 
 
 @pytest.fixture
-async def filled(log: WALAccesser) -> AsyncIterator[tuple[WALAccesser, list[ImmutableMessage]]]:
+async def filled(log: WALAccesser) -> tuple[WALAccesser, list[ImmutableMessage]]:
     """Plain messages, transactions and another vchannel, in one frame and over several."""
     futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(3)]
     futures += [log.append_nowait(Message("other", b"x")) for _ in range(2)]
@@ -45,7 +44,7 @@ async def filled(log: WALAccesser) -> AsyncIterator[tuple[WALAccesser, list[Immu
     await log.append_nowait(Message("orders", b"7", message_type=MessageType.DELETE))
     for future in futures:
         await future
-    yield log, await read_all(log, "orders")
+    return log, await read_all(log, "orders")
 
 
 Filled = tuple[WALAccesser, list[ImmutableMessage]]

@@ -103,9 +103,9 @@ async def test_it_ends_once(log: WALAccesser) -> None:
         txn = await log.txn("orders")
         await txn.append(b"1")
         await getattr(txn, end)()
-        for again in (txn.commit, txn.rollback, lambda: txn.append(b"2")):
+        for again in (txn.commit(), txn.rollback(), txn.append(b"2")):
             with pytest.raises(InvalidTransactionStateError):
-                await again()
+                await again
     both = await log.txn("orders")
     outcomes = await asyncio.gather(both.commit(), both.commit(), both.rollback(), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes[1:]] == [InvalidTransactionStateError] * 2
@@ -290,3 +290,31 @@ async def test_ids_of_transactions_are_unique_over_reopening(location: str) -> N
                     ids.append(txn.context.txn_id)
     if location != "memory:":
         assert len(set(ids)) == 6
+
+
+async def test_a_commit_that_waits_for_its_barrier_does_not_span_an_exclusive_message(log: WALAccesser) -> None:
+    """Its bodies were appended before the exclusive message, so its commit may not lie behind it."""
+    barrier = await log.allocate_time_tick() + (150 << 18)
+    txn = await log.txn("a")
+    await txn.append(b"1", barrier_time_tick=barrier)
+    commit = start(txn.commit())
+    await turns()
+    await log.raw_append(Message("a", b"ddl", message_type=MessageType.DROP_COLLECTION))
+    with pytest.raises(TransactionExpiredError, match="DROP_COLLECTION"):
+        await commit
+    assert await payloads(log, "a") == [b"ddl"]
+
+
+async def test_a_wide_commit_that_waits_for_its_barrier_ends_with_any_of_its_vchannels(log: WALAccesser) -> None:
+    await made_on(log, "p0", "a", "b")
+    barrier = await log.allocate_time_tick() + (150 << 18)
+    txn = await log.txn(vchannels=["a", "b"])
+    await txn.append(Message("a", b"1"), barrier_time_tick=barrier)
+    commit = start(txn.commit())
+    await turns()
+    await log.drop_vchannel("b")
+    with pytest.raises(ChannelNotExistError):
+        await commit
+    await log.raw_append(Message("a", b"2"), barrier_time_tick=barrier)
+    assert await payloads(log, "a") == [b"2"]
+    assert log.statistics().bytes_in_flight == 0

@@ -31,6 +31,13 @@ class BarrierMachine(RuleBasedStateMachine):
         self.waiting = [entry for entry in self.waiting if entry[0] > promise]
         assert self.heap.release(promise) == [thing for _, thing in sorted(passed, key=lambda entry: entry[0])]
 
+    @rule(barrier=st.integers(0, 8))
+    def take_out(self, barrier: int) -> None:
+        """Any choice will do: here the things of one barrier, and every third beside them."""
+        wanted = [thing for at, (one, thing) in enumerate(self.waiting) if one == barrier or at % 3 == 0]
+        self.waiting = [entry for entry in self.waiting if entry[1] not in wanted]
+        assert self.heap.take_out(wanted.__contains__) == wanted
+
     @rule()
     def drain(self) -> None:
         assert self.heap.drain() == [thing for _, thing in self.waiting]

@@ -7,6 +7,7 @@ overtaken. Items with the same barrier are released in the order they came.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 __all__ = ["BarrierHeap"]
@@ -42,6 +43,14 @@ class BarrierHeap(Generic[T]):
         while self._heap and self._heap[0][0] <= promise:
             released.append(heapq.heappop(self._heap)[2])
         return released
+
+    def take_out(self, wanted: Callable[[T], bool]) -> list[T]:
+        """Takes out the items that are wanted, in the order of arrival; it walks all of them."""
+        taken = [entry for entry in self._heap if wanted(entry[2])]
+        if taken:
+            self._heap = [entry for entry in self._heap if not wanted(entry[2])]
+            heapq.heapify(self._heap)
+        return [item for _, _, item in sorted(taken, key=lambda entry: entry[1])]
 
     def drain(self) -> list[T]:
         """Takes out everything."""

@@ -32,7 +32,7 @@ from wal.pchannel.in_flight import InFlight
 from wal.pchannel.lease import LeaseClock
 from wal.pchannel.operations import Append
 from wal.pchannel.promises import PromiseLedger
-from wal.pchannel.submissions import PlainSubmission, Submission
+from wal.pchannel.submissions import PlainSubmission, Submission, TxnSubmission
 from wal.pchannel.tail import Tail
 from wal.pchannel.txn_table import TxnLimits, TxnTable
 from wal.reading import event_indices
@@ -208,6 +208,14 @@ class PChannel(Member):
     def lease_now(self) -> float:
         """The time that leases are judged by."""
         return self._lease.at(self._monotonic(), unsynced_since=self._unsynced_since())
+
+    def fail_transactions(self, name: RunName, reason: Callable[[int], WALError]) -> None:
+        """Ends every transaction on this vchannel that no frame holds yet: the open ones, and commits that wait for their barrier."""
+        self.table.fail(name, reason)
+        for vchannel, commit in self._barriers.take_out(
+            lambda waiting: isinstance(waiting[1], TxnSubmission) and name in waiting[1].names
+        ):
+            vchannel.refuse([commit], reason(commit.context.txn_id))
 
     def dropped(self, vchannel: VChannel) -> None:
         """The vchannel ended in this turn: so do its readers."""

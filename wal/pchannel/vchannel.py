@@ -65,7 +65,7 @@ class VChannel(Member):
             return error
 
         self.closed = closed
-        self.pchannel.table.fail(self.run_name, lambda _: closed())
+        self.pchannel.fail_transactions(self.run_name, lambda _: closed())
         self.refuse(unhandled[self._handled_to :], closed())
 
     def released(self, operation: OrderedAppend | TxnSubmission | Atomic) -> None:
@@ -101,7 +101,7 @@ class VChannel(Member):
     def _submit_ordered(self, operation: OrderedAppend) -> None:
         if operation.exclusive:
             kind = MessageType(operation.message_type).name
-            self.pchannel.table.fail(
+            self.pchannel.fail_transactions(
                 self.run_name,
                 lambda txn_id: TransactionExpiredError(
                     f"transaction {txn_id} was failed by a {kind} message on vchannel {self.channel!r}, which no transaction may "
@@ -213,7 +213,7 @@ class VChannel(Member):
             return ChannelNotExistError(f"vchannel {self.channel!r} was dropped: append to it again to make a new one")
 
         self.closed = closed
-        self.pchannel.table.fail(self.run_name, lambda _: closed())
+        self.pchannel.fail_transactions(self.run_name, lambda _: closed())
         self.pchannel.dropped(self)
         _resolve(operation)
 

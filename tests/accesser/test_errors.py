@@ -1,0 +1,102 @@
+"""The error tree: one base, the seeds' numbers, and what a caller may do about each."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from wal import errors
+from wal.errors import StreamingCode, WALError
+
+CODES = {
+    "InvalidArgumentError": 10,
+    "ClosedError": 4,
+    "ChannelExistError": 1,
+    "ChannelNotExistError": 2,
+    "ChannelFencedError": 3,
+    "InvalidRequestSeqError": 5,
+    "UnmatchedChannelTermError": 6,
+    "IgnoredOperationError": 7,
+    "InnerError": 8,
+    "EndOfStreamError": 9,
+    "UnknownError": 999,
+    "TransactionExpiredError": 11,
+    "InvalidTransactionStateError": 12,
+    "UnrecoverableError": 13,
+    "ResourceAcquiredError": 14,
+    "UnknownOutcomeError": 15,
+    "TruncatedError": 16,
+    "CorruptionError": 17,
+    "StorageError": 18,
+    "WouldBlockError": 19,
+    "NoSpaceError": 20,
+    "LockedError": 21,
+    "FormatError": 22,
+    "NotLocalError": 23,
+}
+ARGUMENTS = {"ResourceAcquiredError": {"keys": ("k",), "holder": 7}}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_each_class_is_a_wal_error_with_its_number(name: str) -> None:
+    kind = getattr(errors, name)
+    assert issubclass(kind, WALError)
+    assert kind.code is StreamingCode(CODES[name])
+    assert isinstance(kind.retryable, bool)
+    error = kind("text", **ARGUMENTS.get(name, {}))
+    assert str(error) == "text"
+    assert isinstance(error.outcome_unknown, bool)
+    twin = copy.copy(error)
+    assert (type(twin), str(twin), vars(twin)) == (kind, "text", vars(error))
+
+
+def test_numbers_are_the_seeds_and_each_once() -> None:
+    assert sorted(CODES.values()) == sorted(set(CODES.values()))
+    assert set(map(int, StreamingCode)) == {0, *CODES.values()}
+
+
+def test_what_can_be_retried() -> None:
+    retryable = {name for name in CODES if getattr(errors, name).retryable}
+    assert retryable >= {
+        "WouldBlockError",
+        "NoSpaceError",
+        "LockedError",
+        "UnknownOutcomeError",
+        "ResourceAcquiredError",
+    }
+    assert not retryable & {
+        "InvalidArgumentError",
+        "ClosedError",
+        "CorruptionError",
+        "FormatError",
+        "TruncatedError",
+        "ChannelFencedError",
+        "StorageError",
+        "UnrecoverableError",
+    }
+
+
+def test_a_wrong_value_is_a_value_error_too() -> None:
+    assert issubclass(errors.InvalidArgumentError, ValueError)
+    assert not issubclass(errors.ClosedError, ValueError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.TruncatedError("gone", earliest=5),
+        errors.LockedError("locked", pid=7),
+        errors.StorageError("disk", outcome_unknown=True),
+        errors.CorruptionError("damage", path="a", offset=5, expected="b"),
+        errors.ResourceAcquiredError("held", keys=("k",), holder=7),
+        errors.UnknownOutcomeError("lost"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_can_leave_its_process(error: WALError) -> None:
+    """Worker processes hand their errors over by pickle."""
+    found = pickle.loads(pickle.dumps(error))
+    assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
+    assert found.outcome_unknown == error.outcome_unknown
