@@ -7,7 +7,9 @@ from collections.abc import Awaitable
 
 import pytest
 
+from actors import VirtualClock
 from tests.accesser.probes import start, turns
+from tests.accesser.virtual import open_virtual
 from wal import ImmutableMessage, Message, MessageHandler, Scanner, WALAccesser, open_wal
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 
@@ -273,3 +275,34 @@ async def test_memory_of_a_slow_reader_is_bounded_by_pages(log: WALAccesser) -> 
         await turns()
         assert 1 <= scanner.statistics().pages <= 2
         assert scanner.statistics().lag_bytes > 15_000_000
+
+
+async def test_a_handler_that_never_returns_is_cut_off_when_the_log_closes() -> None:
+    clock = VirtualClock()
+    log = await open_virtual("memory:", clock)
+    await fill(log)
+    at_work, cancelled, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Stuck:
+        async def handle(self, message: ImmutableMessage) -> None:
+            at_work.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+        def close(self) -> None:
+            closed.set()
+
+    scanner = log.read("orders", handler=Stuck())
+    await scanner.__aenter__()
+    await at_work.wait()
+    closing = start(log.close())
+    await clock.run(5.0)
+    assert not closing.done(), "a handler at work is given time"
+    await clock.run(10.0)
+    await closing
+    await scanner.done()
+    assert cancelled.is_set()
+    assert closed.is_set()
+    assert isinstance(scanner.error, ClosedError)

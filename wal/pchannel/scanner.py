@@ -616,7 +616,7 @@ class _HandlerActor(Actor):
                 if inspect.isawaitable(answer):
                     await answer
         except asyncio.CancelledError:
-            scanner._finish(None)
+            scanner._finish(scanner._pchannel.tail.failure)  # by whoever closes the scanner, or the whole log
             raise
         except BaseException as error:
             scanner._finish(error)
