@@ -101,3 +101,59 @@ async def test_no_space_is_retryable_and_nothing_is_lost(small_disk: Path) -> No
     async with open_wal(data) as log:
         found = [int(payload[:6]) for payload in await payloads(log, "orders") if payload[:6] != b"9" * 6]
         assert found == acknowledged, "what was acknowledged, and nothing of what was refused"
+
+
+async def test_writers_go_on_over_a_disk_that_fills_and_empties(small_disk: Path) -> None:
+    """Several frames are under way whenever the disk is full: their numbers have no gap, what was refused is nowhere."""
+    data = small_disk / "data"
+    acknowledged: list[bytes] = []
+    refused: list[bytes] = []
+    full = False
+    over = asyncio.Event()
+
+    async def write(log: WALAccesser, writer: int) -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            key = b"%02d-%05d" % (writer, number)
+            try:
+                if number % 3:
+                    result = await log.raw_append(Message("orders", key + bytes(20_000)))
+                else:
+                    async with log.txn("orders") as txn:
+                        await txn.append(key + bytes(20_000))
+                    assert txn.result is not None
+                    result = txn.result
+            except NoSpaceError:
+                refused.append(key)
+                await asyncio.sleep(0)
+            else:
+                acknowledged.append(key)
+                if (
+                    len(acknowledged) >= 100 and not full
+                ):  # a log that is truncated would live in its own files for ever
+                    del acknowledged[:]
+                    await log.truncate(up_to=result.message_id)
+
+    async with open_wal(data, segment_bytes=2 << 20) as log:
+        writers = [asyncio.ensure_future(write(log, number)) for number in range(6)]
+        for _ in range(4):
+            full = True
+            filler = await asyncio.to_thread(fill, small_disk)
+            before = len(refused)
+            while len(refused) < before + 20:
+                await asyncio.sleep(0.001)
+            await asyncio.to_thread(filler.unlink)
+            full = False
+            once = len(acknowledged)
+            while len(acknowledged) in (once, 0):
+                await asyncio.sleep(0.001)
+        over.set()
+        await asyncio.gather(*writers)
+        found = [payload[:8] for payload in await payloads(log, "orders")]
+        assert len(found) == len(set(found))
+        assert set(acknowledged) <= set(found)
+        assert not set(refused) & set(found)
+    async with open_wal(data) as log:
+        assert [payload[:8] for payload in await payloads(log, "orders")] == found
+        await log.raw_append(Message("orders", b"goes on"))
