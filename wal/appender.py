@@ -79,7 +79,7 @@ class Appender:
         future: asyncio.Future[AppendResult] = log.create_future()
         kind = message.message_type
         append: Append
-        if kind is MessageType.INSERT and barrier.__class__ is int and not barrier:
+        if kind is _INSERT_TYPE and barrier.__class__ is int and not barrier:
             append = Append(payload, _INSERT, 0, properties, b"", future, size)
         else:
             append = _special(message, barrier, properties, future, size)
@@ -322,4 +322,5 @@ def _barrier(barrier: object) -> int:
     return check_tick("barrier_time_tick", barrier)
 
 
-_INSERT: Final = int(MessageType.INSERT)
+_INSERT_TYPE: Final = MessageType.INSERT
+_INSERT: Final = int(_INSERT_TYPE)

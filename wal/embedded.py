@@ -258,7 +258,9 @@ class Embedded:
     async def _open_kv(self, location: Location) -> KVBase:
         if self.settings.kv is not None:
             if "://" in self.settings.kv:
-                raise InvalidArgumentError(f"setting kv={self.settings.kv!r} is no path: give the path of a sqlite file")
+                raise InvalidArgumentError(
+                    f"setting kv={self.settings.kv!r} is no path: give the path of a sqlite file"
+                )
             return await SqliteKV.open(Path(self.settings.kv))
         if location.path is None:
             return MemoryKV()

@@ -127,21 +127,24 @@ class ControlPage:
 
     def load_owned(self, pchannel: str, term: int) -> ControlRecord:
         """The record, if the log is still in this term; ChannelFencedError if not. Only inside `locked` does that stay true."""
-        record = self._newest()[1]
+        said = self._said
+        page = self._map[: 2 * SECTOR_BYTES]
+        if page != self._seen:
+            said = self._said = self._newest()
+            self._seen = page
+        record = said[1]
         if record is None or record.term != term:
             owner = "nobody knows which term" if record is None else f"term {record.term}"
             raise ChannelFencedError(f"pchannel {pchannel!r} is owned by {owner} now; this handle is of term {term}")
         return record
 
+    def store_owned(self, record: ControlRecord) -> None:
+        """`store` behind `load_owned`, in the same `locked`: the page need not be looked at again."""
+        self._put(self._said[0] + 1, record)
+
     def store(self, record: ControlRecord) -> None:
         """Replaces the older slot. Only inside `locked`."""
-        sequence = self._newest()[0] + 1
-        slot = record.pack(sequence)
-        at = sequence % 2 * SECTOR_BYTES
-        self._map[at : at + len(slot)] = slot
-        # In this order: another thread that looks in between parses the page itself.
-        self._said = (sequence, record)
-        self._seen = self._map[: 2 * SECTOR_BYTES]
+        self._put(self._newest()[0] + 1, record)
 
     def sync(self) -> None:
         """Makes what was stored survive a power cut."""
@@ -152,6 +155,14 @@ class ControlPage:
             self._map.close()
             os.close(self._fd)
             self._fd = -1
+
+    def _put(self, sequence: int, record: ControlRecord) -> None:
+        slot = record.pack(sequence)
+        at = sequence % 2 * SECTOR_BYTES
+        self._map[at : at + len(slot)] = slot
+        # In this order: another thread that looks in between parses the page itself.
+        self._said = (sequence, record)
+        self._seen = self._map[: 2 * SECTOR_BYTES]
 
     def _newest(self) -> tuple[int, ControlRecord | None]:
         said = self._said

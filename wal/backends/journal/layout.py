@@ -26,6 +26,7 @@ __all__ = [
     "SECTOR_BYTES",
     "Envelope",
     "SegmentHeader",
+    "pack_envelope",
     "padding",
     "segment_name",
     "slot_bytes",
@@ -113,8 +114,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     position: int
 
     def pack(self) -> bytes:
-        packed = _ENVELOPE.pack(_ENVELOPE_MAGIC, self.length, self.generation, self.position, 0)
-        return packed + _CRC.pack(google_crc32c.value(packed))
+        return pack_envelope(self.length, self.generation, self.position)
 
     @classmethod
     def unpack(cls, data: bytes, at: int, *, generation: int, position: int) -> Envelope | None:
@@ -152,6 +152,12 @@ _ENVELOPE: Final = struct.Struct("<4sIQQI")
 _CRC: Final = struct.Struct("<I")
 _GENERATION_AT: Final = 8
 assert _ENVELOPE.size + _CRC.size == ENVELOPE_BYTES
+
+
+def pack_envelope(length: int, generation: int, position: int) -> bytes:
+    """The bytes of an envelope."""
+    packed = _ENVELOPE.pack(_ENVELOPE_MAGIC, length, generation, position, 0)
+    return packed + _CRC.pack(google_crc32c.value(packed))
 
 
 def slot_bytes(length: int) -> int:

@@ -52,7 +52,9 @@ class DirectoryLock:
 
     def release(self) -> None:
         if self._fd >= 0:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)  # closing alone would leave it with a forked child that still has the file
+            fcntl.flock(
+                self._fd, fcntl.LOCK_UN
+            )  # closing alone would leave it with a forked child that still has the file
             os.close(self._fd)
             self._fd = -1
 

@@ -22,7 +22,7 @@ from wal.backends.base import AppendDone
 from wal.backends.journal.active import ActiveSegment, begin_segment
 from wal.backends.journal.control import ControlPage, ControlRecord
 from wal.backends.journal.disk import Disk
-from wal.backends.journal.layout import HEADER_PAGE_BYTES, Envelope, padding, slot_bytes
+from wal.backends.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding, slot_bytes
 from wal.backends.journal.preparer import Preparer, Spare
 from wal.errors import ChannelFencedError, NoSpaceError, StorageError, WALError
 from wal.frame import EncodedFrame
@@ -174,7 +174,7 @@ class Writer:
                     raise self._failed(error, outcome_unknown=False) from error
             position = active.index.end
             offset = position - active.segment.base
-            envelope = Envelope(frame.length, active.segment.header.generation, position).pack()
+            envelope = pack_envelope(frame.length, active.segment.header.generation, position)
             try:
                 active.file.write([envelope, *frame.buffers, padding(frame.length)], offset)
                 self._syncs += 1
@@ -187,7 +187,7 @@ class Writer:
             self._last = (header.term, header.sequence)
             if header.indices:
                 self._newest = (position, header.indices - 1)
-            self._control.store(self._next(record, active.index.end, header.promise))
+            self._control.store_owned(self._next(record, active.index.end, header.promise))
         self.durable_end = active.index.end
         self._frames += 1
         self._frame_bytes += frame.length
@@ -223,7 +223,7 @@ class Writer:
             with self._control.locked():
                 record = self._control.load_owned(self._pchannel, self._term)
                 if self._tick > record.promise or self._limit > record.limit:
-                    self._control.store(self._next(record, record.durable, 0))
+                    self._control.store_owned(self._next(record, record.durable, 0))
         except ChannelFencedError as error:
             self.failure = error
 
