@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from threading import get_ident
 from typing import Any, Final
 
 import msgspec
@@ -69,6 +70,7 @@ class WALAccesser:
     def __init__(self, location: str, open_log: Callable[[], Coroutine[Any, Any, Embedded]]) -> None:
         self._lifecycle = Lifecycle(location, open_log)
         self._appender = Appender(self._lifecycle)
+        self._append = self._appender.append
 
     # -- writing
 
@@ -80,9 +82,9 @@ class WALAccesser:
         """
         lifecycle = self._lifecycle
         log = lifecycle.log
-        if log is None or asyncio.get_running_loop() is not lifecycle.loop:
+        if log is None or get_ident() != lifecycle.thread or not log.is_running():
             log = await lifecycle.ready()
-        future = self._appender.append(log, message, barrier_time_tick)
+        future = self._append(log, message, barrier_time_tick)
         if future is None:
             return await self._appender.append_waiting(log, message, barrier_time_tick)
         return await future

@@ -74,19 +74,19 @@ class Appender:
             _check_size(log, message)
         size += BODY_OVERHEAD
         in_flight = log.in_flight
-        if not taken and (in_flight.queued or (in_flight.size + size > in_flight.bytes_max and in_flight.size)):
-            return None
-        future: asyncio.Future[AppendResult] = log.create_future()
-        kind = message.message_type
-        append: Append
-        if kind is _INSERT_TYPE and barrier.__class__ is int and not barrier:
+        if not taken:
+            total = in_flight.size
+            if in_flight.queued or (total + size > in_flight.bytes_max and total):
+                return None
+        future = log.create_future()
+        if message.message_type is _INSERT_TYPE and barrier is _NO_BARRIER:
             append = Append(payload, _INSERT, 0, properties, b"", future, size)
         else:
             append = _special(message, barrier, properties, future, size)
         # Last, since it may make the vchannel: a message that is refused leaves nothing behind.
         vchannel = log.routes.get(message.vchannel) or log.route(message.vchannel)
         try:
-            vchannel.pchannel.lanes.tell(vchannel, append)
+            vchannel.tell(vchannel, append)
         except ActorError as error:
             raise _refusal(vchannel, error) from error
         if not taken:
@@ -322,5 +322,7 @@ def _barrier(barrier: object) -> int:
     return check_tick("barrier_time_tick", barrier)
 
 
+_NO_BARRIER: Final = 0
+"""The default, by identity: anything else, `False` and 0.0 too, is looked at."""
 _INSERT_TYPE: Final = MessageType.INSERT
 _INSERT: Final = int(_INSERT_TYPE)

@@ -59,8 +59,10 @@ class Embedded:
         self.clock = clock
         self.in_flight = InFlight(settings.in_flight_bytes_max)
         self.message_bytes_max = settings.message_bytes_max
-        self.create_future = asyncio.get_running_loop().create_future
-        """Bound once: `get_running_loop` costs a system call in Python 3.11."""
+        loop = asyncio.get_running_loop()
+        # Bound once: `get_running_loop` costs a system call in Python 3.11.
+        self.create_future = loop.create_future
+        self.is_running = loop.is_running
         self.pchannels: dict[str, PChannel] = {}
         self.routes: dict[str, VChannel] = {}
         self.backend: LogBackend

@@ -182,7 +182,7 @@ class ResourceAcquiredError(WALError):
     code = StreamingCode.RESOURCE_ACQUIRED
     retryable = True
 
-    def __init__(self, message: str, *, keys: Sequence[object], holder: int) -> None:
+    def __init__(self, message: str, *, keys: Sequence[object] = (), holder: int = 0) -> None:
         super().__init__(message)
         self.keys = tuple(keys)
         self.holder = holder

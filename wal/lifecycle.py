@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -21,11 +22,15 @@ __all__ = ["Lifecycle"]
 
 
 class Lifecycle:
-    """`log` is the open log, None in every other state; `loop` the loop it belongs to, once opening began."""
+    """`log` is the open log, None in every other state; `loop` and `thread` are those it belongs to, once opening began.
+
+    A call from this thread while this loop runs comes from this loop: that is a cheaper question than which loop is running.
+    """
 
     def __init__(self, location: str, open_log: Callable[[], Coroutine[Any, Any, Embedded]]) -> None:
         self.location = location
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread = 0
         self.log: Embedded | None = None
         self.forked = False
         self._open = open_log
@@ -38,6 +43,7 @@ class Lifecycle:
     def begin(self) -> None:
         """Starts opening, in the running loop; without it the first call that needs the log does."""
         self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
         self._opening = asyncio.ensure_future(self._open())
         self._opening.add_done_callback(self._opened)
 
@@ -110,6 +116,7 @@ def _after_fork() -> None:
     for lifecycle in _all:
         lifecycle.forked = True
         lifecycle.loop = None
+        lifecycle.log = None
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -101,7 +101,7 @@ class _FaultyFile(JournalFile):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
                 disk.room -= growth
             if disk.partial is not None and length > disk.partial:
-                return os.pwrite(self.fd, b"".join(buffers)[: disk.partial], offset)
+                return super()._pwritev([b"".join(buffers)[: disk.partial]], offset)
         return super()._pwritev(buffers, offset)
 
     def _fdatasync(self) -> None:

@@ -33,6 +33,8 @@ class VChannel(Member):
         self.run_name: RunName = (name, incarnation)
         self.closed: Callable[[], WALError] | None = None
         """Why it takes nothing any more (dropped, failed, or its record could not be saved); None while it lives."""
+        self.tell = pchannel.lanes.tell
+        """Bound for those who tell it most."""
         self._handled_to = 0  # of the batch in hand; what lies before it is the pchannel's already
 
     def receive(self, batch: list[Any]) -> None:

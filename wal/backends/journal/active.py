@@ -70,4 +70,5 @@ def begin_segment(
         file.close()
         raise
     file.path = target
+    file.bypass_cache()
     return ActiveSegment(Segment(target, header), file, SegmentIndex(header.base))

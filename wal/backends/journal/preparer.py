@@ -164,6 +164,7 @@ class Preparer:
 
 def fill_with_zeros(file: JournalFile, size: int, *, stop: Callable[[], bool] = lambda: False) -> bool:
     """Writes `size` zeros from the start of the file on and syncs them; False when `stop` ended it early."""
+    file.bypass_cache()
     offset = 0
     while offset < size:
         if stop():

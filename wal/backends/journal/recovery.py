@@ -180,6 +180,7 @@ def _tail(disk: Disk, directory: Path, before: ControlRecord, segment: Segment) 
             )
         if not before.closed or end.broken is not None:
             _cut(file, segment, index, end)
+        file.bypass_cache()
     except BaseException:
         file.close()
         raise
