@@ -445,6 +445,8 @@ class PChannel(Member):
         """The submissions of the next frame, from the front of what waits."""
         waiting = self._waiting
         self._plain = None
+        if len(waiting) == 1 and waiting[0].size <= GROUP_BYTES and waiting[0].count <= GROUP_RECORDS:
+            return [waiting.popleft()]
         submissions: list[Submission] = []
         size, count = GROUP_BYTES, GROUP_RECORDS
         while waiting:
