@@ -25,13 +25,14 @@ from wal.errors import (
     UnknownError,
     WALError,
 )
-from wal.frame import FrameDraft, RunName, encode_frame
+from wal.frame import EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.message import MessageID, Origin
 from wal.pchannel.barriers import BarrierHeap
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.lease import LeaseClock
 from wal.pchannel.operations import Append
 from wal.pchannel.promises import PromiseLedger
+from wal.pchannel.recent import RecentFrames
 from wal.pchannel.submissions import PlainSubmission, Submission, TxnSubmission
 from wal.pchannel.tail import Tail
 from wal.pchannel.txn_table import TxnLimits, TxnTable
@@ -102,7 +103,7 @@ class _Flight(msgspec.Struct, gc=False):
     first_tick: int
     last_tick: int
     indices: int
-    length: int
+    frame: EncodedFrame
     since: float
 
 
@@ -140,6 +141,7 @@ class PChannel(Member):
         self.fault: WALError | None = None
         """Why nothing is written any more; final."""
         self.ledger = PromiseLedger(log.state.promise)
+        self.recent = RecentFrames(log.durable_end)
         self.tail = Tail(durable_end=log.durable_end, promise=self.ledger.promise, newest=log.state.newest)
         self._ticks = ticks
         self._need_ticks = need_ticks
@@ -406,7 +408,7 @@ class PChannel(Member):
             events=self._events,
             waiting=sum(submission.count for submission in self._waiting),
             frames_in_flight=len(self._flights),
-            bytes_in_flight=sum(flight.length for flight in self._flights),
+            bytes_in_flight=sum(flight.frame.length for flight in self._flights),
             open_transactions=len(self.table),
             open_transaction_bytes=self.table.size,
             expired_transactions=self._expired,
@@ -482,9 +484,7 @@ class PChannel(Member):
         self._sequence = sequence + 1
         self.ledger.submitted(first_tick)
         self._flights.append(
-            _Flight(
-                submissions, sequence, first_tick, frame.header.promise, draft.indices, frame.length, self._monotonic()
-            )
+            _Flight(submissions, sequence, first_tick, frame.header.promise, draft.indices, frame, self._monotonic())
         )
         self.log.append(frame, self._settled)
 
@@ -504,7 +504,7 @@ class PChannel(Member):
         flight = self._flights.popleft()
         promise = self.ledger.settled(flight.last_tick, durable=True)
         self._frames += 1
-        self._bytes += flight.length
+        self._bytes += flight.frame.length
         self._events += flight.indices
         log = self.log
         origin = Origin(self.channel, log.incarnation, position, self.form)
@@ -515,7 +515,9 @@ class PChannel(Member):
         if returned:
             self.in_flight.release(returned)
         newest = (position, flight.indices - 1) if flight.indices else None
-        self.tail.data_moved(durable_end=log.durable_end, promise=promise, newest=newest)
+        self.recent.add(position, flight.frame)
+        # Not the log's own durable end, which may lie behind a frame of which this actor has not heard yet.
+        self.tail.data_moved(durable_end=position + 1, promise=promise, newest=newest)
         self._release_barriers()
         self._pump()
         self._check_drained()

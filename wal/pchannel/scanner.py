@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
 import msgspec
 
 from actors import Actor, ActorRef
-from wal.backends import StoredFrame
+from wal.backends import FramePage, StoredFrame
 from wal.errors import InvalidArgumentError, TruncatedError, WALError
 from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TimeTickMessage
 from wal.reading import (
@@ -129,6 +129,7 @@ class Scanner:
         self._frame_event: tuple[int, int] | None = None
         self._frame_tick = 0
         self._over = False
+        self._unbroken = False
         self._messages = self._frame_count = self._pages = 0
 
     @property
@@ -241,7 +242,8 @@ class Scanner:
 
     def statistics(self) -> ScannerStatistics:
         """A snapshot of its counts."""
-        lag = max(self._pchannel.tail.durable_end - self._at, 0) if self._entered else 0
+        behind = self._entered and self._at < self._pchannel.tail.durable_end
+        lag = self._pchannel.log.durable_end - self._at if behind else 0
         return ScannerStatistics(self._messages, self._frame_count, self._pages, lag, self._ended)
 
     def ended_by(self, vchannel: str, error: WALError) -> None:
@@ -393,16 +395,11 @@ class Scanner:
         if self._at < end:
             if tail.failure is not None:
                 raise tail.failure
-            pchannel = self._pchannel
-            try:
-                page = await pchannel.log.read(self._at, names=self._selection.names, bytes_max=PAGE_BYTES)
-            except TruncatedError as error:  # overtaken: the log knows the place, a reader needs the id of an event
-                raise await pchannel.overtaken(self._at) from error
-            if pchannel is not self._pchannel:  # moved meanwhile, from a place that held nothing for this reader
+            if (page := await self._page(end)) is None:
                 return True
             self._at = page.next_position
             self._pages += 1
-            if self._end is not None and page.next_position > self._end:
+            if self._end is not None and page.promise > self._end_promise:
                 # The page reaches beyond this read's end: only its frames below the end count.
                 self._frames.extend(frame for frame in page.frames if frame.position < end)
                 self._page_event, self._page_promise = None, 0
@@ -433,6 +430,24 @@ class Scanner:
             self._waiter.cancel()
             self._waiter = None
         return True
+
+    async def _page(self, end: int) -> FramePage | None:
+        """The next page below `end`, from the recent frames or else from the log; None when the scanner was moved meanwhile."""
+        if self._unbroken:  # many pages could follow each other without anybody else getting a turn of the loop
+            self._unbroken = False
+            await asyncio.sleep(0)
+        pchannel, names = self._pchannel, self._selection.names
+        if self._at >= pchannel.log.earliest[0]:
+            page = pchannel.recent.page(self._at, end, names=names, bytes_max=PAGE_BYTES)
+            if page is not None:
+                self._unbroken = True
+                return page
+        try:
+            page = await pchannel.log.read(self._at, names=names, bytes_max=PAGE_BYTES)
+        except TruncatedError as error:  # overtaken: the log knows the place, a reader needs the id of an event
+            raise await pchannel.overtaken(self._at) from error
+        # If it was moved, then from a place that held nothing for this reader.
+        return page if pchannel is self._pchannel else None
 
     def _last_tick(self, promise: int) -> bool:
         """At the end of a read: its last TimeTick message, if it wants those and has not had it."""

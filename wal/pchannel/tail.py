@@ -12,7 +12,10 @@ __all__ = ["Tail"]
 
 
 class Tail:
-    """`durable_end`: reads go up to here. `newest`: (position, index) of the newest durable event known, None before any."""
+    """`durable_end`: reads take the frames that begin below it.
+
+    `newest`: (position, index) of the newest durable event known, None before any.
+    """
 
     __slots__ = ("_data", "_ticks", "durable_end", "failure", "newest", "promise")
 

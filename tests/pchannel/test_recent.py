@@ -1,0 +1,90 @@
+"""The window of recent frames answers what the log itself would, or that it cannot."""
+
+from __future__ import annotations
+
+import random
+
+from tests.backends.frames import FrameMaker, append_all, content
+from wal.backends import FramePage
+from wal.backends.memory import MemoryBackend
+from wal.pchannel.recent import RecentFrames
+
+NAMES = ("a", "b", "c", "d")
+
+
+def seen(page: FramePage, names: frozenset[str]) -> list[tuple[int, object]]:
+    return [(frame.position, content(frame.view, names)) for frame in page.frames]
+
+
+async def test_pages_are_those_of_the_log() -> None:
+    """Every start, every set of names: the same frames, marks and promises, page by page."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    maker = FrameMaker(1)
+    frames = [maker.term_start()]
+    for _ in range(40):
+        kind = rng.randrange(6)
+        if kind == 0:
+            frames.append(maker.time_tick())
+        elif kind == 1:
+            frames.append(maker.broadcast(rng.sample(NAMES, 2), b"x" * rng.randrange(100)))
+        elif kind == 2:
+            frames.append(maker.pchannel_wide(b"wide"))
+        else:
+            rows = [(rng.choice(NAMES), bytes(rng.randrange(40_000))) for _ in range(rng.randrange(1, 8))]
+            frames.append(maker.data(*rows))
+    backend = MemoryBackend()
+    await backend.create("p0", incarnation=maker.incarnation)
+    log = await backend.open("p0", incarnation=maker.incarnation, term=1)
+    recent = RecentFrames(log.durable_end, bytes_max=1_000_000)
+    positions = await append_all(log, frames)
+    for position, frame in zip(positions, frames, strict=True):
+        recent.add(position, frame)
+    assert 0 < len(recent) < len(frames), "the window is full and some have left it"
+    end = positions[-1] + 1
+    for start in (*positions, end):
+        for names in (frozenset(NAMES), frozenset("a"), frozenset(("b", "c")), frozenset(("nobody",))):
+            at: int = start
+            told: list[tuple[int, object]] = []
+            newest, promise = None, 0
+            if start < recent.start:
+                assert recent.page(start, end, names=names, bytes_max=100_000) is None
+                continue
+            while at < end:
+                page = recent.page(at, end, names=names, bytes_max=100_000)
+                assert page is not None
+                assert page.next_position > at
+                told += seen(page, names)
+                at = page.next_position
+                newest = page.last_event or newest
+                promise = max(promise, page.promise)
+            at, expected = start, []
+            expected_newest, expected_promise = None, 0
+            while at < log.durable_end:
+                page = await log.read(at, names=names, bytes_max=100_000)
+                expected += seen(page, names)
+                at = page.next_position
+                expected_newest = page.last_event or expected_newest
+                expected_promise = max(expected_promise, page.promise)
+            assert told == expected
+            assert (newest, promise) == (expected_newest, expected_promise)
+    await log.close()
+
+
+def test_a_frame_is_decoded_once_for_all() -> None:
+    maker = FrameMaker(1)
+    recent = RecentFrames(0)
+    recent.add(512, maker.data(("a", b"1"), ("b", b"2")))
+    pages = [recent.page(0, 513, names=frozenset(name), bytes_max=1) for name in ("a", "b", "a")]
+    views = {id(page.frames[0].view) for page in pages if page is not None}
+    assert len(views) == 1
+
+
+def test_one_frame_larger_than_the_window_leaves_it_empty() -> None:
+    maker = FrameMaker(1)
+    recent = RecentFrames(0, bytes_max=1000)
+    recent.add(512, maker.data(("a", bytes(5000))))
+    assert len(recent) == 0
+    assert recent.page(512, 513, names=frozenset("a"), bytes_max=1) is None
+    assert recent.page(513, 513, names=frozenset("a"), bytes_max=1) is not None
