@@ -65,7 +65,14 @@ def main() -> None:
     rows = _rows(options)
     load = os.getloadavg()[0]
     began = time.monotonic()
-    measured = _measure(rows, place, rounds=options.rounds, seconds=options.seconds, warm_up_s=options.warm_up_s)
+    measured = _measure(
+        rows,
+        place,
+        rounds=options.rounds,
+        seconds=options.seconds,
+        warm_up_s=options.warm_up_s,
+        sqlite_defaults=options.sqlite_defaults,
+    )
     _print_table(measured)
     print(
         f"\n{len(rows)} rows, {options.rounds} rounds of {options.seconds:g} s a cell, {time.monotonic() - began:.0f} s in all"
@@ -88,6 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--writers", type=int, action="append", help="concurrent writers; may be repeated (1, 16, 256)")
     parser.add_argument("--payload", type=int, action="append", help="payload bytes; may be repeated (1024)")
     parser.add_argument("--properties", type=int, action="append", choices=range(5), help="user properties (0 and 4)")
+    parser.add_argument("--sqlite-defaults", action="store_true", help="SQLite's page size and checkpoint as they come")
     parser.add_argument("--rounds", type=int, help="rounds (3)")
     parser.add_argument("--seconds", type=float, help="measured seconds a cell (2)")
     parser.add_argument("--warm-up-s", type=float, default=0.5, help="seconds a cell before them (0.5)")
@@ -124,12 +132,16 @@ def _check_disk(place: Path) -> None:
         raise SystemExit(f"{at} is on {kind}, where a sync costs nothing: give --directory on a real disk")
 
 
-def _measure(rows: list[Row], place: Path, *, rounds: int, seconds: float, warm_up_s: float) -> list[Rounds]:
+def _measure(
+    rows: list[Row], place: Path, *, rounds: int, seconds: float, warm_up_s: float, sqlite_defaults: bool
+) -> list[Rounds]:
     measured = [Rounds(row, [], []) for row in rows]
     for number in range(rounds):
         for entry in measured:
             for engine in ENGINES if number % 2 == 0 else ENGINES[::-1]:
-                result = _run_cell(engine, entry.row, place, seconds=seconds, warm_up_s=warm_up_s)
+                result = _run_cell(
+                    engine, entry.row, place, seconds=seconds, warm_up_s=warm_up_s, sqlite_defaults=sqlite_defaults
+                )
                 (entry.wal if engine == "wal" else entry.sqlite).append(result)
                 if sys.stderr.isatty():
                     print(f"\rround {number + 1}/{rounds}: {engine} {entry.row.writers} …   ", end="", file=sys.stderr)
@@ -138,7 +150,9 @@ def _measure(rows: list[Row], place: Path, *, rounds: int, seconds: float, warm_
     return measured
 
 
-def _run_cell(engine: Engine, row: Row, place: Path, *, seconds: float, warm_up_s: float) -> Measured:
+def _run_cell(
+    engine: Engine, row: Row, place: Path, *, seconds: float, warm_up_s: float, sqlite_defaults: bool
+) -> Measured:
     """One cell, in a process and a directory of its own; the disk is quiet before it."""
     directory = tempfile.mkdtemp(prefix=".append-", dir=place)
     try:
@@ -151,6 +165,7 @@ def _run_cell(engine: Engine, row: Row, place: Path, *, seconds: float, warm_up_
             seconds=seconds,
             warm_up_s=warm_up_s,
             directory=directory,
+            sqlite_defaults=sqlite_defaults,
         )
         os.sync()
         run = subprocess.run(

@@ -45,6 +45,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     warm_up_s: float
     directory: str
+    sqlite_defaults: bool = False
+    """SQLite's own page size and checkpoint, however many writers there are."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +71,10 @@ async def measure(cell: Cell) -> Measured:
     payload = random.Random(1).randbytes(cell.payload_bytes)
     properties = dict(list(PROPERTIES.items())[: cell.properties])
     engine = _wal if cell.engine == "wal" else _sqlite
-    async with engine(Path(cell.directory), payload, properties, alone=cell.writers == 1) as (append, frames):
+    async with engine(Path(cell.directory), payload, properties, alone=cell.writers == 1 or cell.sqlite_defaults) as (
+        append,
+        frames,
+    ):
         return await _load(cell, append, frames)
 
 
