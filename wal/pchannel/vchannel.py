@@ -43,6 +43,9 @@ class VChannel(Member):
             self.refuse(batch, self.closed())
             return
         start = self._handled_to = 0
+        if _PLAIN_ONLY.issuperset(map(type, batch)):
+            self.pchannel.submit_plain(self.run_name, batch)
+            return
         for at, operation in enumerate(batch):
             if operation.__class__ is not Append:
                 if at > start:
@@ -225,6 +228,7 @@ def _resolve(operation: Body | Rollback | Drop) -> None:
         operation.future.set_result(None)
 
 
+_PLAIN_ONLY = frozenset((Append,))
 _HANDLERS: dict[type, Callable[[VChannel, Any], None]] = {
     OrderedAppend: VChannel._ordered,
     Bulk: VChannel._bulk,
