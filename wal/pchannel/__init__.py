@@ -1,5 +1,6 @@
 """The write path and the scanners of a pchannel: actors around pure tables."""
 
+from wal.pchannel.handler import Handler, MessageHandler, check_handler
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.operations import (
     Append,
@@ -14,14 +15,7 @@ from wal.pchannel.operations import (
     Rollback,
 )
 from wal.pchannel.pchannel import PChannel, PChannelStatistics
-from wal.pchannel.scanner import (
-    Handler,
-    MessageHandler,
-    ReadOptions,
-    Scanner,
-    ScannerStatistics,
-    check_handler,
-)
+from wal.pchannel.scanner import ReadOptions, Scanner, ScannerStatistics
 from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits
 from wal.pchannel.vchannel import VChannel
 

@@ -8,11 +8,10 @@ Without a handler the consumer's own task drives it; with one it runs by itself 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
@@ -20,6 +19,7 @@ from actors import Actor, ActorRef
 from wal.backends import FramePage, StoredFrame
 from wal.errors import InvalidArgumentError, TruncatedError, WALError
 from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TimeTickMessage
+from wal.pchannel.handler import Handler, HandlerActor
 from wal.reading import (
     DeliverPolicy,
     EventFilter,
@@ -34,22 +34,10 @@ from wal.reading import (
 if TYPE_CHECKING:
     from wal.pchannel.pchannel import PChannel
 
-__all__ = ["Handler", "MessageHandler", "ReadOptions", "Scanner", "ScannerStatistics", "check_handler"]
+__all__ = ["ReadOptions", "Scanner", "ScannerStatistics"]
 
 PAGE_BYTES: Final = 1024 * 1024
 """About so much log is fetched at a time: large enough for sequential reads, small enough to keep memory flat."""
-
-
-@runtime_checkable
-class MessageHandler(Protocol):
-    """A handler as an object: `handle` for each message (sync or async), `close` once when the scanner ends."""
-
-    def handle(self, message: ImmutableMessage) -> Awaitable[None] | None: ...
-
-    def close(self) -> Awaitable[None] | None: ...
-
-
-Handler = Callable[[ImmutableMessage], Any] | MessageHandler
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
@@ -96,7 +84,7 @@ class Scanner:
         self._options = options
         self._attach = attach
         self._handler = handler
-        self._actor: _HandlerActor | None = None
+        self._actor: HandlerActor | None = None
         self._entered = False
         self._entering = asyncio.Lock()
         self._ended = False
@@ -303,7 +291,7 @@ class Scanner:
             pchannel.readers.add(self)
             self._entered = True
             if self._handler is not None:
-                self._actor = _HandlerActor(self, self._handler)
+                self._actor = HandlerActor(self, self._handler)
                 spawn(self._actor, f"scanner of {', '.join(self.vchannels)}").tell(None)
 
     def _begin(self, after: MessageID | None = None) -> MessageID | None:
@@ -607,52 +595,5 @@ class Scanner:
             )
 
 
-class _HandlerActor(Actor):
-    """Runs a scanner for its handler: the only scanner that owns a task."""
-
-    def __init__(self, scanner: Scanner, handler: Handler) -> None:
-        self._scanner = scanner
-        self._handler = handler
-        self._task: asyncio.Task[object] | None = None
-
-    @property
-    def inside(self) -> bool:
-        """Whether the caller is the handler itself."""
-        return self._task is not None and asyncio.current_task() is self._task
-
-    async def receive(self, batch: list[Any]) -> None:
-        """Its only message: run until the scanner ends, then close the handler, once."""
-        self._task = asyncio.current_task()
-        scanner, handler = self._scanner, self._handler
-        handle = handler.handle if isinstance(handler, MessageHandler) else handler
-        try:
-            async for message in scanner:
-                answer = handle(message)
-                if inspect.isawaitable(answer):
-                    await answer
-        except asyncio.CancelledError:
-            scanner._finish(scanner._pchannel.tail.failure)  # by whoever closes the scanner, or the whole log
-            raise
-        except BaseException as error:
-            scanner._finish(error)
-        finally:
-            self.ref.stop_nowait()
-            if isinstance(handler, MessageHandler):
-                try:
-                    answer = handler.close()
-                    if inspect.isawaitable(answer):
-                        await answer
-                except Exception as error:
-                    if scanner._error is None:
-                        scanner._error = error
-            scanner._completed()
-
-
 def _first_index(message: ImmutableMessage) -> int:
     return message._first_index if isinstance(message, ImmutableTxnMessage) else message._index
-
-
-def check_handler(handler: object) -> None:
-    """TypeError unless it is a callable or has `handle` and `close`."""
-    if handler is not None and not isinstance(handler, MessageHandler) and not callable(handler):
-        raise TypeError(f"handler must be a callable, or an object with handle and close, not {type(handler).__name__}")
