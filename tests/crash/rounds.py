@@ -72,6 +72,7 @@ class Rounds:
         await asyncio.sleep(self.rng.uniform(0, self._open_s))  # the moment is the point, nothing is waited for
         opened = await self._collect(child, killed=True, wanted=Opened)
         self.killed_while_opening += not opened
+        self._open_s *= 0.7 if opened else 1.2  # aims at the next one from what this one was: too late, or in time
 
     async def load_and_close(self, acked: int, *, kill: bool) -> None:
         """A round: has the child close its log under load, and kills it at a random moment of that."""
@@ -81,7 +82,9 @@ class Rounds:
         await child.until_told(Closing, "it began to close the log")
         if kill:
             await asyncio.sleep(self.rng.uniform(0, self._close_s))  # the moment is the point, nothing is waited for
-            self.killed_while_closing += not await self._collect(child, killed=True, wanted=Closed)
+            closed = await self._collect(child, killed=True, wanted=Closed)
+            self.killed_while_closing += not closed
+            self._close_s *= 0.7 if closed else 1.2
             return
         began = time.monotonic()
         await child.until_told(Closed, "the log was closed")

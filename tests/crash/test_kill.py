@@ -26,7 +26,9 @@ async def test_killed_while_opening(data_dir: Path, soak: int) -> None:
             for _ in range(rounds.rng.randint(1, 3)):
                 await rounds.kill_while_opening()
             await rounds.check()
-        assert rounds.killed_while_opening > 0
+        while rounds.killed_while_opening < 3:  # each miss aims the next one earlier
+            await rounds.kill_while_opening()
+            await rounds.check()
 
 
 async def test_killed_while_closing(data_dir: Path, soak: int) -> None:
@@ -37,7 +39,9 @@ async def test_killed_while_closing(data_dir: Path, soak: int) -> None:
         for _ in range(6 * soak):
             await rounds.load_and_close(rounds.rng.randint(1, 200), kill=True)
             await rounds.check()
-        assert rounds.killed_while_closing > 0
+        while rounds.killed_while_closing < 3:  # each miss aims the next one earlier
+            await rounds.load_and_close(rounds.rng.randint(1, 200), kill=True)
+            await rounds.check()
 
 
 async def test_killed_while_segments_roll_over(data_dir: Path, soak: int) -> None:
