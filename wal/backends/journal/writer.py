@@ -24,7 +24,7 @@ from wal.backends.journal.control import ControlPage, ControlRecord
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding, slot_bytes
 from wal.backends.journal.preparer import Preparer, Spare
-from wal.errors import ChannelFencedError, NoSpaceError, StorageError, WALError
+from wal.errors import NoSpaceError, StorageError, WALError
 from wal.frame import EncodedFrame
 
 __all__ = ["Writer", "WriterStatistics"]
@@ -81,7 +81,7 @@ class Writer:
         self._attempt = 0
         self._refused_attempt = -1
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._outcomes: deque[tuple[AppendDone, int, WALError | None]] = deque()
+        self._outcomes: deque[tuple[int, AppendDone, int, WALError | None]] = deque()
         self._notified = False
         self._thread = threading.Thread(target=self._run, name=f"wal-write-{pchannel}", daemon=True)
         self._thread.start()
@@ -115,9 +115,11 @@ class Writer:
         self._notified = False
         outcomes = self._outcomes
         while outcomes:
-            done, position, error = outcomes.popleft()
-            if error.__class__ is NoSpaceError:
-                self._attempt += 1
+            attempt, done, position, error = outcomes.popleft()
+            if error.__class__ is NoSpaceError and attempt == self._attempt:
+                self._attempt += (
+                    1  # once for all that one refusal took along: what is handed over from now on knows of it
+                )
             done(position, error)
 
     def _run(self) -> None:
@@ -128,31 +130,32 @@ class Writer:
             elif isinstance(frame, EncodedFrame):
                 self._handle(attempt, frame, done)
             else:
-                self._answer(done, -1, frame)
+                self._answer(attempt, done, -1, frame)
 
     def _handle(self, attempt: int, frame: EncodedFrame, done: AppendDone) -> None:
         if self.failure is not None:
-            self._answer(done, -1, _not_written(self.failure))
+            self._answer(attempt, done, -1, _not_written(self.failure))
             return
         if attempt <= self._refused_attempt:
             # Handed over before its sender could know that an earlier frame was refused: writing it would leave a gap.
-            self._answer(done, -1, NoSpaceError("an append before this one found no room: append both again"))
+            error = NoSpaceError("an append before this one found no room: append both again")
+            self._answer(attempt, done, -1, error)
             return
         try:
             position = self._write(frame)
         except NoSpaceError as error:
             self._refused_attempt = attempt
-            self._answer(done, -1, error)
+            self._answer(attempt, done, -1, error)
         except WALError as error:
             self.failure = error
-            self._answer(done, -1, error)
+            self._answer(attempt, done, -1, error)
         except Exception as error:
             # Nothing may end this thread silently: whoever waits for an outcome would wait for ever.
             self.failure = StorageError(f"writing a frame failed: {error!r}", outcome_unknown=True)
             self.failure.__cause__ = error
-            self._answer(done, -1, self.failure)
+            self._answer(attempt, done, -1, self.failure)
         else:
-            self._answer(done, position, None)
+            self._answer(attempt, done, position, None)
 
     def _write(self, frame: EncodedFrame) -> int:
         """Writes and syncs one frame; its position."""
@@ -224,11 +227,14 @@ class Writer:
                 record = self._control.load_owned(self._pchannel, self._term)
                 if self._tick > record.promise or self._limit > record.limit:
                     self._control.store_owned(self._next(record, record.durable, 0))
-        except ChannelFencedError as error:
+        except WALError as error:
             self.failure = error
+        except Exception as error:  # as for a frame: the next one is answered with it
+            self.failure = StorageError(f"the control page could not be stored: {error!r}", outcome_unknown=False)
+            self.failure.__cause__ = error
 
-    def _answer(self, done: AppendDone, position: int, error: WALError | None) -> None:
-        self._outcomes.append((done, position, error))
+    def _answer(self, attempt: int, done: AppendDone, position: int, error: WALError | None) -> None:
+        self._outcomes.append((attempt, done, position, error))
         if not self._notified:
             self._notified = True
             try:
