@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock, Timer
+from actors import Actor, ActorError, ActorRef, ActorSystem, Clock, SystemClock, Timer
 from wal.backends import FRAME_BYTES_MAX, LogBackend
 from wal.backends.journal import JournalBackend
 from wal.backends.memory import MemoryBackend
@@ -42,7 +42,7 @@ from wal.kv import KVBase, MemoryKV, SqliteKV
 from wal.location import Location
 from wal.pchannel import Drop, InFlight, PChannel, TxnLimits, VChannel
 from wal.settings import Settings
-from wal.timestamp import TimestampOracle
+from wal.timestamp import COUNT_MAX, TimestampOracle
 
 __all__ = ["Embedded"]
 
@@ -98,9 +98,10 @@ class Embedded:
         tick = 0
         try:
             tick = await self.oracle.allocate()
-        except WALError as error:
+        except Exception as error:
+            unsaved = error if isinstance(error, WALError) else _no_ticks(error)
             for pchannel in live:
-                pchannel.fail(error)
+                pchannel.fail(unsaved)
         finished = await asyncio.gather(
             *(pchannel.finish(tick, _closed()) for pchannel in live), return_exceptions=True
         )
@@ -161,11 +162,14 @@ class Embedded:
         if info is None:
             raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
         vchannel = self.route(name)
-        del self.routes[name]
-        self.directory.forget(info)
         group = vchannel.pchannel.lanes
         dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        group.tell(vchannel, Drop(dropped))
+        try:
+            group.tell(vchannel, Drop(dropped))
+        except ActorError as error:
+            raise (vchannel.closed or _closed)() from error
+        del self.routes[name]
+        self.directory.forget(info)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def ended(_: asyncio.Future[None]) -> None:
@@ -224,6 +228,11 @@ class Embedded:
         self._undo.append(self.system.stop)
         self.backend = await self._open_backend(location)
         self._undo.append(self.backend.close)
+        if self.limits.txn_bodies_max >= COUNT_MAX:
+            raise InvalidArgumentError(
+                f"setting txn_bodies_max={self.limits.txn_bodies_max} is too large: at most {COUNT_MAX - 1}, since a transaction and "
+                "its commit take one range of ticks"
+            )
         if self.limits.frame_bytes_max > self.backend.frame_bytes_limit:
             raise InvalidArgumentError(
                 f"the settings ask for frames of {self.limits.frame_bytes_max} bytes (from txn_bytes_max and message_bytes_max), "
@@ -246,7 +255,11 @@ class Embedded:
                 await self.backend.create(name, incarnation=meta.incarnation)
                 await create_pchannel(self.kv, meta)
                 metas[name] = meta
-        await asyncio.gather(*(self._open_pchannel(meta) for meta in metas.values()))
+        # Each to its end, so that the undoing of a failure finds all there is to undo.
+        opened = await asyncio.gather(*(self._open_pchannel(meta) for meta in metas.values()), return_exceptions=True)
+        for outcome in opened:
+            if isinstance(outcome, BaseException):
+                raise outcome
         self.pchannels = {name: self.pchannels[name] for name in metas}
         self._arm()
 
@@ -296,7 +309,8 @@ class Embedded:
 
     def _timer_turn(self) -> None:
         for pchannel in self.pchannels.values():
-            pchannel.lanes.tell_control(pchannel, pchannel.timer_turn)
+            if pchannel.failure is None:
+                pchannel.lanes.tell_control(pchannel, pchannel.timer_turn)
         self._arm()
 
     async def _undo_all(self) -> None:
@@ -324,14 +338,20 @@ class _TickKeeper(Actor):
         except WALError as error:
             failure = error
         except Exception as error:
-            failure = StorageError(f"the timestamp oracle's limit could not be saved: {error!r}")
-            failure.__cause__ = error
+            failure = _no_ticks(error)
         for pchannel in batch:
-            pchannel.lanes.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
+            if pchannel.failure is None:  # a failed one has let go of what waited
+                pchannel.lanes.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
 
 
 def _closed() -> ClosedError:
     return ClosedError("the log was closed: open it again to go on")
+
+
+def _no_ticks(cause: Exception) -> StorageError:
+    error = StorageError(f"the timestamp oracle's limit could not be saved: {cause!r}")
+    error.__cause__ = cause
+    return error
 
 
 def _limits(settings: Settings) -> TxnLimits:

@@ -8,6 +8,7 @@ time (one being synced, one next); the rest waits and makes the following frame 
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -30,7 +31,7 @@ from wal.message import MessageID, Origin
 from wal.pchannel.barriers import BarrierHeap
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.lease import LeaseClock
-from wal.pchannel.operations import Append
+from wal.pchannel.operations import Append, Atomic, Begin
 from wal.pchannel.promises import PromiseLedger
 from wal.pchannel.recent import RecentFrames
 from wal.pchannel.submissions import PlainSubmission, Submission, TxnSubmission
@@ -152,7 +153,8 @@ class PChannel(Member):
         self._barriers: BarrierHeap[tuple[VChannel, Any]] = BarrierHeap()
         self._waiting: deque[Submission] = deque()
         self._plain: PlainSubmission | None = None  # the last of those, while more may join it
-        self._after_ticks: list[tuple[VChannel, Any]] = []
+        self.held: list[tuple[VChannel, Any]] = []
+        """An operation that waits for ticks, and all that were called behind it, which must not overtake it."""
         self._prepared: tuple[FrameDraft, list[Submission]] | None = None
         self._flights: deque[_Flight] = deque()
         self._sequence = 0
@@ -204,7 +206,7 @@ class PChannel(Member):
 
     def after_ticks(self, vchannel: VChannel, operation: Any) -> None:
         """Hands the operation to its vchannel again once there are ticks."""
-        self._after_ticks.append((vchannel, operation))
+        self.held.append((vchannel, operation))
         self._starve()
 
     def lease_now(self) -> float:
@@ -278,14 +280,17 @@ class PChannel(Member):
     def ticks_extended(self, error: BaseException | None) -> None:
         """The oracle saved a new limit, or could not: then what waits for ticks fails, and a later call tries again."""
         self._starving = False
-        waiting, self._after_ticks = self._after_ticks, []
+        waiting, self.held = self.held, []
         if error is None:
             for vchannel, operation in waiting:
                 vchannel.receive([operation])
             self._pump()
             return
         for vchannel, operation in waiting:
-            vchannel.refuse([operation], error)
+            if isinstance(operation, Begin | Atomic):
+                vchannel.refuse([operation], error)
+            else:
+                vchannel.receive([operation])
         self._fail_waiting(error)
         self._check_drained()
 
@@ -321,19 +326,23 @@ class PChannel(Member):
                 self.fault = cause
             await self.log.close()
 
-    def fail(self, error: WALError) -> None:
-        """Nothing is written any more: everything under way and waiting fails with this error, readers end with it."""
+    def fail(self, error: WALError, *, answered: bool = False) -> None:
+        """Nothing is written any more: everything under way and waiting fails with this error, readers end with it.
+
+        What was not handed over is certainly not written. What is under way may be, unless the backend `answered` with this error.
+        """
         if self.fault is not None:
             return
-        self.fault = error
+        self.fault = unsent = _with_outcome(error, unknown=False)
+        under_way = error if answered else _with_outcome(error, unknown=True)
         while self._flights:
             flight = self._flights.popleft()
             for submission in flight.submissions:
-                self._fail(submission, error)
-        self._fail_waiting(error)
-        for vchannel, operation in self._barriers.drain() + self._after_ticks:
-            vchannel.refuse([operation], error)
-        self._after_ticks = []
+                self._fail(submission, under_way)
+        self._fail_waiting(unsent)
+        for vchannel, operation in self._barriers.drain() + self.held:
+            vchannel.refuse([operation], unsent)
+        self.held = []
         self.tail.fail(error)
         self._check_drained()
 
@@ -425,22 +434,16 @@ class PChannel(Member):
             if self._prepared is None:
                 if not self._waiting:
                     return
-                submissions = self._cut()
-                draft = FrameDraft()
+                # Kept until it is handed over: whatever fails before finds the callers there.
+                draft, submissions = self._prepared = FrameDraft(), self._cut()
                 for submission in submissions:
                     submission.draft(draft)
             else:
                 draft, submissions = self._prepared
             first_tick = self._take(draft.indices)
             if first_tick is None:
-                if self.fault is None:
-                    self._prepared = (draft, submissions)
-                    self._starve()
-                else:
-                    for submission in submissions:
-                        self._fail(submission, self.fault)
+                self._starve()
                 return
-            self._prepared = None
             self._hand_over(draft, submissions, first_tick)
 
     def _cut(self) -> list[Submission]:
@@ -481,6 +484,7 @@ class PChannel(Member):
             first_tick=first_tick,
             promise=promise,
         )
+        self._prepared = None
         self._sequence = sequence + 1
         self.ledger.submitted(first_tick)
         self._flights.append(
@@ -533,11 +537,11 @@ class PChannel(Member):
             self._pump()
             self._check_drained()
         elif isinstance(error, WALError):
-            self.fail(error)
+            self.fail(error, answered=True)
         else:
             failure = StorageError(f"pchannel {self.channel}: the write failed: {error!r}", outcome_unknown=True)
             failure.__cause__ = error
-            self.fail(failure)
+            self.fail(failure, answered=True)
 
     def _fail(self, submission: Submission, error: BaseException) -> None:
         self.in_flight.release(submission.in_flight)
@@ -545,8 +549,8 @@ class PChannel(Member):
 
     def _fail_waiting(self, error: BaseException) -> None:
         """What was taken but not handed over: certainly not written."""
-        if isinstance(error, StorageError) and error.outcome_unknown:
-            error = StorageError(f"{error} (this call was not written)", outcome_unknown=False)
+        if isinstance(error, WALError):
+            error = _with_outcome(error, unknown=False)
         waiting = list(self._waiting)
         self._waiting.clear()
         self._plain = None
@@ -606,7 +610,7 @@ class PChannel(Member):
         return self._flights[0].since if self._flights else None
 
     def _busy(self) -> bool:
-        return bool(self._flights or self._waiting or self._prepared or self._after_ticks or self.lanes.pending)
+        return bool(self._flights or self._waiting or self._prepared or self.held or self.lanes.pending)
 
     def _check_drained(self) -> None:
         if self._drained is not None and not self._drained.done() and (self.fault is not None or not self._busy()):
@@ -632,6 +636,16 @@ class _Alone(Submission):
     def fail(self, error: BaseException) -> None:
         if not self._done.done():
             self._done.set_exception(error)
+
+
+def _with_outcome(error: WALError, *, unknown: bool) -> WALError:
+    """The same error, for calls of which it is known, or not, whether they were written."""
+    if error.outcome_unknown == unknown:
+        return error
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    own.outcome_unknown = unknown
+    return own
 
 
 def _closed_at_barrier() -> ClosedError:

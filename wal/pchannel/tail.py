@@ -7,8 +7,11 @@ One version and two lists of waiters: those for data, and those for data or tick
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 __all__ = ["Tail"]
+
+_SWEEP_MIN: Final = 64
 
 
 class Tail:
@@ -17,7 +20,7 @@ class Tail:
     `newest`: (position, index) of the newest durable event known, None before any.
     """
 
-    __slots__ = ("_data", "_ticks", "durable_end", "failure", "newest", "promise")
+    __slots__ = ("_data", "_sweep_at", "_ticks", "durable_end", "failure", "newest", "promise")
 
     def __init__(self, *, durable_end: int, promise: int, newest: tuple[int, int] | None) -> None:
         self.durable_end = durable_end
@@ -27,6 +30,7 @@ class Tail:
         """Why nothing comes any more: the log was closed, or it failed."""
         self._data: list[asyncio.Future[None]] = []
         self._ticks: list[asyncio.Future[None]] = []
+        self._sweep_at = _SWEEP_MIN
 
     def data_moved(self, *, durable_end: int, promise: int, newest: tuple[int, int] | None) -> None:
         """A frame became durable."""
@@ -55,8 +59,10 @@ class Tail:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiters = self._ticks if ticks else self._data
         waiters.append(future)
-        if len(waiters) > 64 and waiters[0].done():
-            waiters[:] = [waiter for waiter in waiters if not waiter.done()]
+        if len(waiters) > self._sweep_at:  # of those who gave up; at most every other one is
+            for each in (self._data, self._ticks):
+                each[:] = [waiter for waiter in each if not waiter.done()]
+            self._sweep_at = _SWEEP_MIN + 2 * max(len(self._data), len(self._ticks))
         return future
 
 

@@ -42,7 +42,10 @@ class VChannel(Member):
         if self.closed is not None:
             self.refuse(batch, self.closed())
             return
-        start = self._handled_to = 0
+        if self.pchannel.held:
+            self._hold(batch)
+            return
+        start = 0
         if _PLAIN_ONLY.issuperset(map(type, batch)):
             self.pchannel.submit_plain(self.run_name, batch)
             return
@@ -51,13 +54,19 @@ class VChannel(Member):
                 if at > start:
                     self.pchannel.submit_plain(self.run_name, batch[start:at])
                 self._handled_to = at
-                start = at + 1
                 _HANDLERS[operation.__class__](self, operation)
-                if self.closed is not None:
-                    self.refuse(batch[start:], self.closed())
-                    return
+                start = self._handled_to = at + 1
+                if self.closed is not None or self.pchannel.held:
+                    break
         if start < len(batch):
-            self.pchannel.submit_plain(self.run_name, batch[start:] if start else batch)
+            rest = batch[start:] if start else batch
+            if self.closed is not None:
+                self.refuse(rest, self.closed())
+            elif self.pchannel.held:
+                self._hold(rest)
+            else:
+                self.pchannel.submit_plain(self.run_name, rest)
+        self._handled_to = 0
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
         """A defect in handling a message: this vchannel takes nothing any more, its neighbours go on."""
@@ -96,6 +105,10 @@ class VChannel(Member):
             elif isinstance(operation, Append | Bulk | Atomic):
                 self.pchannel.in_flight.release(operation.size)
             fail_future(operation.future, error)
+
+    def _hold(self, operations: list[Any]) -> None:
+        for operation in operations:
+            self.pchannel.after_ticks(self, operation)
 
     def _ordered(self, operation: OrderedAppend) -> None:
         if self.pchannel.passed(operation.barrier):
