@@ -117,9 +117,8 @@ class Writer:
         while outcomes:
             attempt, done, position, error = outcomes.popleft()
             if error.__class__ is NoSpaceError and attempt == self._attempt:
-                self._attempt += (
-                    1  # once for all that one refusal took along: what is handed over from now on knows of it
-                )
+                # Once for all that one refusal took along: what is handed over from now on knows of it.
+                self._attempt += 1
             done(position, error)
 
     def _run(self) -> None:
