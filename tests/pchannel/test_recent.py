@@ -37,7 +37,7 @@ async def test_pages_are_those_of_the_log() -> None:
     backend = MemoryBackend()
     await backend.create("p0", incarnation=maker.incarnation)
     log = await backend.open("p0", incarnation=maker.incarnation, term=1)
-    recent = RecentFrames(log.durable_end, bytes_max=1_000_000)
+    recent = RecentFrames(log.durable_end, bytes_max=sum(frame.length for frame in frames) // 2)
     positions = await append_all(log, frames)
     for position, frame in zip(positions, frames, strict=True):
         recent.add(position, frame)
