@@ -7,7 +7,17 @@ from wal.backends.base import (
     LogBackend,
     LogState,
     PChannelLog,
+    ReadableLog,
     StoredFrame,
 )
 
-__all__ = ["FRAME_BYTES_MAX", "AppendDone", "FramePage", "LogBackend", "LogState", "PChannelLog", "StoredFrame"]
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "AppendDone",
+    "FramePage",
+    "LogBackend",
+    "LogState",
+    "PChannelLog",
+    "ReadableLog",
+    "StoredFrame",
+]

@@ -21,7 +21,16 @@ import msgspec
 
 from wal.frame import EncodedFrame, FrameView
 
-__all__ = ["FRAME_BYTES_MAX", "AppendDone", "FramePage", "LogBackend", "LogState", "PChannelLog", "StoredFrame"]
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "AppendDone",
+    "FramePage",
+    "LogBackend",
+    "LogState",
+    "PChannelLog",
+    "ReadableLog",
+    "StoredFrame",
+]
 
 FRAME_BYTES_MAX: Final = 4_718_592
 """4.5 MiB: the largest encoded frame by default, below Pulsar's limit of 5 MB a message, so that every backend takes the same."""
@@ -70,14 +79,11 @@ class LogState(msgspec.Struct, frozen=True, gc=False):
     newest: tuple[int, int] | None = None
 
 
-class PChannelLog(abc.ABC):
-    """One pchannel's log, opened for writing in one term. All methods are called on the loop that opened it."""
+class ReadableLog(abc.ABC):
+    """One pchannel's log as it can be read. All methods are called on the loop that opened it."""
 
     pchannel: str
     incarnation: int
-    term: int
-    state: LogState
-    """What was found at opening; it does not change afterwards."""
 
     @property
     @abc.abstractmethod
@@ -90,15 +96,6 @@ class PChannelLog(abc.ABC):
         """Events at or above this (position, index) are not truncated; as `truncate` set it, (0, 0) before."""
 
     @abc.abstractmethod
-    def append(self, frame: EncodedFrame, done: AppendDone) -> None:
-        """Hands a frame over to be written; returns at once and never raises for the log's own state.
-
-        Frames are written in the order of the calls. `done` is called exactly once for each, in that order, with
-        ChannelFencedError, StorageError (`outcome_unknown` True when a part may have been written), NoSpaceError (nothing was
-        written; a later append may succeed) or ClosedError (handed over after `close`).
-        """
-
-    @abc.abstractmethod
     async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """The durable frames at or after `start` that hold a run of one of `names` (or for every reader); all if None.
 
@@ -106,6 +103,27 @@ class PChannelLog(abc.ABC):
         not: go on at its `next_position` until that is `durable_end`. `start` need not be the position of a frame.
         TruncatedError when `start` lies below the earliest event's frame, CorruptionError for damage in what was read.
         Cancelling it harms nothing.
+        """
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Lets go of it; a log that was written is written out and marked closed before. Idempotent."""
+
+
+class PChannelLog(ReadableLog):
+    """One pchannel's log, opened for writing in one term."""
+
+    term: int
+    state: LogState
+    """What was found at opening; it does not change afterwards."""
+
+    @abc.abstractmethod
+    def append(self, frame: EncodedFrame, done: AppendDone) -> None:
+        """Hands a frame over to be written; returns at once and never raises for the log's own state.
+
+        Frames are written in the order of the calls. `done` is called exactly once for each, in that order, with
+        ChannelFencedError, StorageError (`outcome_unknown` True when a part may have been written), NoSpaceError (nothing was
+        written; a later append may succeed) or ClosedError (handed over after `close`).
         """
 
     @abc.abstractmethod
@@ -129,10 +147,6 @@ class PChannelLog(abc.ABC):
     @abc.abstractmethod
     async def load_state(self, position: int) -> bytes | None:
         """The checkpoint saved for this position, None when there is none; a damaged one is a CorruptionError."""
-
-    @abc.abstractmethod
-    async def close(self) -> None:
-        """Writes out what was handed over, marks the log closed, and lets go of it. Idempotent."""
 
 
 class LogBackend(abc.ABC):

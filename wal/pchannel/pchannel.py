@@ -22,7 +22,6 @@ from wal.errors import (
     InvalidArgumentError,
     NoSpaceError,
     StorageError,
-    TruncatedError,
     UnknownError,
     WALError,
 )
@@ -33,11 +32,9 @@ from wal.pchannel.in_flight import InFlight
 from wal.pchannel.lease import LeaseClock
 from wal.pchannel.operations import Append, Atomic, Begin
 from wal.pchannel.promises import PromiseLedger
-from wal.pchannel.recent import RecentFrames
+from wal.pchannel.readable import ReadablePChannel
 from wal.pchannel.submissions import PlainSubmission, Submission, TxnSubmission
-from wal.pchannel.tail import Tail
 from wal.pchannel.txn_table import TxnLimits, TxnTable
-from wal.reading import event_indices
 
 if TYPE_CHECKING:
     from wal.pchannel.vchannel import VChannel
@@ -64,16 +61,6 @@ class Ticks(Protocol):
     @property
     def last(self) -> int:
         """The largest tick given so far."""
-
-
-class Reader(Protocol):
-    """What the actor needs of a scanner that reads here."""
-
-    def ended_by(self, vchannel: str, error: WALError) -> None:
-        """The vchannel was dropped; the reader ends if it reads it."""
-
-    def made(self, vchannel: str, pchannel: PChannel) -> None:
-        """The vchannel was made on this pchannel; the reader moves if it waits for it elsewhere."""
 
 
 class PChannelStatistics(msgspec.Struct, frozen=True):
@@ -108,11 +95,13 @@ class _Flight(msgspec.Struct, gc=False):
     since: float
 
 
-class PChannel(Member):
+class PChannel(ReadablePChannel, Member):
     """One pchannel in one term; `channel` is its name, `lanes` the group that it shares with its vchannels.
 
     All its methods run on the loop, most of them in a turn of the group.
     """
+
+    log: PChannelLog
 
     def __init__(
         self,
@@ -128,22 +117,16 @@ class PChannel(Member):
         interval_s: float,
         monotonic: Callable[[], float],
     ) -> None:
-        self.channel = log.pchannel
-        self.log = log
-        self.form = form
-        """The form of its message ids."""
+        self.ledger = PromiseLedger(log.state.promise)
+        super().__init__(log, form=form, promise=self.ledger.promise, newest=log.state.newest)
         self.lanes = group
         self.limits = limits
         self.keepalive = keepalive
         self.in_flight = in_flight
         self.table = TxnTable(limits)
         self.vchannels: dict[str, VChannel] = {}
-        self.readers: set[Reader] = set()
         self.fault: WALError | None = None
         """Why nothing is written any more; final."""
-        self.ledger = PromiseLedger(log.state.promise)
-        self.recent = RecentFrames(log.durable_end)
-        self.tail = Tail(durable_end=log.durable_end, promise=self.ledger.promise, newest=log.state.newest)
         self._ticks = ticks
         self._need_ticks = need_ticks
         self._starving = False
@@ -161,11 +144,6 @@ class PChannel(Member):
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
         self._frames = self._bytes = self._events = self._expired = 0
-
-    @property
-    def log_id(self) -> MessageID:
-        """An id of this log, for comparing whether another one lies in it."""
-        return Origin(self.channel, self.log.incarnation, 0, self.form).message_id(0)
 
     # -- what vchannels ask in their turn
 
@@ -363,49 +341,6 @@ class PChannel(Member):
                 f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read"
             )
         await log.truncate(position, event.index + 1)
-
-    async def event_of(self, message_id: MessageID) -> MessageID | None:
-        """The event that this id names: itself, or of a body its transaction; None when its frame is gone or holds no such event."""
-        position, index = message_id.position, message_id.index
-        if position < self.log.earliest[0]:
-            return None
-        page = await self.log.read(position, names=None, bytes_max=1)
-        if not page.frames or page.frames[0].position != position:
-            return None
-        found = next((event for event in event_indices(page.frames[0].view) if event >= index), None)
-        return (
-            None if found is None else Origin(self.channel, self.log.incarnation, position, self.form).message_id(found)
-        )
-
-    async def truncated(self, message_id: MessageID) -> TruncatedError:
-        """The error for a read that should begin at this id, which is gone."""
-        first = await self.first_event()
-        return TruncatedError(
-            f"message id {message_id} has been truncated; the earliest event still there is {first}: start from it, or from All()",
-            earliest=first,
-        )
-
-    async def overtaken(self, position: int) -> TruncatedError:
-        """The error for a read that was under way: what it would have read next is gone."""
-        first = await self.first_event()
-        return TruncatedError(
-            f"the log of pchannel {self.channel} was truncated past position {position}, where this read had got to; the earliest "
-            f"event still there is {first}: start from it, or from All()",
-            earliest=first,
-        )
-
-    async def first_event(self) -> MessageID | None:
-        """The id of the earliest event that is not truncated, None when there is none."""
-        log = self.log
-        earliest = at = log.earliest[0], log.earliest[1]
-        while at[0] < self.tail.durable_end:
-            page = await log.read(at[0], names=None, bytes_max=1)
-            for frame in page.frames:
-                for index in event_indices(frame.view):
-                    if (frame.position, index) >= earliest:
-                        return Origin(self.channel, log.incarnation, frame.position, self.form).message_id(index)
-            at = (page.next_position, 0)
-        return None
 
     def statistics(self) -> PChannelStatistics:
         """A snapshot of its counts."""

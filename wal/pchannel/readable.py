@@ -1,0 +1,105 @@
+"""ReadablePChannel: what a scanner needs of a pchannel, whoever writes it.
+
+Owns: the readers, the tail they wait at, the window of recent frames they share, and the questions about ids that only the log can answer.
+In the writer's process it is the upper half of `PChannel`; beside another process' writer it stands alone. It never writes.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Protocol
+
+from wal.backends import ReadableLog
+from wal.errors import TruncatedError, WALError
+from wal.message import MessageID, Origin
+from wal.pchannel.recent import RecentFrames
+from wal.pchannel.tail import Tail
+from wal.reading import event_indices
+
+__all__ = ["ReadablePChannel", "Reader"]
+
+
+class Reader(Protocol):
+    """What a pchannel needs of a scanner that reads here."""
+
+    def ended_by(self, vchannel: str, error: WALError) -> None:
+        """The vchannel was dropped; the reader ends if it reads it."""
+
+    def made(self, vchannel: str, pchannel: ReadablePChannel) -> None:
+        """The vchannel was made on this pchannel; the reader moves if it waits for it elsewhere."""
+
+
+class ReadablePChannel(abc.ABC):
+    """`channel` is its name, `form` that of its message ids. All its methods run on the loop."""
+
+    log: ReadableLog
+
+    def __init__(self, log: ReadableLog, *, form: int, promise: int, newest: tuple[int, int] | None) -> None:
+        """`promise` and `newest` as they are known with `log.durable_end`."""
+        self.channel = log.pchannel
+        self.log = log
+        self.form = form
+        self.readers: set[Reader] = set()
+        self.recent = RecentFrames(log.durable_end)
+        self.tail = Tail(durable_end=log.durable_end, promise=promise, newest=newest)
+
+    @property
+    def log_id(self) -> MessageID:
+        """An id of this log, for comparing whether another one lies in it."""
+        return self._id(0, 0)
+
+    @abc.abstractmethod
+    def advance_for(self, tick: int) -> bool:
+        """Promises this tick for a reader that waits for it, if that can be done here and now."""
+
+    async def event_of(self, message_id: MessageID) -> MessageID | None:
+        """The event that this id names: itself, or of a body its transaction; None when its frame is gone or holds no such event."""
+        position, index = message_id.position, message_id.index
+        if position < self.log.earliest[0]:
+            return None
+        page = await self.log.read(position, names=None, bytes_max=1)
+        if not page.frames or page.frames[0].position != position:
+            return None
+        found = next((event for event in event_indices(page.frames[0].view) if event >= index), None)
+        return None if found is None else self._id(position, found)
+
+    async def truncated(self, message_id: MessageID) -> TruncatedError:
+        """The error for a read that should begin at this id, which is gone."""
+        first = await self.first_event()
+        return TruncatedError(
+            f"message id {message_id} has been truncated; the earliest event still there is {first}: start from it, or from All()",
+            earliest=first,
+        )
+
+    async def overtaken(self, position: int) -> TruncatedError:
+        """The error for a read that was under way: what it would have read next is gone."""
+        first = await self.first_event()
+        return TruncatedError(
+            f"the log of pchannel {self.channel} was truncated past position {position}, where this read had got to; the earliest "
+            f"event still there is {first}: start from it, or from All()",
+            earliest=first,
+        )
+
+    async def first_event(self) -> MessageID | None:
+        """The id of the earliest event that is not truncated, None when there is none."""
+        while True:
+            earliest = self.log.earliest
+            try:
+                return await self._first_event(earliest)
+            except TruncatedError:
+                if self.log.earliest == earliest:
+                    raise  # else it was truncated meanwhile: there is a new answer
+
+    async def _first_event(self, earliest: tuple[int, int]) -> MessageID | None:
+        at = earliest[0]
+        while at < self.tail.durable_end:
+            page = await self.log.read(at, names=None, bytes_max=1)
+            for frame in page.frames:
+                for index in event_indices(frame.view):
+                    if (frame.position, index) >= earliest:
+                        return self._id(frame.position, index)
+            at = page.next_position
+        return None
+
+    def _id(self, position: int, index: int) -> MessageID:
+        return Origin(self.channel, self.log.incarnation, position, self.form).message_id(index)
