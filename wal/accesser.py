@@ -29,21 +29,10 @@ from wal.pchannel import (
     Handler,
     PChannel,
     PChannelStatistics,
-    ReadOptions,
     Scanner,
     check_handler,
 )
-from wal.reading import (
-    All,
-    DeliverFilter,
-    DeliverPolicy,
-    EventFilter,
-    Latest,
-    ReadPosition,
-    Selection,
-    StartAfter,
-    StartFrom,
-)
+from wal.reading import DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection
 from wal.responses import AppendOption, AppendResponses
 from wal.ticks import check_tick
 from wal.txn import Txn, TxnOpening
@@ -183,24 +172,15 @@ class WALAccesser:
         names = (vchannel,) if isinstance(vchannel, str) else tuple(dict.fromkeys(vchannel))
         for name in names:
             check_vchannel(name)
-        if not names:
-            raise InvalidArgumentError("read([]) names no vchannel: name at least one")
-        if deliver_policy is not None and not isinstance(deliver_policy, All | Latest | StartFrom | StartAfter):
-            raise TypeError(
-                f"deliver_policy must be All(), Latest(), StartFrom(id) or StartAfter(id), not {deliver_policy!r}"
-            )
-        if resume is not None and not isinstance(resume, ReadPosition):
-            raise TypeError(f"resume must be a ReadPosition, not {type(resume).__name__}: use ReadPosition.parse(text)")
-        if resume is not None and deliver_policy is not None:
-            raise InvalidArgumentError("resume=… and deliver_policy=… both say where to begin: give one of them")
-        for flag, value in (("follow", follow), ("include_time_ticks", include_time_ticks)):
-            if not isinstance(value, bool):
-                raise TypeError(f"{flag} must be a bool, not {value!r}")
-        if until_time_tick is not None:
-            check_tick("until_time_tick", until_time_tick)
         check_handler(handler)
-        options = ReadOptions(
-            names, deliver_policy or All(), EventFilter.of(filters), follow, until_time_tick, resume, include_time_ticks
+        options = ReadOptions.of(
+            names,
+            deliver_policy=deliver_policy,
+            filters=filters,
+            follow=follow,
+            until_time_tick=until_time_tick,
+            resume=resume,
+            include_time_ticks=include_time_ticks,
         )
         return Scanner(options, attach=self._attach, handler=handler)
 

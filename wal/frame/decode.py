@@ -19,7 +19,7 @@ from wal.frame.draft import TERM_START
 from wal.frame.layout import CRC, HEADER_BYTES, FrameHeader, RunKind, SystemRecord
 from wal.frame.tables import RunRow, RunTable
 
-__all__ = ["BodySource", "Columns", "FrameView", "TermStart"]
+__all__ = ["BodySource", "Columns", "FrameView", "PackedColumns", "TermStart"]
 
 BodySource = Callable[[int, int], bytes]
 """Gives the bytes [start, end) of the body; it is asked for whole blocks only. A short answer is treated as damage."""
@@ -34,6 +34,20 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
     flags: list[int] | None
     properties: list[bytes] | None
     exts: list[bytes] | None
+
+
+class PackedColumns(msgspec.Struct, frozen=True, gc=False):
+    """The records of one run without a Python object for each: what lies together stays together.
+
+    `payloads` and `properties` are the bytes of all records, one after the other; the lengths say where each ends.
+    """
+
+    indices: Sequence[int]
+    payloads: memoryview
+    payload_lens: Sequence[int]
+    types: Sequence[int] | None
+    properties: memoryview
+    properties_lens: Sequence[int] | None
 
 
 class TermStart(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +114,30 @@ class FrameView:
             properties,
             exts,
         )
+
+    def packed(self, run: RunRow) -> PackedColumns:
+        """The records of this run as they lie, checked against their blocks' CRCs."""
+        table = self._table
+        rows = slice(run.first, run.end)
+        data, base = self._fetch(run.body_start, run.body_end)
+        body = memoryview(data)[run.body_start - base :]
+        payload_lens = table.payload_lens[rows]
+        payloads_end = sum(payload_lens)
+        properties_lens = None if table.properties_lens is None else table.properties_lens[rows]
+        properties_end = payloads_end + sum(properties_lens or ())
+        return PackedColumns(
+            range(run.first, run.end) if table.indices is None else table.indices[rows],
+            body[:payloads_end],
+            payload_lens,
+            None if table.types is None else table.types[rows],
+            body[payloads_end:properties_end],
+            properties_lens,
+        )
+
+    def is_plain(self, run: RunRow) -> bool:
+        """Whether every record of this run is a message of its own: none belongs to a transaction or a broadcast."""
+        flags = self._table.flags
+        return flags is None or not any(flags[run.first : run.end])
 
     def find(self, names: Container[str]) -> list[RunRow]:
         """The runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""

@@ -15,7 +15,7 @@ from wal.pchannel.operations import (
     Rollback,
 )
 from wal.pchannel.pchannel import PChannel, PChannelStatistics
-from wal.pchannel.scanner import ReadOptions, Scanner, ScannerStatistics
+from wal.pchannel.scanner import Scanner, ScannerStatistics
 from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits
 from wal.pchannel.vchannel import VChannel
 
@@ -35,7 +35,6 @@ __all__ = [
     "OrderedAppend",
     "PChannel",
     "PChannelStatistics",
-    "ReadOptions",
     "Rollback",
     "Scanner",
     "ScannerStatistics",

@@ -1,14 +1,14 @@
 """Scanner: one reader of one or several vchannels of a pchannel, from catch-up to tailing in one loop.
 
-It reads pages of frames below the durable end, assembles one frame at a time, and waits at the tail to be woken. Its state moves only
-between two awaits, so a cancelled read neither loses nor repeats a message: the next call goes on where the last one handed over.
-Without a handler the consumer's own task drives it; with one it runs by itself from entry.
+What it has read and what comes next is a `Progress`, which is pure; the scanner fetches the pages that it needs, waits at the tail to
+be woken, and moves to another pchannel when its vchannel is made there. The progress moves only between two awaits, so a cancelled
+read neither loses nor repeats a message: the next call goes on where the last one handed over. Without a handler the consumer's own
+task drives it; with one it runs by itself from entry.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -16,40 +16,19 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from actors import Actor, ActorRef
-from wal.backends import FramePage, StoredFrame
+from wal.backends import FramePage
 from wal.errors import InvalidArgumentError, TruncatedError, WALError
-from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TimeTickMessage
+from wal.message import ImmutableMessage, MessageID, Origin
 from wal.pchannel.handler import Handler, HandlerActor
-from wal.reading import (
-    DeliverPolicy,
-    EventFilter,
-    Latest,
-    ReadPosition,
-    Selection,
-    StartAfter,
-    StartFrom,
-    assemble,
-)
+from wal.reading import Need, Progress, ReadOptions, ReadPosition, Selection
 
 if TYPE_CHECKING:
-    from wal.pchannel.pchannel import PChannel
+    from wal.pchannel.readable import ReadablePChannel
 
-__all__ = ["ReadOptions", "Scanner", "ScannerStatistics"]
+__all__ = ["Scanner", "ScannerStatistics"]
 
 PAGE_BYTES: Final = 1024 * 1024
 """About so much log is fetched at a time: large enough for sequential reads, small enough to keep memory flat."""
-
-
-class ReadOptions(msgspec.Struct, frozen=True):
-    """What a read asks for; see `WALAccesser.read`."""
-
-    vchannels: tuple[str, ...]
-    policy: DeliverPolicy
-    event_filter: EventFilter
-    follow: bool = True
-    until_time_tick: int | None = None
-    resume: ReadPosition | None = None
-    include_time_ticks: bool = False
 
 
 class ScannerStatistics(msgspec.Struct, frozen=True):
@@ -62,7 +41,7 @@ class ScannerStatistics(msgspec.Struct, frozen=True):
     ended: bool
 
 
-Attach = Callable[["Scanner"], Awaitable[tuple["PChannel", Selection, "Spawn"]]]
+Attach = Callable[["Scanner"], Awaitable[tuple["ReadablePChannel", Selection, "Spawn"]]]
 """Finds the pchannel a scanner reads, its vchannels as they are at that moment, and what starts an actor for its handler."""
 Spawn = Callable[[Actor, str], ActorRef]
 
@@ -93,32 +72,9 @@ class Scanner:
         self._done: asyncio.Future[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._tick_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._pchannel: PChannel
-        self._selection: Selection
-        self._filter = options.event_filter
-        # Where the next page begins, and where this read ends (None: it follows).
-        self._at = 0
-        self._end: int | None = None
-        self._end_promise = 0
-        # Events whose last index is below this (position, index) were handed over before; see `_skip`.
-        self._from: tuple[int, int] | None = None
-        self._after: tuple[int, int] | None = None
-        # The page at hand: frames still to be assembled, what the page says of itself, and the messages of the current frame.
-        self._frames: deque[StoredFrame] = deque()
-        self._page_event: tuple[int, int] | None = None
-        self._page_promise = 0
-        self._buffer: list[ImmutableMessage] = []
-        self._next = 0
-        # Handed over so far, when the buffer is used up: the newest event passed, and the tick up to which everything was.
-        self._event: tuple[int, int] | None = None
-        self._tick = 0
-        self._told_tick = 0
-        # The same for the frame whose messages are in the buffer, once these are handed over.
-        self._frame_event: tuple[int, int] | None = None
-        self._frame_tick = 0
-        self._over = False
+        self._pchannel: ReadablePChannel
+        self._progress = Progress(options)
         self._unbroken = False
-        self._messages = self._frame_count = self._pages = 0
 
     @property
     def vchannels(self) -> tuple[str, ...]:
@@ -154,7 +110,7 @@ class Scanner:
         A handler that is at work may finish its message; one that takes longer than the actor system's stop timeout is cancelled.
         """
         self._finish(None)
-        self._let_go()
+        self._progress.let_go()
         if self._actor is not None:
             if self._actor.inside:
                 self._actor.ref.stop_nowait()
@@ -167,14 +123,15 @@ class Scanner:
         return self
 
     async def __anext__(self) -> ImmutableMessage:
-        at = self._next
-        if at >= len(self._buffer):
+        progress = self._progress
+        messages, at = progress.messages, progress.following
+        if at >= len(messages):
             self._refuse_handler()
             if not await self._fill():
                 raise StopAsyncIteration
-            at = 0
-        message = self._buffer[at]
-        self._next = at + 1
+            messages, at = progress.messages, 0
+        message = messages[at]
+        progress.following = at + 1
         if self._tick_waiters:
             self._wake_tick_waiters()
         return message
@@ -186,11 +143,12 @@ class Scanner:
         if size_max < 1:
             raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")
         self._refuse_handler()
+        progress = self._progress
         while True:
-            if self._next >= len(self._buffer) and not await self._fill():
+            if progress.following >= len(progress.messages) and not await self._fill():
                 return
-            page = self._buffer[self._next : self._next + size_max]
-            self._next += len(page)
+            page = progress.messages[progress.following : progress.following + size_max]
+            progress.following += len(page)
             if self._tick_waiters:
                 self._wake_tick_waiters()
             yield page
@@ -198,10 +156,7 @@ class Scanner:
     @property
     def position(self) -> ReadPosition | None:
         """Behind what was handed over, stretches that held nothing for this reader included; None before anything."""
-        event, tick = self._handed()
-        if event is None:
-            return self._options.resume
-        return ReadPosition(self._origin(event[0]).message_id(event[1]), tick)
+        return self._progress.position
 
     async def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below `time_tick` was handed over; raises the scanner's error if it ends before.
@@ -212,7 +167,7 @@ class Scanner:
             raise TypeError(f"time_tick must be an int, not {time_tick!r}")
         if self._handler is not None and not self._entered:
             await self._enter()
-        if self._handed()[1] >= time_tick:
+        if self._progress.handed[1] >= time_tick:
             return
         if self._ended:
             if self._error is not None:
@@ -230,16 +185,17 @@ class Scanner:
 
     def statistics(self) -> ScannerStatistics:
         """A snapshot of its counts."""
-        behind = self._entered and self._at < self._pchannel.tail.durable_end
-        lag = self._pchannel.log.durable_end - self._at if behind else 0
-        return ScannerStatistics(self._messages, self._frame_count, self._pages, lag, self._ended)
+        progress = self._progress
+        behind = self._entered and progress.at < self._pchannel.tail.durable_end
+        lag = self._pchannel.log.durable_end - progress.at if behind else 0
+        return ScannerStatistics(progress.message_count, progress.frame_count, progress.page_count, lag, self._ended)
 
     def ended_by(self, vchannel: str, error: WALError) -> None:
         """A vchannel was dropped: the scanner ends with this error if it reads it."""
         if vchannel in self._options.vchannels:
             self._finish(error)
 
-    def made(self, vchannel: str, pchannel: PChannel) -> None:
+    def made(self, vchannel: str, pchannel: ReadablePChannel) -> None:
         """A vchannel was made: if it is the one this scanner waits for, and lies elsewhere than expected, the scanner moves there."""
         if vchannel not in self.vchannels or pchannel is self._pchannel:
             return
@@ -254,11 +210,7 @@ class Scanner:
         self._pchannel.readers.discard(self)
         self._pchannel = pchannel
         pchannel.readers.add(self)
-        self._at = pchannel.tail.durable_end
-        self._end = None if self._end is None else self._at
-        self._from = self._after = None
-        self._event = self._frame_event = self._page_event = None
-        self._frames.clear()
+        self._progress.move(_log(pchannel), pchannel.tail)
         self._wake()
 
     # -- the reading loop
@@ -273,16 +225,16 @@ class Scanner:
                     raise self._error
                 return
             try:
-                pchannel, self._selection, spawn = await self._attach(self)
+                pchannel, selection, spawn = await self._attach(self)
                 if pchannel.tail.failure is not None:
                     raise pchannel.tail.failure
                 self._pchannel = pchannel
-                if (truncated := self._begin()) is not None:
+                if (truncated := self._begin(selection)) is not None:
                     whole = await pchannel.event_of(truncated) if self._options.resume is None else None
                     if whole is not None:  # the id of a body: what counts is where its transaction lies
-                        pchannel, self._selection, spawn = await self._attach(self)
+                        pchannel, selection, spawn = await self._attach(self)
                         self._pchannel = pchannel
-                    if whole is None or self._begin(whole) is not None:
+                    if whole is None or self._begin(selection, whole) is not None:
                         raise await pchannel.truncated(truncated)
             except BaseException as error:
                 if not isinstance(error, asyncio.CancelledError):
@@ -294,76 +246,35 @@ class Scanner:
                 self._actor = HandlerActor(self, self._handler)
                 spawn(self._actor, f"scanner of {', '.join(self.vchannels)}").tell(None)
 
-    def _begin(self, after: MessageID | None = None) -> MessageID | None:
-        """Fixes start and end; returns the id that the read should start at if that has been truncated.
-
-        `after` is the event to start after, in the place of a policy that names a body of it.
-        """
-        tail, log, options = self._pchannel.tail, self._pchannel.log, self._options
-        earliest = log.earliest
-        self._end = None if options.follow else tail.durable_end
-        self._end_promise = tail.promise
-        policy = options.policy
-        if options.resume is not None:
-            policy = StartAfter(options.resume.message_id)
-            self._tick = options.resume.time_tick
-        if after is not None and isinstance(policy, StartAfter):
-            policy = StartAfter(after)
-        if isinstance(policy, StartFrom | StartAfter):
-            start = self._own(policy.message_id)
-            inclusive = isinstance(policy, StartFrom)
-            # The last truncated event itself is no lost start: everything after it is there.
-            if start < earliest and (inclusive or start != (earliest[0], earliest[1] - 1)):
-                return policy.message_id
-            if inclusive:
-                self._from = start
-            else:
-                self._after = start
-                self._event = start
-            self._at = max(start[0], earliest[0])
-        elif isinstance(policy, Latest):
-            self._at = tail.durable_end
-            self._tick = tail.promise
-            self._event = tail.newest
-        else:
-            self._at = earliest[0]
-        if self._from is None or self._from < earliest:
-            self._from = earliest
-        return None
-
-    def _own(self, message_id: MessageID) -> tuple[int, int]:
-        """The (position, index) of an id, checked to be one of this log."""
-        origin = self._origin(0)
-        if not message_id.same_log(origin.message_id(0)):
-            raise InvalidArgumentError(
-                f"message id {message_id} belongs to another pchannel, or to another life of it, than {self._options.vchannels[0]!r} "
-                f"lies on ({origin.pchannel}:{origin.incarnation:x}): use an id that was read from this vchannel"
-            )
-        if message_id.position >= self._pchannel.tail.durable_end:
-            raise InvalidArgumentError(
-                f"message id {message_id} lies above the durable end {self._pchannel.tail.durable_end} of pchannel "
-                f"{origin.pchannel}: use the id of a message that was appended"
-            )
-        return (message_id.position, message_id.index)
+    def _begin(self, selection: Selection, after: MessageID | None = None) -> MessageID | None:
+        pchannel = self._pchannel
+        return self._progress.begin(_log(pchannel), selection, pchannel.tail, pchannel.log.earliest, after=after)
 
     async def _fill(self) -> bool:
-        """Puts the next messages into the buffer; False at the end. Cancelling it changes nothing."""
+        """Has the progress make the next messages; False at the end. Cancelling it changes nothing."""
         if not self._entered:
             await self._enter()
+        progress = self._progress
         while True:
-            self._pass_buffer()
             if self._ended:
+                progress.settle()
                 if self._error is not None:
                     raise self._error
                 return False
             try:
-                if self._frames:
-                    if self._assemble(self._frames.popleft()):
-                        return True
+                try:
+                    need = progress.advance(self._pchannel.tail)
+                finally:
+                    if self._tick_waiters:
+                        self._wake_tick_waiters()
+                if need is Need.MESSAGES:
+                    return True
+                if need is Need.PAGE:
+                    if (page := await self._page(progress.at, progress.page_end)) is not None:
+                        progress.take(page)
                     continue
-                if await self._more():
-                    if self._buffer:
-                        return True
+                if need is Need.TAIL:
+                    await self._wait()
                     continue
             except asyncio.CancelledError:
                 raise
@@ -372,179 +283,43 @@ class Scanner:
                 raise
             self._finish(None)
 
-    async def _more(self) -> bool:
-        """Fetches a page, or waits at the tail; False when the read is over."""
-        tail = self._pchannel.tail
-        options = self._options
-        durable_end, promise = tail.durable_end, tail.promise
-        end = durable_end if self._end is None else min(self._end, durable_end)
-        if self._over:
-            return self._last_tick(options.until_time_tick or 0)
-        if self._at < end:
-            if tail.failure is not None:
-                raise tail.failure
-            if (page := await self._page(end)) is None:
-                return True
-            self._at = page.next_position
-            self._pages += 1
-            if self._end is not None and page.promise > self._end_promise:
-                # The page reaches beyond this read's end: only its frames below the end count.
-                self._frames.extend(frame for frame in page.frames if frame.position < end)
-                self._page_event, self._page_promise = None, 0
-            else:
-                self._frames.extend(page.frames)
-                self._page_event, self._page_promise = page.last_event, page.promise
-            return True
-        if self._end is not None:
-            return self._last_tick(self._end_promise)
-        until = options.until_time_tick
-        self._pass_tick(promise)
-        if until is not None and promise >= until:
-            return self._last_tick(until)
-        if tail.failure is not None:
-            raise tail.failure
-        if options.include_time_ticks and promise > self._told_tick:
-            self._tell_tick(promise)
-            return True
-        wanted = [tick for tick, _ in self._tick_waiters if tick > promise]
-        if until is not None:
-            wanted.append(until)
+    async def _wait(self) -> None:
+        """Waits at the tail for what it has not got: data, or also a tick, if it or someone else waits for one."""
+        tail, options = self._pchannel.tail, self._options
+        wanted = [tick for tick, _ in self._tick_waiters if tick > tail.promise]
+        if options.until_time_tick is not None:
+            wanted.append(options.until_time_tick)
         if wanted and self._pchannel.advance_for(min(wanted)):
-            return True
+            return
         self._waiter = tail.waiter(ticks=bool(wanted) or options.include_time_ticks)
         try:
             await self._waiter
         finally:
             self._waiter.cancel()
             self._waiter = None
-        return True
 
-    async def _page(self, end: int) -> FramePage | None:
-        """The next page below `end`, from the recent frames or else from the log; None when the scanner was moved meanwhile."""
+    async def _page(self, start: int, end: int) -> FramePage | None:
+        """The page from `start` on, from the recent frames or else from the log; None when the scanner was moved meanwhile."""
+        pchannel, names = self._pchannel, self._progress.selection.names
         if self._unbroken:  # many pages could follow each other without anybody else getting a turn of the loop
             self._unbroken = False
             await asyncio.sleep(0)
-        pchannel, names = self._pchannel, self._selection.names
-        if self._at >= pchannel.log.earliest[0]:
-            page = pchannel.recent.page(self._at, end, names=names, bytes_max=PAGE_BYTES)
+            if pchannel is not self._pchannel:
+                return None
+        if start >= pchannel.log.earliest[0]:
+            page = pchannel.recent.page(start, end, names=names, bytes_max=PAGE_BYTES)
             if page is not None:
                 self._unbroken = True
                 return page
         try:
-            page = await pchannel.log.read(self._at, names=names, bytes_max=PAGE_BYTES)
+            page = await pchannel.log.read(start, names=names, bytes_max=PAGE_BYTES)
         except TruncatedError as error:  # overtaken: the log knows the place, a reader needs the id of an event
-            raise await pchannel.overtaken(self._at) from error
+            raise await pchannel.overtaken(start) from error
         # If it was moved, then from a place that held nothing for this reader.
         return page if pchannel is self._pchannel else None
 
-    def _last_tick(self, promise: int) -> bool:
-        """At the end of a read: its last TimeTick message, if it wants those and has not had it."""
-        if not self._options.include_time_ticks or promise <= self._told_tick:
-            return False
-        self._tell_tick(promise)
-        return True
-
-    def _assemble(self, frame: StoredFrame) -> bool:
-        """Makes the messages of a frame the buffer; whether there are any."""
-        messages = assemble(frame, self._origin(frame.position), self._selection, self._filter)
-        self._frame_count += 1
-        if messages and (self._from is not None or self._after is not None):
-            messages = self._skip(frame, messages)
-        header = frame.view.header
-        if header.indices:
-            self._frame_event = (frame.position, header.indices - 1)
-        self._frame_tick = header.promise
-        until = self._options.until_time_tick
-        if until is not None and header.promise >= until:
-            messages = self._cut(frame, messages, until)
-        self._buffer = messages
-        self._next = 0
-        self._messages += len(messages)
-        return bool(messages)
-
-    def _cut(self, frame: StoredFrame, messages: list[ImmutableMessage], until: int) -> list[ImmutableMessage]:
-        """Ends the read within this frame: what is above `until` is neither handed over nor passed."""
-        self._over = True
-        self._frames.clear()
-        self._page_event, self._page_promise = None, 0
-        messages = [message for message in messages if message.time_tick <= until]
-        if frame.view.header.promise > until:
-            self._frame_event = (frame.position, messages[-1]._index) if messages else None
-            self._frame_tick = until
-        return messages
-
-    def _skip(self, frame: StoredFrame, messages: list[ImmutableMessage]) -> list[ImmutableMessage]:
-        """Drops the events before the start of the read, which can only be in its first frames."""
-        position = frame.position
-        if self._from is not None:
-            if position == self._from[0]:
-                first = self._from[1]
-                messages = [message for message in messages if message._index >= first]
-            if position >= self._from[0]:
-                self._from = None
-        if self._after is not None:
-            if position == self._after[0]:
-                last = self._after[1]
-                messages = [message for message in messages if _first_index(message) > last]
-            if position >= self._after[0]:
-                self._after = None
-        return messages
-
-    # -- what was handed over
-
-    def _pass_buffer(self) -> None:
-        """The buffer was handed over whole: so was its frame, and with the last frame the page."""
-        self._buffer = []
-        self._next = 0
-        if self._frame_event is not None and self._frame_event > (self._event or (-1, -1)):
-            self._event = self._frame_event
-        self._tick = max(self._tick, self._frame_tick)
-        if not self._frames:
-            if self._page_event is not None and self._page_event > (self._event or (-1, -1)):
-                self._event = self._page_event
-            self._tick = max(self._tick, self._page_promise)
-        if self._tick_waiters:
-            self._wake_tick_waiters()
-
-    def _pass_tick(self, promise: int) -> None:
-        """At the tail: everything up to the promise was handed over."""
-        if promise > self._tick:
-            self._tick = promise
-        if self._tick_waiters:
-            self._wake_tick_waiters()
-
-    def _tell_tick(self, promise: int) -> None:
-        self._told_tick = promise
-        event = self._event
-        self._buffer = [
-            TimeTickMessage(
-                self._origin(event[0] if event else 0),
-                event[1] if event else 0,
-                promise,
-                "",
-                b"",
-                int(MessageType.TIME_TICK),
-                has_event=event is not None,
-            )
-        ]
-        self._next = 0
-
-    def _handed(self) -> tuple[tuple[int, int] | None, int]:
-        """The newest event handed over or passed, and the tick up to which everything was handed over."""
-        buffer, following = self._buffer, self._next
-        if following < len(buffer):
-            before = buffer[following].time_tick - 1
-            if following == 0:
-                return self._event, max(self._tick, before)
-            last = buffer[following - 1]
-            return (last._origin.position, last._index), max(self._tick, before)
-        event, tick = self._event, self._tick
-        if self._frame_event is not None and self._frame_event > (event or (-1, -1)):
-            event = self._frame_event
-        return event, max(tick, self._frame_tick)
-
     def _wake_tick_waiters(self) -> None:
-        tick = self._handed()[1]
+        tick = self._progress.handed[1]
         for wanted, future in self._tick_waiters[:]:
             if wanted <= tick and not future.done():
                 future.set_result(None)
@@ -576,18 +351,6 @@ class Scanner:
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 
-    def _let_go(self) -> None:
-        """What is still in the buffer will neither be handed over nor count as passed."""
-        self._event, self._tick = self._handed()
-        self._frames.clear()
-        self._buffer, self._next = [], 0
-        self._frame_event = self._page_event = None
-        self._frame_tick = self._page_promise = 0
-
-    def _origin(self, position: int) -> Origin:
-        log = self._pchannel.log
-        return Origin(self._pchannel.channel, log.incarnation, position, self._pchannel.form)
-
     def _refuse_handler(self) -> None:
         if self._handler is not None and not (self._actor is not None and self._actor.inside):
             raise InvalidArgumentError(
@@ -595,5 +358,5 @@ class Scanner:
             )
 
 
-def _first_index(message: ImmutableMessage) -> int:
-    return message._first_index if isinstance(message, ImmutableTxnMessage) else message._index
+def _log(pchannel: ReadablePChannel) -> Origin:
+    return Origin(pchannel.channel, pchannel.log.incarnation, 0, pchannel.form)

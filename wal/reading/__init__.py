@@ -2,8 +2,10 @@
 
 from wal.reading.assembly import assemble, event_indices
 from wal.reading.filters import DeliverFilter, EventFilter, MessageTypes, TimeTickGT, TimeTickGTE
+from wal.reading.options import ReadOptions
 from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFrom
 from wal.reading.position import ReadPosition
+from wal.reading.progress import Need, Progress, TailView
 from wal.reading.selection import Selection
 
 __all__ = [
@@ -13,10 +15,14 @@ __all__ = [
     "EventFilter",
     "Latest",
     "MessageTypes",
+    "Need",
+    "Progress",
+    "ReadOptions",
     "ReadPosition",
     "Selection",
     "StartAfter",
     "StartFrom",
+    "TailView",
     "TimeTickGT",
     "TimeTickGTE",
     "assemble",
