@@ -18,6 +18,8 @@ def test_exported_names() -> None:
         "FrameHeader",
         "FrameView",
         "HEADER_BYTES",
+        "KEYED",
+        "PackedColumns",
         "Record",
         "RunKind",
         "RunName",
@@ -25,9 +27,11 @@ def test_exported_names() -> None:
         "SystemRecord",
         "TermStart",
         "decode_ext",
+        "decode_key",
         "decode_txn",
         "encode_ext",
         "encode_frame",
+        "encode_key",
         "encode_txn",
     ]
     assert all(hasattr(wal.frame, name) for name in wal.frame.__all__)

@@ -21,6 +21,7 @@ from wal.frame import (
     decode_ext,
     encode_ext,
     encode_frame,
+    encode_key,
 )
 from wal.message import BroadcastHeader, MessageType, ResourceKey, encode_properties
 
@@ -82,6 +83,21 @@ def time_tick() -> Case:
     return FrameDraft(), {"sequence": 6, "first_tick": TICK + 30, "promise": TICK + 30}
 
 
+def keyed() -> Case:
+    draft = FrameDraft()
+    draft.append(A, [Record(b"created", ext=encode_key("order-7"))], keyed=True)
+    draft.commit(
+        [(A, Record(b"paid")), (B, Record(b"taken"))],
+        names=[A, B],
+        txn_id=79,
+        keepalive_ms=10_000,
+        key=encode_key("till", sequence=9),
+    )
+    draft.append(C, [Record(b"plain")])
+    draft.producer_forgotten("zwölf")
+    return draft, {"sequence": 8, "first_tick": TICK + 40}
+
+
 def several_blocks() -> Case:
     draft = FrameDraft()
     draft.append(A, [Record(bytes([at]) * 6_000) for at in range(5)])
@@ -101,6 +117,7 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
         term_start,
         time_tick,
         several_blocks,
+        keyed,
     )
 }
 

@@ -1,9 +1,9 @@
 """Frames: draft, encode, decode, check. Pure functions over bytes; knows no other room."""
 
-from wal.frame.decode import BodySource, Columns, FrameView, TermStart
+from wal.frame.decode import BodySource, Columns, FrameView, PackedColumns, TermStart
 from wal.frame.draft import FrameDraft, Record, RunName
 from wal.frame.encode import EncodedFrame, encode_frame
-from wal.frame.ext import ExtTag, decode_ext, decode_txn, encode_ext, encode_txn
+from wal.frame.ext import ExtTag, decode_ext, decode_key, decode_txn, encode_ext, encode_key, encode_txn
 from wal.frame.layout import (
     BLOCK_BYTES_MIN,
     FLAG_BODY,
@@ -11,6 +11,7 @@ from wal.frame.layout import (
     FLAG_COPY,
     FORMAT_VERSION,
     HEADER_BYTES,
+    KEYED,
     FrameHeader,
     RunKind,
     SystemRecord,
@@ -24,6 +25,7 @@ __all__ = [
     "FLAG_COPY",
     "FORMAT_VERSION",
     "HEADER_BYTES",
+    "KEYED",
     "BodySource",
     "Columns",
     "EncodedFrame",
@@ -31,6 +33,7 @@ __all__ = [
     "FrameDraft",
     "FrameHeader",
     "FrameView",
+    "PackedColumns",
     "Record",
     "RunKind",
     "RunName",
@@ -38,8 +41,10 @@ __all__ = [
     "SystemRecord",
     "TermStart",
     "decode_ext",
+    "decode_key",
     "decode_txn",
     "encode_ext",
     "encode_frame",
+    "encode_key",
     "encode_txn",
 ]

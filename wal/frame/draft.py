@@ -47,10 +47,11 @@ class FrameDraft:
     """Gathers records. `indices` is the number of indices given so far: the frame needs as many ticks.
 
     What it knows by itself it tells the encoder: `by_name` are the VCHANNEL runs; `in_order` is True while the records, taken run
-    after run, have the indices 0, 1, 2 …; `has_flags` is True once a record has one (`commit` and `broadcast` alone set them).
+    after run, have the indices 0, 1, 2 …; `has_flags` is True once a record has one (`commit` and `broadcast` alone set them); `keyed`
+    is True once an event with an idempotency key is among them, so that recovery finds the frame.
     """
 
-    __slots__ = ("by_name", "has_flags", "in_order", "indices", "runs")
+    __slots__ = ("by_name", "has_flags", "in_order", "indices", "keyed", "runs")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
@@ -58,9 +59,15 @@ class FrameDraft:
         self.by_name: dict[RunName, Run] = {}
         self.in_order = True
         self.has_flags = False
+        self.keyed = False
 
-    def append(self, name: RunName, records: Sequence[Record]) -> int:
-        """Plain messages for one vchannel, in order; returns the index of the first, the others follow it densely."""
+    def append(self, name: RunName, records: Sequence[Record], *, keyed: bool = False) -> int:
+        """Plain messages for one vchannel, in order; returns the index of the first, the others follow it densely.
+
+        `keyed`: some of them carry an idempotency key in their ext.
+        """
+        if keyed:
+            self.keyed = True
         first = self.indices
         self.indices = end = first + len(records)
         run = self.by_name.get(name)
@@ -82,8 +89,11 @@ class FrameDraft:
         names: Sequence[RunName],
         txn_id: int,
         keepalive_ms: int,
+        key: bytes = b"",
     ) -> int:
         """A transaction over `names`: its bodies in append order, then its commit; returns the index of the commit.
+
+        `key`: the ext of its idempotency key (`encode_key`), carried by each of its commit rows.
 
         No name, a name given twice, or a body for a name that is not among them is an InvalidArgumentError: nothing is taken.
         """
@@ -95,6 +105,8 @@ class FrameDraft:
             counts[name] += 1
         self.in_order = False
         self.has_flags = True
+        if key:
+            self.keyed = True
         for name, record in bodies:
             run = self.by_name.get(name) or self._new_run(name)
             record.flags = FLAG_BODY
@@ -105,7 +117,7 @@ class FrameDraft:
         for name, count in counts.items():
             run = self.by_name.get(name) or self._new_run(name)
             ext = encode_txn(txn_id=txn_id, keepalive_ms=keepalive_ms, bodies=count, bodies_total=len(bodies))
-            run.records.append(Record(b"", DEFAULT_TYPE, FLAG_COMMIT, b"", ext))
+            run.records.append(Record(b"", DEFAULT_TYPE, FLAG_COMMIT, b"", ext + key))
             run.indices.append(commit)
         self.indices += 1
         return commit
@@ -141,6 +153,11 @@ class FrameDraft:
     def term_start(self, *, previous_term: int, previous_last_sequence: int) -> None:
         """The record that makes this the first frame of a term."""
         self.system(SystemRecord.TERM_START, TERM_START.pack(previous_term, previous_last_sequence))
+
+    def producer_forgotten(self, name: str) -> None:
+        """The record that ends what is remembered of a producer."""
+        self.keyed = True
+        self.system(SystemRecord.PRODUCER_FORGOTTEN, name.encode())
 
     def _new_run(self, name: RunName) -> Run:
         run = self.by_name[name] = Run(_VCHANNEL, name[0], name[1], [], [])

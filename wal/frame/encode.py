@@ -23,6 +23,7 @@ from wal.frame.layout import (
     COLUMN_TYPE,
     CRC,
     DEFAULT_TYPE,
+    KEYED,
     FrameHeader,
     RunKind,
 )
@@ -65,7 +66,7 @@ def encode_frame(
     blocks = tables.blocks
     header = FrameHeader(
         tables.incompatible,
-        0,
+        KEYED if draft.keyed else 0,
         incarnation,
         term,
         sequence,

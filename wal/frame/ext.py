@@ -14,7 +14,7 @@ from typing import Final
 
 from wal.errors import CorruptionError, FormatError
 
-__all__ = ["ExtTag", "decode_ext", "decode_txn", "encode_ext", "encode_txn"]
+__all__ = ["ExtTag", "decode_ext", "decode_key", "decode_txn", "encode_ext", "encode_key", "encode_txn"]
 
 
 class ExtTag(enum.IntEnum):
@@ -36,6 +36,7 @@ class ExtTag(enum.IntEnum):
 
 _TAG: Final = struct.Struct("<HI")
 _TXN: Final = struct.Struct("<QQII")
+_SEQUENCE: Final = struct.Struct("<Q")
 _KNOWN: Final = {int(tag): tag for tag in ExtTag}
 
 
@@ -85,3 +86,43 @@ def decode_txn(fields: Mapping[ExtTag, bytes]) -> tuple[int, int, int, int]:
     if bodies > bodies_total:
         raise CorruptionError(f"a commit row counts {bodies} bodies in its run", expected=f"at most {bodies_total}")
     return txn_id, keepalive_ms, bodies, bodies_total
+
+
+def encode_key(key: str, *, sequence: int | None = None) -> bytes:
+    """The ext of an idempotency key, or with a sequence of a producer's. It stands alone, or behind the ext of a COMMIT row."""
+    if sequence is None:
+        value = key.encode()
+        return _TAG.pack(ExtTag.IDEMPOTENCY_KEY, len(value)) + value
+    value = _SEQUENCE.pack(sequence) + key.encode()
+    return _TAG.pack(ExtTag.PRODUCER_KEY, len(value)) + value
+
+
+def decode_key(ext: bytes) -> tuple[str, int | None] | None:
+    """`(key, None)`, `(producer, sequence)`, or None for an ext without a key. Damage is a CorruptionError.
+
+    It looks at the tags up to the key's only: recovery asks it of every record with an ext.
+    """
+    at, end = 0, len(ext)
+    try:
+        while at < end:
+            tag, length = _TAG.unpack_from(ext, at)
+            at += _TAG.size
+            value = ext[at : at + length]
+            if len(value) != length:
+                raise CorruptionError(f"the ext of a record is cut short at tag {tag}", expected=f"{length} bytes")
+            if tag == _IDEMPOTENCY_KEY:
+                return value.decode(), None
+            if tag == _PRODUCER_KEY:
+                return value[_SEQUENCE.size :].decode(), _SEQUENCE.unpack_from(value)[0]
+            if tag > _PRODUCER_KEY:
+                return None
+            at += length
+    except (UnicodeDecodeError, struct.error) as error:
+        raise CorruptionError(
+            f"the idempotency key of a record is damaged: {error}", expected="a tag, a length, UTF-8"
+        ) from error
+    return None
+
+
+_IDEMPOTENCY_KEY: Final = int(ExtTag.IDEMPOTENCY_KEY)
+_PRODUCER_KEY: Final = int(ExtTag.PRODUCER_KEY)

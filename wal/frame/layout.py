@@ -39,6 +39,7 @@ __all__ = [
     "FLAG_COPY",
     "FORMAT_VERSION",
     "HEADER_BYTES",
+    "KEYED",
     "FrameHeader",
     "RunKind",
     "SystemRecord",
@@ -58,6 +59,9 @@ COLUMN_PROPERTIES: Final = 1 << 11
 COLUMN_EXT: Final = 1 << 12
 _CODEC_MASK: Final = 0xFF
 _KNOWN_INCOMPATIBLE: Final = COLUMN_INDEX | COLUMN_TYPE | COLUMN_FLAGS | COLUMN_PROPERTIES | COLUMN_EXT
+
+KEYED: Final = 1
+"""Of the compatible flags: the frame holds keyed events (records or commits with an idempotency key, or a PRODUCER_FORGOTTEN record)."""
 
 DEFAULT_TYPE: Final = 2
 """`MessageType.INSERT`: the type of every record of a frame without a type column."""
@@ -91,10 +95,12 @@ class SystemRecord(enum.IntEnum):
 
     TERM_START: the first frame of a term; payload `previous term u64 | last sequence of it u64`.
     CHECKPOINT_CHUNK: a piece of a recovery checkpoint, where the log is the only store (Pulsar).
+    PRODUCER_FORGOTTEN: nothing is known of this producer from here on; payload: its name in UTF-8.
     """
 
     TERM_START = 1
     CHECKPOINT_CHUNK = 3
+    PRODUCER_FORGOTTEN = 4
 
 
 class FrameHeader(msgspec.Struct, frozen=True, gc=False):

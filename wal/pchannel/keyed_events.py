@@ -1,0 +1,89 @@
+"""The keyed events of a frame, as recovery reads them. Pure.
+
+Owns: which rows of a frame carry an idempotency key, and which event each of them stands for (a wide transaction has the same key in
+each of its runs and is one event). Nothing is asked of a frame whose header does not say that it is keyed.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from wal.errors import CorruptionError
+from wal.frame import (
+    FLAG_COMMIT,
+    KEYED,
+    FrameView,
+    RunKind,
+    RunName,
+    SystemRecord,
+    decode_ext,
+    decode_key,
+    decode_txn,
+)
+from wal.pchannel.keys import Key, ProducerKey
+
+__all__ = ["KeyedEvent", "keyed_events"]
+
+
+class KeyedEvent(msgspec.Struct, gc=False):
+    """A keyed event: its index, its scope (the vchannels it was appended to, sorted), its key; a transaction's id and keepalive."""
+
+    index: int
+    names: tuple[RunName, ...]
+    key: Key
+    txn_id: int = 0
+    keepalive_ms: int = 0
+
+
+def keyed_events(view: FrameView) -> tuple[list[KeyedEvent], list[str]]:
+    """The keyed events of a frame in their order, and the producers that it forgets. Damage is a CorruptionError."""
+    if not view.header.compatible & KEYED:
+        return [], []
+    events: list[KeyedEvent] = []
+    commits: dict[int, KeyedEvent] = {}
+    forgotten: list[str] = []
+    for run in view.runs:
+        if run.kind == RunKind.SYSTEM:
+            columns = view.columns(run)
+            forgotten += [
+                payload.decode()
+                for payload, kind in zip(columns.payloads, columns.types or (), strict=False)
+                if kind == SystemRecord.PRODUCER_FORGOTTEN
+            ]
+        if run.kind != RunKind.VCHANNEL:
+            continue
+        columns = view.columns(run)
+        if columns.exts is None:
+            continue
+        name = (run.name, run.incarnation)
+        alone = (name,)
+        for index, ext, flags in zip(columns.indices, columns.exts, columns.flags or repeat(0), strict=False):
+            if not ext or (found := decode_key(ext)) is None:
+                continue
+            text, sequence = found
+            if not flags & FLAG_COMMIT:
+                events.append(KeyedEvent(index, alone, _key(text, sequence)))
+            elif (commit := commits.get(index)) is not None:
+                commit.names += (name,)
+            else:
+                txn_id, keepalive_ms, _, _ = decode_txn(decode_ext(ext))
+                commits[index] = commit = KeyedEvent(index, alone, _key(text, sequence), txn_id, keepalive_ms)
+                events.append(commit)
+    for commit in commits.values():
+        commit.names = tuple(sorted(commit.names))
+    events.sort(key=_BY_INDEX)
+    return events, forgotten
+
+
+def _key(text: str, sequence: int | None) -> Key:
+    try:
+        return text if sequence is None else ProducerKey(text, sequence)
+    except ValueError as error:
+        raise CorruptionError(f"the idempotency key of a record is damaged: {error}", expected="a key") from error
+
+
+_BY_INDEX: Final = attrgetter("index")
