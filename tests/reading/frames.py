@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from wal.backends import StoredFrame
 from wal.frame import EncodedFrame, FrameDraft, FrameView, Record, RunName, encode_frame
-from wal.message import BroadcastHeader, ImmutableMessage, ImmutableTxnMessage, MessageType, Origin, encode_properties
+from wal.message import (
+    BroadcastHeader,
+    ImmutableMessage,
+    ImmutableTxnMessage,
+    MessageID,
+    MessageType,
+    Origin,
+    encode_properties,
+)
 
 NAMES: list[RunName] = [("a", 1), ("b", 2), ("a", 3), ("ü", 4)]
 """`a` has two lives."""
@@ -64,7 +72,13 @@ def record(row: Row) -> Record:
     return Record(row.payload, row.kind, properties=encode_properties(row.properties) if row.properties else b"")
 
 
-def build(steps: list[tuple[str, list[Row], tuple[RunName, ...]]]) -> tuple[StoredFrame, list[Event]]:
+def build(
+    steps: list[tuple[str, list[Row], tuple[RunName, ...]]],
+    *,
+    position: int = ORIGIN.position,
+    first_tick: int = FIRST_TICK,
+    sequence: int = 0,
+) -> tuple[StoredFrame, list[Event]]:
     """The frame of these steps as a backend would give it back, and its events in order."""
     draft = FrameDraft()
     events: list[Event] = []
@@ -98,17 +112,17 @@ def build(steps: list[tuple[str, list[Row], tuple[RunName, ...]]]) -> tuple[Stor
         draft,
         incarnation=7,
         term=1,
-        sequence=0,
-        first_tick=FIRST_TICK,
-        promise=None if draft.indices else FIRST_TICK,
+        sequence=sequence,
+        first_tick=first_tick,
+        promise=None if draft.indices else first_tick,
     )
-    return stored(frame), events
+    return stored(frame, position), events
 
 
-def stored(frame: EncodedFrame) -> StoredFrame:
+def stored(frame: EncodedFrame, position: int = ORIGIN.position) -> StoredFrame:
     head, *blocks = frame.buffers
     body = b"".join(blocks)
-    return StoredFrame(4096, 4096 + frame.length, FrameView.decode(head, lambda start, end: body[start:end]))
+    return StoredFrame(position, position + frame.length, FrameView.decode(head, lambda start, end: body[start:end]))
 
 
 def seen(message: ImmutableMessage) -> tuple[Any, ...]:
@@ -123,27 +137,34 @@ def seen(message: ImmutableMessage) -> tuple[Any, ...]:
 
 
 def expected(
-    events: list[Event], bound: dict[str, int], tick_min: int = 0, types: frozenset[int] | None = None
+    events: list[Event],
+    bound: dict[str, int],
+    tick_min: int = 0,
+    types: frozenset[int] | None = None,
+    *,
+    origin: Origin = ORIGIN,
+    first_tick: int = FIRST_TICK,
 ) -> list[tuple[Any, ...]]:
     """What a reader of these vchannels, in these lives, with these filters, should see."""
     messages: list[tuple[Any, ...]] = []
     for event in events:
-        tick = FIRST_TICK + event.index
+        tick = first_tick + event.index
         wanted = [(at, row) for at, row in event.rows if row.name == ("", 0) or bound.get(row.name[0]) == row.name[1]]
         if types is not None:
             wanted = [(at, row) for at, row in wanted if row.kind in types]
         if tick < tick_min:
             continue
         if event.form != "txn":
-            messages += [row_seen(at, tick, row, HEADER if event.form == "broadcast" else None) for at, row in wanted]
+            header = HEADER if event.form == "broadcast" else None
+            messages += [row_seen(origin.message_id(at), tick, row, header) for at, row in wanted]
             continue
         names = {name for name, life in event.names if bound.get(name) == life}
         if names and (wanted or types is None):
-            bodies = [row_seen(at, tick, row, None) for at, row in wanted]
+            bodies = [row_seen(origin.message_id(at), tick, row, None) for at, row in wanted]
             name = next(iter(names)) if len(names) == 1 else ""
-            messages.append((ORIGIN.message_id(event.index), tick, name, 999, event.txn_id, names, bodies))
+            messages.append((origin.message_id(event.index), tick, name, 999, event.txn_id, names, bodies))
     return messages
 
 
-def row_seen(at: int, tick: int, row: Row, header: BroadcastHeader | None) -> tuple[Any, ...]:
-    return (ORIGIN.message_id(at), tick, row.name[0], row.kind, row.payload, row.properties, header)
+def row_seen(message_id: MessageID, tick: int, row: Row, header: BroadcastHeader | None) -> tuple[Any, ...]:
+    return (message_id, tick, row.name[0], row.kind, row.payload, row.properties, header)

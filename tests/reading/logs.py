@@ -1,0 +1,126 @@
+"""A log of random frames kept as plain lists, the pages that a backend would give of it, and what a read of it should deliver."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+
+from tests.reading.frames import Event, Row, build, expected
+from wal.backends import FramePage, StoredFrame
+from wal.frame import RunName
+from wal.message import MessageID, Origin
+from wal.reading import All, Latest, ReadOptions, StartAfter, StartFrom
+
+LOG = Origin("p0", 7, 0)
+TICKS_A_FRAME = 1000
+STRIDE = 1 << 20
+"""Positions of frames lie so far apart."""
+
+Steps = list[tuple[str, list[Row], tuple[RunName, ...]]]
+
+
+class ModelTail(msgspec.Struct):
+    """The durable end of a `ModelLog`."""
+
+    durable_end: int
+    promise: int
+    newest: tuple[int, int] | None
+    failure: BaseException | None = None
+
+
+class ModelLog:
+    """Frames one after the other; the first `durable` of them can be read."""
+
+    def __init__(self, frames: list[Steps], *, durable: int) -> None:
+        self.frames: list[StoredFrame] = []
+        self.events: list[list[Event]] = []
+        for number, steps in enumerate(frames):
+            frame, events = build(steps, position=number * STRIDE, first_tick=_tick(number), sequence=number)
+            self.frames.append(frame)
+            self.events.append(events)
+        self.durable = durable
+
+    def tail(self) -> ModelTail:
+        """The end as it is now. The promise may be above the last frame, as a fresh tick makes it."""
+        promise = self.frames[self.durable - 1].view.header.promise if self.durable else 0
+        newest = None
+        for number in range(self.durable):
+            if indices := self.frames[number].view.header.indices:
+                newest = (number * STRIDE, indices - 1)
+        return ModelTail(self.durable * STRIDE, promise, newest)
+
+    def page(self, start: int, names: frozenset[str], random: Random) -> FramePage:
+        """The wanted frames from `start` on, of a random number of frames, as far as the log is durable."""
+        first = -(-start // STRIDE)
+        end = random.randint(first + 1, max(self.durable, first + 1))
+        looked_at = self.frames[first:end]
+        last_event = None
+        for frame in looked_at:
+            if frame.view.header.indices:
+                last_event = (frame.position, frame.view.header.indices - 1)
+        return FramePage(
+            [frame for frame in looked_at if frame.view.find(names) or random.random() < 0.2],
+            end * STRIDE,
+            last_event,
+            max((frame.view.header.promise for frame in looked_at), default=0),
+        )
+
+    def delivered(self, options: ReadOptions, bound: dict[str, int], *, begun: int) -> list[tuple[Any, ...]]:
+        """What a read delivers that begins when `begun` frames are durable and goes on to the end of the log, as `seen` shows it."""
+        messages: list[tuple[Any, ...]] = []
+        for number, events in enumerate(self.events):
+            position = number * STRIDE
+            if not options.follow and number >= begun:
+                break
+            chosen = []
+            for event in events:
+                first = min([at for at, _ in event.rows] + [event.index])
+                start = options.policy
+                after = options.resume.message_id if options.resume is not None else None
+                if isinstance(start, StartAfter):
+                    after = start.message_id
+                if isinstance(start, Latest) and number < begun:
+                    continue
+                if isinstance(start, StartFrom) and (position, event.index) < _key(start.message_id):
+                    continue
+                if after is not None and (position, first) <= _key(after):
+                    continue
+                if options.until_time_tick is not None and _tick(number) + event.index > options.until_time_tick:
+                    continue
+                chosen.append(event)
+            event_filter = options.event_filter
+            messages += expected(
+                chosen,
+                bound,
+                event_filter.tick_min,
+                event_filter.types,
+                origin=Origin(LOG.pchannel, LOG.incarnation, position),
+                first_tick=_tick(number),
+            )
+        return messages
+
+    def ids(self) -> list[MessageID]:
+        """The ids of everything durable, bodies too."""
+        return [
+            Origin(LOG.pchannel, LOG.incarnation, number * STRIDE).message_id(at)
+            for number in range(self.durable)
+            for event in self.events[number]
+            for at in sorted({event.index, *(at for at, _ in event.rows)})
+        ]
+
+
+def policies(log: ModelLog, random: Random) -> All | Latest | StartFrom | StartAfter:
+    """A policy that a read of this log may have."""
+    if (ids := log.ids()) and random.random() < 0.6:
+        return random.choice((StartFrom, StartAfter))(random.choice(ids))
+    return random.choice((All(), Latest()))
+
+
+def _tick(number: int) -> int:
+    return (number + 1) * TICKS_A_FRAME
+
+
+def _key(message_id: MessageID) -> tuple[int, int]:
+    return (message_id.position, message_id.index)

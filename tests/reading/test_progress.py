@@ -1,0 +1,282 @@
+"""Progress against a naive model: whatever the pages, whenever the log grows, wherever it is stopped and resumed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.reading.frames import STEPS, Row, seen
+from tests.reading.logs import LOG, STRIDE, TICKS_A_FRAME, ModelLog, policies
+from wal.errors import ClosedError, CorruptionError, InvalidArgumentError
+from wal.frame import FrameView
+from wal.message import ImmutableMessage, MessageID, MessageType, Origin, TimeTickMessage
+from wal.reading import (
+    All,
+    EventFilter,
+    Latest,
+    Need,
+    Progress,
+    ReadOptions,
+    ReadPosition,
+    Selection,
+    StartAfter,
+    StartFrom,
+)
+
+BOUND = {"a": 3, "b": 2}
+RANDOMS = st.randoms(use_true_random=False)
+
+
+class Reader:
+    """Drives a progress as a shell does, with random pages of a log that grows at random moments."""
+
+    def __init__(self, log: ModelLog, options: ReadOptions, random: Random) -> None:
+        self.log, self.random = log, random
+        self.progress = Progress(options)
+        self.begun = log.durable
+        selection = Selection({name: BOUND.get(name) for name in options.vchannels}, floor=100)
+        assert self.progress.begin(LOG, selection, log.tail(), (0, 0)) is None
+
+    def next(self) -> ImmutableMessage | None:
+        """The next message, None when the read is over, or waits although the log does not grow any more."""
+        progress = self.progress
+        while progress.following >= len(progress.messages):
+            if self.log.durable < len(self.log.frames) and self.random.random() < 0.3:
+                self.log.durable += 1
+            need = progress.advance(self.log.tail())
+            if need is Need.PAGE:
+                assert progress.at < progress.page_end <= self.log.tail().durable_end
+                progress.take(self.log.page(progress.at, progress.selection.names, self.random))
+            elif need is Need.OVER:
+                return None
+            elif need is Need.TAIL:
+                if self.log.durable == len(self.log.frames):
+                    return None
+                self.log.durable += 1
+        progress.following += 1
+        return progress.messages[progress.following - 1]
+
+    def rest(self) -> list[ImmutableMessage]:
+        messages = []
+        while (message := self.next()) is not None:
+            messages.append(message)
+        return messages
+
+
+@st.composite
+def reads(draw: st.DrawFn, *, time_ticks: bool = False) -> tuple[ModelLog, ReadOptions, Random]:
+    frames = draw(st.lists(STEPS, max_size=5))
+    random = draw(RANDOMS)
+    log = ModelLog(frames, durable=draw(st.integers(0, len(frames))))
+    names = draw(st.sampled_from([("a",), ("b",), ("a", "b")]))
+    types = draw(st.sampled_from([None, None, frozenset({int(MessageType.DELETE)})]))
+    until = st.builds(
+        lambda frame, index: frame * TICKS_A_FRAME + index, st.integers(0, len(frames) + 1), st.integers(0, 6)
+    )
+    options = ReadOptions(
+        names,
+        policies(log, random),
+        EventFilter(draw(st.sampled_from([0, 0, 1003, 2001])), types),
+        draw(st.booleans()),
+        draw(st.one_of(st.none(), until)),
+        None,
+        time_ticks,
+    )
+    return log, options, random
+
+
+def bound(options: ReadOptions) -> dict[str, int]:
+    return {name: BOUND[name] for name in options.vchannels}
+
+
+@given(reads())
+def test_it_delivers_what_the_model_says(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+    log, options, random = read
+    reader = Reader(log, options, random)
+    assert list(map(seen, reader.rest())) == log.delivered(options, bound(options), begun=reader.begun)
+
+
+@given(reads(), st.lists(st.integers(0, 4), max_size=4))
+def test_a_position_resumes_exactly(read: tuple[ModelLog, ReadOptions, Random], stops: list[int]) -> None:
+    """Stopped after any number of messages, and any number of times, the pieces are the whole."""
+    log, options, random = read
+    options = ReadOptions(options.vchannels, options.policy, options.event_filter)
+    reader = Reader(log, options, random)
+    begun = reader.begun
+    messages: list[ImmutableMessage] = []
+    for stop in stops:
+        for _ in range(stop):
+            if (message := reader.next()) is not None:
+                messages.append(message)
+        position = reader.progress.position
+        reader.progress.let_go()
+        assert reader.progress.position == position
+        if position is not None:
+            assert ReadPosition.parse(str(position)) == position
+            options = ReadOptions(options.vchannels, All(), options.event_filter, resume=position)
+            reader = Reader(log, options, random)
+            assert reader.progress.position == position
+        elif messages or isinstance(options.policy, Latest):
+            assert not messages
+            break  # nothing was there when it began: begun again it would begin elsewhere
+        else:
+            reader = Reader(log, options, random)
+            begun = reader.begun
+    messages += reader.rest()
+    first = ReadOptions(options.vchannels, read[1].policy, options.event_filter)
+    assert list(map(seen, messages)) == log.delivered(first, bound(first), begun=begun)
+
+
+@given(reads())
+def test_a_position_tells_what_was_handed_over(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+    """At every message: its tick is not above the position's, what follows is above it, and so is the event that it names."""
+    log, options, random = read
+    reader = Reader(log, options, random)
+    ticks: list[tuple[int, int]] = []
+    ids: list[MessageID | None] = []
+    while (message := reader.next()) is not None:
+        position = reader.progress.position
+        assert position is not None
+        ticks.append((message.time_tick, position.time_tick))
+        ids.append(position.message_id)
+        assert message.message_id <= position.message_id
+        assert reader.progress.handed[1] >= message.time_tick
+    for (_, promised), (following, _) in pairwise(ticks):
+        assert promised < following
+    assert ids == sorted(ids)  # type: ignore[type-var]
+
+
+@given(reads(time_ticks=True))
+def test_a_time_tick_is_a_promise(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+    log, options, random = read
+    reader = Reader(log, options, random)
+    messages = reader.rest()
+    plain = [message for message in messages if not isinstance(message, TimeTickMessage)]
+    assert list(map(seen, plain)) == log.delivered(options, bound(options), begun=reader.begun)
+    ticks = [message.time_tick for message in messages]
+    for before, message, after in zip(ticks, messages[1:], [*messages[2:], None], strict=False):
+        if isinstance(message, TimeTickMessage):
+            assert before <= message.time_tick
+            assert after is None or message.time_tick < after.time_tick
+            if message.message_id is not None and reader.progress.position is not None:
+                assert message.message_id <= reader.progress.position.message_id
+    if options.until_time_tick and options.follow and log.tail().promise >= options.until_time_tick:
+        assert ticks[-1] == options.until_time_tick
+        assert isinstance(messages[-1], TimeTickMessage)
+
+
+@given(reads())
+def test_whole_frames_are_what_assembly_would_give(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+    """Passing frames whole where it says so loses and adds nothing, and leaves the same position."""
+    log, options, random = read
+    reader = Reader(log, options, random)
+    twin = Reader(log, options, random)
+    log.durable = len(log.frames)
+    progress, other = reader.progress, twin.progress
+    rows: list[tuple[Any, ...]] = []
+    for _ in range(10_000):
+        need = progress.step(log.tail())
+        if need is Need.FRAME:
+            found = progress.whole()
+            if found is not None:
+                origin, run = found
+                packed = progress.frame.view.packed(run)
+                ends = [sum(packed.payload_lens[: at + 1]) for at in range(len(packed.payload_lens))]
+                rows += [
+                    (origin.message_id(index), bytes(packed.payloads[end - length : end]))
+                    for index, end, length in zip(packed.indices, ends, packed.payload_lens, strict=True)
+                ]
+            elif progress.assemble():
+                rows += [(b.message_id, b.payload) for m in progress.messages for b in m.bodies()]
+                progress.following = len(progress.messages)
+        elif need is Need.PAGE:
+            progress.take(log.page(progress.at, progress.selection.names, random))
+        else:
+            break
+    messages = twin.rest()
+    assert rows == [(body.message_id, body.payload) for message in messages for body in message.bodies()]
+    assert progress.handed == other.handed
+    assert progress.message_count == other.message_count == len(messages)
+
+
+# -- the edges, one by one
+
+
+def plain(*payloads: bytes) -> list[tuple[str, list[Row], tuple[tuple[str, int], ...]]]:
+    return [("plain", [Row(("b", 2), payload, 2, {}) for payload in payloads], ())]
+
+
+def progress_over(
+    log: ModelLog, *, earliest: tuple[int, int] = (0, 0), **given: Any
+) -> tuple[Progress, MessageID | None]:
+    progress = Progress(ReadOptions.of(("b",), **given))
+    return progress, progress.begin(LOG, Selection({"b": 2}, floor=100), log.tail(), earliest)
+
+
+def test_a_truncated_start_is_told_apart_from_the_event_before_the_earliest() -> None:
+    log = ModelLog([plain(b"1", b"2", b"3")], durable=1)
+    ids = log.ids()
+    assert progress_over(log, earliest=(0, 2), deliver_policy=StartFrom(ids[1]))[1] == ids[1]
+    assert progress_over(log, earliest=(0, 2), deliver_policy=StartAfter(ids[0]))[1] == ids[0]
+    assert progress_over(log, earliest=(0, 2), deliver_policy=StartAfter(ids[1]))[1] is None
+    progress, truncated = progress_over(log, earliest=(0, 2), deliver_policy=StartAfter(ids[0]))
+    assert truncated == ids[0]
+    assert progress.begin(LOG, progress.selection, log.tail(), (0, 2), after=ids[1]) is None
+
+
+def test_ids_of_other_logs_and_of_the_future_are_refused() -> None:
+    log = ModelLog([plain(b"1"), plain(b"2")], durable=1)
+    with pytest.raises(InvalidArgumentError, match="another pchannel"):
+        progress_over(log, deliver_policy=StartFrom(Origin("p1", 7, 0).message_id(0)))
+    with pytest.raises(InvalidArgumentError, match="another life"):
+        progress_over(log, deliver_policy=StartFrom(Origin("p0", 8, 0).message_id(0)))
+    with pytest.raises(InvalidArgumentError, match="above the durable end"):
+        progress_over(log, deliver_policy=StartFrom(Origin("p0", 7, STRIDE).message_id(0)))
+
+
+def test_what_ended_the_log_is_raised_where_nothing_comes_any_more() -> None:
+    log = ModelLog([plain(b"1")], durable=1)
+    progress, _ = progress_over(log)
+    assert progress.advance(log.tail()) is Need.PAGE
+    progress.take(log.page(progress.at, progress.selection.names, Random(1)))
+    tail = log.tail()
+    tail.failure = ClosedError("closed")
+    assert progress.advance(tail) is Need.MESSAGES
+    with pytest.raises(ClosedError):
+        progress.advance(tail)
+
+
+def test_moving_goes_on_at_the_other_logs_end() -> None:
+    here, there = ModelLog([], durable=0), ModelLog([plain(b"1"), plain(b"2")], durable=1)
+    progress, _ = progress_over(here)
+    assert progress.advance(here.tail()) is Need.TAIL
+    progress.move(LOG, there.tail())
+    assert progress.advance(there.tail()) is Need.TAIL
+    there.durable = 2
+    assert progress.advance(there.tail()) is Need.PAGE
+    progress.take(there.page(progress.at, progress.selection.names, Random(1)))
+    assert progress.advance(there.tail()) is Need.MESSAGES
+    assert [message.payload for message in progress.messages] == [b"2"]
+
+
+def test_damage_is_raised_and_the_position_stays_before_it() -> None:
+    log = ModelLog([plain(b"1"), plain(b"2")], durable=2)
+    progress, _ = progress_over(log)
+    assert progress.advance(log.tail()) is Need.PAGE
+    page = log.page(0, progress.selection.names, Random(1))
+    while page.next_position < 2 * STRIDE:
+        page = log.page(0, progress.selection.names, Random(page.next_position))
+    progress.take(page)
+    assert progress.advance(log.tail()) is Need.MESSAGES
+    progress.following = 1
+    before = progress.position
+    view: FrameView = page.frames[1].view
+    view._body = lambda start, end: bytes(end - start)
+    with pytest.raises(CorruptionError):
+        progress.advance(log.tail())
+    assert progress.position == before
