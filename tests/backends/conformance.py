@@ -15,7 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, pages, read_all
+from tests.backends.frames import (
+    INCARNATION,
+    FrameMaker,
+    append,
+    append_all,
+    content,
+    content_of,
+    pages,
+    read_all,
+    read_keyed,
+)
 from wal.backends import FRAME_BYTES_MAX, LogBackend, LogState, PChannelLog
 from wal.errors import (
     ChannelFencedError,
@@ -38,13 +48,15 @@ class BackendConformance:
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
-    async def opened(self, place: Path, term: int = 1, pchannel: str = "p-0") -> AsyncIterator[PChannelLog]:
+    async def opened(
+        self, place: Path, term: int = 1, pchannel: str = "p-0", *, checkpoint: int | None = None
+    ) -> AsyncIterator[PChannelLog]:
         """A log opened by a backend of its own, closed with it; made first when the term is 1."""
         backend = self.make(place)
         try:
             if term == 1:
                 await backend.create(pchannel, incarnation=INCARNATION)
-            log = await backend.open(pchannel, incarnation=INCARNATION, term=term)
+            log = await backend.open(pchannel, incarnation=INCARNATION, term=term, checkpoint=checkpoint)
             try:
                 yield log
             finally:
@@ -274,7 +286,9 @@ class BackendConformance:
         with pytest.raises(ChannelFencedError):
             await old.truncate(old.durable_end, 0)
         with pytest.raises(ChannelFencedError):
-            await old.save_state(acked[-1], b"late")
+            await old.save_state(acked[-1], [b"late"])
+        with pytest.raises(ChannelFencedError):
+            await old.release(acked[-1], state=None)
         await append(new, new_maker.data(("v", b"on time")))
         assert len(refused) == 4
         found = await read_all(new)
@@ -357,20 +371,105 @@ class BackendConformance:
 
     async def test_checkpoints(self, tmp_path: Path) -> None:
         blob = bytes(range(256)) * 5_000
+        pieces = [blob[at : at + 777] for at in range(0, len(blob), 777)]
         async with self.opened(tmp_path) as log:
+            assert log.checkpointed is None
             (first, second) = await append_all(log, [FrameMaker(1).data(("v", b"1")) for _ in range(2)])
-            assert await log.load_state(first) is None
-            await log.save_state(first, b"one")
-            await log.save_state(first, b"one, again")
+            with pytest.raises(CorruptionError):
+                await log.load_state(first)
+            await log.save_state(first, [b"one"])
+            await log.save_state(first, [b"one,", b"", b" again"])
             assert await log.load_state(first) == b"one, again"
-            await log.save_state(second, blob)
+            await log.save_state(second, pieces)
             assert await log.load_state(second) == blob
-            assert await log.load_state(first) is None, "older ones go"
-        async with self.opened(tmp_path, 2) as log:
+            assert await log.load_state(first) == b"one, again", "it may still be the one that counts"
+            await log.release(second, state=second)
+            assert log.checkpointed == second
             assert await log.load_state(second) == blob
-            await log.save_state(log.durable_end, b"")
-            assert await log.load_state(log.durable_end) == b""
-            assert await log.load_state(second) is None
+            with pytest.raises(CorruptionError):
+                await log.load_state(first)
+            await log.release(first, state=first)
+            assert log.checkpointed == second, "going backwards changes nothing"
+            assert await log.load_state(second) == blob
+        async with self.opened(tmp_path, 2, checkpoint=second) as log:
+            assert log.checkpointed == second
+            assert await log.load_state(second) == blob
+            end = log.durable_end
+            await log.save_state(end, [])
+            await log.release(end, state=end)
+            assert await log.load_state(end) == b""
+            with pytest.raises(CorruptionError):
+                await log.load_state(second)
+            await log.release(end, state=None)
+            with pytest.raises(CorruptionError):
+                await log.load_state(end)
+            assert log.checkpointed == end
+
+    async def test_keyed_frames_are_found_among_the_others(self, tmp_path: Path) -> None:
+        rng = random.Random(7)
+        maker = FrameMaker(1)
+        frames = [
+            maker.keyed(*[(f"v-{rng.randrange(4)}", b"key %d %d" % (i, k)) for k in range(rng.randint(1, 3))])
+            if rng.random() < 0.2
+            else maker.data(("v", bytes(rng.randint(1, 3_000))))
+            for i in range(200)
+        ]
+        async with self.opened(tmp_path, checkpoint=0) as log:
+            positions = await append_all(log, frames)
+        expected = [
+            (position, content_of(frame))
+            for position, frame in zip(positions, frames, strict=True)
+            if frame.header.compatible
+        ]
+        for term in (2, 3):
+            async with self.opened(tmp_path, term, checkpoint=0) as log:
+                for start in (0, positions[50] + 1, positions[150], log.durable_end):
+                    for bytes_max in (1, 1_000, 1 << 20):
+                        found = await read_keyed(log, start, bytes_max=bytes_max)
+                        assert [(frame.position, content(frame.view)) for frame in found] == [
+                            pair for pair in expected if pair[0] >= start
+                        ]
+                page = await log.read_keyed(positions[3], bytes_max=1 << 30)
+                events = [
+                    (position, frame.header.indices - 1) for position, frame in zip(positions, frames, strict=True)
+                ]
+                assert page.last_event == events[-1]
+                assert page.next_position == log.durable_end
+
+    async def test_what_recovery_needs_is_held(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        frames = [maker.keyed(("v", b"%04d" % i + b"x" * 60_000)) for i in range(200)]
+        async with self.opened(tmp_path, checkpoint=0) as log:
+            positions = await append_all(log, frames)
+            assert log.held_bytes == 0
+            await log.truncate(positions[150], 0)
+            assert log.held_bytes > 0
+            with pytest.raises(TruncatedError):
+                await log.read(positions[149], names=None, bytes_max=1)
+            assert [frame.position for frame in await read_keyed(log, 0)] == positions
+        async with self.opened(tmp_path, 2, checkpoint=0) as log:
+            assert log.earliest == (positions[150], 0)
+            with pytest.raises(TruncatedError):
+                await log.read(positions[149], names=None, bytes_max=1)
+            assert [frame.position for frame in await read_keyed(log, 0)] == positions
+            await log.release(positions[100] + 1, state=None)
+            assert [frame.position for frame in await read_keyed(log, positions[100] + 1)] == positions[101:]
+            held = log.held_bytes
+        async with self.opened(tmp_path, 3, checkpoint=positions[100] + 1) as log:
+            assert log.held_bytes == held
+            assert [frame.position for frame in await read_keyed(log, positions[100] + 1)] == positions[101:]
+            await log.release(log.durable_end, state=None)
+            assert log.held_bytes == 0
+            assert [frame.position for frame in await read_all(log, positions[150])] == positions[150:]
+        async with self.opened(tmp_path, 4, checkpoint=positions[-1] + 1) as log:
+            assert [frame.position for frame in await read_all(log, positions[150])] == positions[150:]
+            end = log.durable_end
+        with pytest.raises(CorruptionError):
+            async with self.opened(tmp_path, 5, checkpoint=0):
+                pass
+        with pytest.raises(CorruptionError):
+            async with self.opened(tmp_path, 6, checkpoint=end + 1):
+                pass
 
     async def test_close_drains_and_then_refuses(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)
@@ -392,8 +491,10 @@ class BackendConformance:
             for call in (
                 log.read(0, names=None, bytes_max=1),
                 log.truncate(positions[1], 0),
-                log.save_state(positions[1], b""),
+                log.read_keyed(0, bytes_max=1),
+                log.save_state(positions[1], []),
                 log.load_state(positions[1]),
+                log.release(positions[1], state=None),
             ):
                 with pytest.raises(ClosedError):
                     await call

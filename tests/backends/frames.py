@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from wal.backends import FramePage, PChannelLog, StoredFrame
-from wal.frame import EncodedFrame, FrameDraft, FrameView, Record, RunKind, encode_frame
+from wal.frame import EncodedFrame, FrameDraft, FrameView, Record, RunKind, encode_frame, encode_key
 from wal.message import MessageType
 
 INCARNATION = 0x1CE
@@ -28,6 +28,13 @@ class FrameMaker:
         draft = FrameDraft()
         for name, payload in records:
             draft.append((name, 1), [Record(payload, properties=properties)])
+        return self._encode(draft)
+
+    def keyed(self, *records: tuple[str, bytes]) -> EncodedFrame:
+        """The same, each with the start of its payload as its idempotency key."""
+        draft = FrameDraft()
+        for name, payload in records:
+            draft.append((name, 1), [Record(payload, ext=encode_key(payload[:40].decode()))], keyed=True)
         return self._encode(draft)
 
     def time_tick(self) -> EncodedFrame:
@@ -133,3 +140,20 @@ async def read_all(
 ) -> list[StoredFrame]:
     """The frames of those pages."""
     return [frame for page in await pages(log, start, names=names, bytes_max=bytes_max) for frame in page.frames]
+
+
+async def keyed_pages(log: PChannelLog, start: int, *, bytes_max: int = 1 << 20) -> list[FramePage]:
+    """The pages of frames with keyed events, from `start` to what is durable."""
+    end = log.durable_end
+    found: list[FramePage] = []
+    while start < end:
+        page = await log.read_keyed(start, bytes_max=bytes_max)
+        assert page.next_position > start, "a page must move on"
+        found.append(page)
+        start = page.next_position
+    return found
+
+
+async def read_keyed(log: PChannelLog, start: int, *, bytes_max: int = 1 << 20) -> list[StoredFrame]:
+    """The frames of those pages."""
+    return [frame for page in await keyed_pages(log, start, bytes_max=bytes_max) for frame in page.frames]

@@ -156,7 +156,7 @@ async def test_closing_waits_for_calls_in_flight(tmp_path: Path) -> None:
     async with journal(tmp_path, segment=SEGMENT, disk=disk) as log:
         positions = await fill_segments(log, FrameMaker(1), 2)
         disk.gate.clear()
-        saving = asyncio.ensure_future(log.save_state(positions[-1], b"blob"))
+        saving = asyncio.ensure_future(log.save_state(positions[-1], [b"blob"]))
         reading = asyncio.ensure_future(log.read(0, names=None, bytes_max=1 << 30))
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(log.close())

@@ -14,7 +14,7 @@ memory and in Pulsar messages; one conformance suite (tests/backends/conformance
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 import msgspec
@@ -130,7 +130,24 @@ class PChannelLog(ReadableLog):
     async def truncate(self, position: int, index: int) -> None:
         """Makes (position, index) the earliest event; durable when it returns. Going backwards is a no-op.
 
-        Space is given back at the backend's own grain: never anything at or above `position`.
+        Space is given back at the backend's own grain: never anything at or above `position`, or `checkpointed`.
+        """
+
+    @property
+    @abc.abstractmethod
+    def checkpointed(self) -> int | None:
+        """Where recovery begins: nothing at or above it is given back, truncated or not. None: nothing is held for it."""
+
+    @property
+    @abc.abstractmethod
+    def held_bytes(self) -> int:
+        """Space that is truncated and could be given back if `checkpointed` were at the end of the log."""
+
+    @abc.abstractmethod
+    async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
+        """The durable frames at or after `start` that hold keyed events, truncated or not, all their runs readable.
+
+        For recovery: it reads what `checkpointed` holds. Otherwise as `read`, TruncatedError when `start` lies below what is held.
         """
 
     @abc.abstractmethod
@@ -141,12 +158,23 @@ class PChannelLog(ReadableLog):
         """
 
     @abc.abstractmethod
-    async def save_state(self, position: int, blob: bytes) -> None:
-        """Stores a recovery checkpoint that covers everything below `position`; durable when it returns, then older ones go."""
+    async def save_state(self, position: int, pieces: Sequence[bytes]) -> None:
+        """Stores a recovery checkpoint, these pieces in a row, that covers everything below `position`; durable when it returns.
+
+        Others stay until `release`. NoSpaceError or StorageError when it cannot be stored: nothing else is harmed, try again.
+        """
 
     @abc.abstractmethod
-    async def load_state(self, position: int) -> bytes | None:
-        """The checkpoint saved for this position, None when there is none; a damaged one is a CorruptionError."""
+    async def load_state(self, position: int) -> bytes:
+        """The checkpoint saved for this position. A missing or damaged one is a CorruptionError that names it."""
+
+    @abc.abstractmethod
+    async def release(self, position: int, *, state: int | None) -> None:
+        """Moves `checkpointed` on to `position`: recovery begins there from now on, with the checkpoint of `state` (None: without one).
+
+        Call it when that is stored for good. What was held only for an earlier one is given back, and other checkpoints go. Going
+        backwards is a no-op.
+        """
 
 
 class LogBackend(abc.ABC):
@@ -164,11 +192,12 @@ class LogBackend(abc.ABC):
         """Makes an empty log, durably. One that exists but never held a frame is made anew; any other is a FormatError."""
 
     @abc.abstractmethod
-    async def open(self, pchannel: str, *, incarnation: int, term: int) -> PChannelLog:
+    async def open(self, pchannel: str, *, incarnation: int, term: int, checkpoint: int | None = None) -> PChannelLog:
         """Opens the log for writing in `term`, which must be above every term it was opened in before (ChannelFencedError).
 
         From then on the handles of lower terms are fenced. Recovers: cuts a torn tail, syncs what is accepted. A log that does
-        not exist, or is of another incarnation, or damaged at or below its durable position is a CorruptionError.
+        not exist, or is of another incarnation, or damaged at or below its durable position is a CorruptionError. `checkpoint`:
+        what `checkpointed` is at first; a log that has lost something at or above it is a CorruptionError.
         """
 
     @abc.abstractmethod

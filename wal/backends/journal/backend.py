@@ -93,12 +93,14 @@ class JournalBackend(LogBackend):
             )
         )
 
-    async def open(self, pchannel: str, *, incarnation: int, term: int) -> JournalLog:
+    async def open(self, pchannel: str, *, incarnation: int, term: int, checkpoint: int | None = None) -> JournalLog:
         directory = self._path(pchannel)
         await self.start()
         recovering = self._pool.submit(
             _storage_errors,
-            lambda: recover_log(self._disk, directory, pchannel=pchannel, incarnation=incarnation, term=term),
+            lambda: recover_log(
+                self._disk, directory, pchannel=pchannel, incarnation=incarnation, term=term, checkpoint=checkpoint
+            ),
         )
         try:
             recovered = await asyncio.shield(asyncio.wrap_future(recovering))
@@ -113,6 +115,7 @@ class JournalBackend(LogBackend):
             pchannel=pchannel,
             incarnation=incarnation,
             term=term,
+            checkpoint=checkpoint,
             segment_bytes=self._segment_bytes,
             frame_bytes_limit=self.frame_bytes_limit,
         )

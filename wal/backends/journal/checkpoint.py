@@ -2,20 +2,24 @@
 
     magic "WALP" | version u32 | incarnation u64 | position u64 | length u64 | crc32c u32 (of the header before it, then the blob) | blob
 
-Owns: that a name never shows a part of a blob, and that older ones go only when the new one is durable. Blocks: it runs in threads.
+Owns: that a name never shows a part of a blob, and that a checkpoint goes only when another one took its place for good: who keeps
+the record of them says so with `keep_only`. What a fenced writer leaves behind is true all the same (it covers only what was durable
+in its term), and never replaces anything. Blocks: it runs in threads.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import google_crc32c
 
 from wal.backends.journal.control import ControlPage
-from wal.backends.journal.disk import Disk
-from wal.errors import CorruptionError, StorageError
+from wal.backends.journal.disk import Disk, JournalFile
+from wal.backends.journal.preparer import NO_SPACE
+from wal.errors import CorruptionError, NoSpaceError, StorageError
 
 __all__ = ["CheckpointFiles"]
 
@@ -33,36 +37,48 @@ class CheckpointFiles:
         self._incarnation = incarnation
         self._term = term
 
-    def save(self, position: int, blob: bytes) -> None:
-        """Stores it durably, then removes older ones. ChannelFencedError when the term is not ours any more."""
-        packed = _HEADER.pack(_MAGIC, _VERSION, self._incarnation, position, len(blob))
-        crc = google_crc32c.extend(google_crc32c.value(packed), blob)
-        path = self._path(position)
+    def save(self, position: int, pieces: Sequence[bytes]) -> None:
+        """Stores them in a row, durably. ChannelFencedError when the term is not ours any more."""
+        packed = _HEADER.pack(_MAGIC, _VERSION, self._incarnation, position, sum(map(len, pieces)))
+        crc = google_crc32c.value(packed)
+        for piece in pieces:
+            crc = google_crc32c.extend(crc, piece)
+        path = self.path(position)
         temporary = path.with_name(f"{path.name}.{self._term:x}.tmp")
         try:
-            file = self._disk.open(temporary, create=True)
             try:
-                file.write([packed + _CRC.pack(crc), blob], 0)
-                file.sync()
-            finally:
-                file.close()
-            with self._control.locked():
-                self._control.load_owned(self._pchannel, self._term)
-                self._disk.rename(temporary, path)
-                self._disk.sync_directory(self._directory)
-                for other in self._directory.glob(f"{_PREFIX}{'[0-9a-f]' * 16}"):
-                    if other.name < path.name:
-                        self._disk.unlink(other)
+                file = self._disk.open(temporary, create=True)
+                try:
+                    self._write(file, [packed + _CRC.pack(crc), *pieces])
+                finally:
+                    file.close()
+                with self._control.locked():
+                    self._control.load_owned(self._pchannel, self._term)
+                    self._disk.rename(temporary, path)
+            except BaseException:
+                self._disk.unlink(temporary)
+                raise
+            self._disk.sync_directory(self._directory)
         except OSError as error:
+            if error.errno in NO_SPACE:
+                raise NoSpaceError(f"there is no room for the checkpoint {path}: free some space") from error
             raise StorageError(f"saving the checkpoint {path} failed: {error.strerror}") from error
 
-    def load(self, position: int) -> bytes | None:
-        """The blob saved for this position, None when there is none; CorruptionError when it is damaged."""
-        path = self._path(position)
+    def keep_only(self, position: int | None) -> None:
+        """Removes every checkpoint but the one for this position."""
+        for path in self._directory.glob(f"{_PREFIX}{'[0-9a-f]' * 16}"):
+            if position is None or path != self.path(position):
+                self._disk.unlink(path)
+
+    def load(self, position: int) -> bytes:
+        """The blob saved for this position; CorruptionError when it is missing or damaged."""
+        path = self.path(position)
         try:
             data = path.read_bytes()
-        except FileNotFoundError:
-            return None
+        except FileNotFoundError as error:
+            raise CorruptionError(
+                f"{path} is missing", path=str(path), offset=0, expected="the checkpoint that the metadata names"
+            ) from error
         blob = data[_HEADER.size + _CRC.size :]
         if len(data) < _HEADER.size + _CRC.size:
             raise CorruptionError(f"{path} is cut short", path=str(path), offset=len(data), expected="a checkpoint")
@@ -76,8 +92,20 @@ class CheckpointFiles:
             )
         return blob
 
-    def _path(self, position: int) -> Path:
+    def path(self, position: int) -> Path:
+        """The file of the checkpoint for this position."""
         return self._directory / f"{_PREFIX}{position:016x}"
+
+    def _write(self, file: JournalFile, buffers: list[bytes]) -> None:
+        """Synced bit by bit, so that a frame's sync meanwhile never waits for the whole."""
+        offset = synced = 0
+        for buffer in buffers:
+            file.write([buffer], offset)
+            offset += len(buffer)
+            if offset - synced >= _SYNC_BYTES:
+                file.sync()
+                synced = offset
+        file.sync()
 
 
 _PREFIX: Final = "checkpoint-"
@@ -85,3 +113,4 @@ _HEADER: Final = struct.Struct("<4sIQQQ")
 _CRC: Final = struct.Struct("<I")
 _MAGIC: Final = b"WALP"
 _VERSION: Final = 1
+_SYNC_BYTES: Final = 1 << 20

@@ -1,16 +1,19 @@
 """SegmentIndex: where the frames of one segment lie and which vchannels each of them holds. Pure.
 
-Owns: a few numbers a frame in arrays, the ordinals of the frames of each vchannel, and the bytes of `<base:016x>.idx`. It answers
-what a reader needs before it touches the segment itself: which frames to fetch, how far a stretch goes, its newest event and its
-largest promise. It is derived: whatever it says can be had again from the segment.
+Owns: a few numbers a frame in arrays, the ordinals of the frames of each vchannel and of those with keyed events, and the bytes of
+`<base:016x>.idx`. It answers what a reader or a recovery needs before it touches the segment itself: which frames to fetch, how far a
+stretch goes, its newest event and its largest promise. It is derived: whatever it says can be had again from the segment.
 
 One thread adds while others ask: a reader passes ordinals below those of frames known to be durable, and arrays only grow.
 
     <base:016x>.idx   magic "WALX" | version u32 | incarnation u64 | generation u64 | base u64 | end u64 | last_term u64 |
-                      last_sequence i64 | frames u32 | wide u32 | names u32 | names_len u32
+                      last_sequence i64 | frames u32 | wide u32 | keyed u32 | names u32 | names_len u32
                       a column each: position u64, first_tick u64, promise u64, length u32, head_len u32, indices u32
-                      ordinals of the frames for every reader (u32 each); for each name: name_len u16, frames u32; names; ordinals
+                      ordinals (u32 each) of the frames for every reader, then of those with keyed events
+                      for each name: name_len u16, frames u32; names; ordinals
                       crc32c u32 of everything before it
+
+An index of version 1 did not know keyed events; it counts as missing, and is made again from the segment.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import google_crc32c
 
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, slot_bytes
 from wal.errors import CorruptionError
-from wal.frame import FrameHeader, FrameView, RunKind
+from wal.frame import KEYED, FrameHeader, FrameView, RunKind
 
 __all__ = ["SegmentIndex", "index_name"]
 
@@ -35,6 +38,7 @@ class SegmentIndex:
     """The frames of the segment with this base, in order; `end` is the position behind the last one."""
 
     __slots__ = (
+        "_keyed",
         "_names",
         "_wide",
         "base",
@@ -61,6 +65,7 @@ class SegmentIndex:
         self.indices = array("I")
         self._names: dict[str, array[int]] = {}
         self._wide = array("I")
+        self._keyed = array("I")
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -77,6 +82,8 @@ class SegmentIndex:
                 ordinals.append(ordinal)
         if pchannel_wide:
             self._wide.append(ordinal)
+        if header.compatible & KEYED:
+            self._keyed.append(ordinal)
         length = header.frame_bytes
         self.first_ticks.append(header.first_tick)
         self.promises.append(header.promise)
@@ -108,6 +115,11 @@ class SegmentIndex:
             return list(stretches[0])
         return sorted(set().union(*stretches))
 
+    def keyed(self, first: int, end: int) -> list[int]:
+        """The ordinals in [first, end) of the frames that hold keyed events."""
+        row = self._keyed
+        return list(row[bisect_left(row, first) : bisect_left(row, end)])
+
     def last_event(self, first: int, end: int) -> tuple[int, int] | None:
         """(position, index) of the newest event in the frames [first, end)."""
         for ordinal in range(end - 1, first - 1, -1):
@@ -121,7 +133,11 @@ class SegmentIndex:
 
     def memory_bytes(self) -> int:
         """About what this index takes in memory."""
-        return 36 * len(self) + 4 * len(self._wide) + sum(4 * len(row) + 200 for row in list(self._names.values()))
+        return (
+            36 * len(self)
+            + 4 * (len(self._wide) + len(self._keyed))
+            + sum(4 * len(row) + 200 for row in list(self._names.values()))
+        )
 
     def encode(self, *, incarnation: int, generation: int) -> bytes:
         """The bytes of the index file. No frame is added while it runs."""
@@ -139,6 +155,7 @@ class SegmentIndex:
             sequence,
             len(self),
             len(self._wide),
+            len(self._keyed),
             len(names),
             sum(map(len, names)),
         )
@@ -146,7 +163,7 @@ class SegmentIndex:
             (
                 head,
                 *map(_pack, (self.positions, self.first_ticks, self.promises)),
-                *map(_pack, (self.lengths, self.head_lens, self.indices, self._wide)),
+                *map(_pack, (self.lengths, self.head_lens, self.indices, self._wide, self._keyed)),
                 struct.pack(f"<{len(names)}H{len(names)}I", *map(len, names), *map(len, rows)),
                 *names,
                 *map(_pack, rows),
@@ -165,7 +182,7 @@ class SegmentIndex:
         (crc,) = _CRC.unpack_from(data, len(body))
         if google_crc32c.value(body) != crc:
             raise CorruptionError("an index does not match its CRC32C", expected=f"{crc:#010x}")
-        magic, version, *identity, end, term, sequence, frames, wide, names, names_len = _HEAD.unpack_from(body)
+        magic, version, *identity, end, term, sequence, frames, wide, keyed, names, names_len = _HEAD.unpack_from(body)
         if (magic, version) != (_MAGIC, _VERSION) or identity != [incarnation, generation, base]:
             raise CorruptionError("an index belongs to another segment", expected=f"generation {generation:#x}")
         index = cls(base)
@@ -179,6 +196,7 @@ class SegmentIndex:
         index.head_lens, at = _unpack("I", body, at, frames)
         index.indices, at = _unpack("I", body, at, frames)
         index._wide, at = _unpack("I", body, at, wide)
+        index._keyed, at = _unpack("I", body, at, keyed)
         counts = struct.unpack_from(f"<{names}H{names}I", body, at)
         at += names * 6
         text, name_at = body[at : at + names_len], 0
@@ -190,10 +208,10 @@ class SegmentIndex:
         return index
 
 
-_HEAD: Final = struct.Struct("<4sIQQQQQqIIII")
+_HEAD: Final = struct.Struct("<4sIQQQQQqIIIII")
 _CRC: Final = struct.Struct("<I")
 _MAGIC: Final = b"WALX"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _NAMED: Final = frozenset((int(RunKind.VCHANNEL), int(RunKind.COPY)))
 assert array("I").itemsize == 4
 assert array("Q").itemsize == 8

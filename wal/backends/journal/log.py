@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,6 +63,7 @@ class JournalLog(PChannelLog):
         pchannel: str,
         incarnation: int,
         term: int,
+        checkpoint: int | None = None,
         segment_bytes: int,
         frame_bytes_limit: int,
     ) -> None:
@@ -88,7 +89,14 @@ class JournalLog(PChannelLog):
             disk, self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now
         )
         self._truncation = Truncation(
-            disk, directory, control, self._segments, self._preparer, pchannel=pchannel, term=term
+            disk,
+            directory,
+            control,
+            self._segments,
+            self._preparer,
+            pchannel=pchannel,
+            term=term,
+            checkpoint=checkpoint,
         )
         self._checkpoints = CheckpointFiles(
             disk, directory, control, pchannel=pchannel, incarnation=incarnation, term=term
@@ -150,13 +158,33 @@ class JournalLog(PChannelLog):
         if self._closing is None:
             self._writer.promise(tick, limit)
 
-    async def save_state(self, position: int, blob: bytes) -> None:
-        self._check_open()
-        await self._in_thread(lambda: self._checkpoints.save(position, blob))
+    @property
+    def checkpointed(self) -> int | None:
+        return self._truncation.checkpoint
 
-    async def load_state(self, position: int) -> bytes | None:
+    @property
+    def held_bytes(self) -> int:
+        return self._segments.bytes_below(self._earliest[0])
+
+    async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
+        self._check_open()
+        end = self._writer.durable_end
+        self._reader.check_held(start, end)
+        if start >= end:
+            return FramePage([], start, None, 0)
+        return await self._in_thread(lambda: self._reader.keyed_page(start, end, bytes_max))
+
+    async def save_state(self, position: int, pieces: Sequence[bytes]) -> None:
+        self._check_open()
+        await self._in_thread(lambda: self._checkpoints.save(position, pieces))
+
+    async def load_state(self, position: int) -> bytes:
         self._check_open()
         return await self._in_thread(lambda: self._checkpoints.load(position))
+
+    async def release(self, position: int, *, state: int | None) -> None:
+        self._check_open()
+        await self._in_thread(lambda: self._release(position, state))
 
     async def close(self) -> None:
         if self._closing is None:
@@ -201,6 +229,10 @@ class JournalLog(PChannelLog):
         finally:
             active.file.close()
             self._control.close()
+
+    def _release(self, position: int, state: int | None) -> None:
+        if self._truncation.release(position):
+            self._checkpoints.keep_only(state)
 
     def _sealed(self, old: ActiveSegment, new: ActiveSegment) -> None:
         """In the writer's thread: a segment is full, its index can be stored."""

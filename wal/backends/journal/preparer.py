@@ -23,7 +23,7 @@ from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
 from wal.errors import NoSpaceError
 
-__all__ = ["SPARE_SUFFIX", "ZEROS_SUFFIX", "Preparer", "Spare", "fill_with_zeros"]
+__all__ = ["NO_SPACE", "SPARE_SUFFIX", "ZEROS_SUFFIX", "Preparer", "Spare", "fill_with_zeros"]
 
 SPARE_SUFFIX: Final = ".spare"
 ZEROS_SUFFIX: Final = ".zeros"
@@ -31,7 +31,8 @@ _ZEROS: Final = bytes(1 << 20)
 _SYNC_BYTES: Final = 4 << 20
 """While a file is filled it is synced this often, so that a frame's sync meanwhile never waits for a whole segment."""
 _SPARES_MAX: Final = 2
-_NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""What the operating system says when there is no room."""
 
 
 class Spare(msgspec.Struct, frozen=True, gc=False):
@@ -89,7 +90,7 @@ class Preparer:
             if (spare := self._pop(needed)) is not None:
                 return spare
             failure = self._failure
-        if failure is None or failure.errno not in _NO_SPACE:
+        if failure is None or failure.errno not in NO_SPACE:
             raise failure or OSError(errno.ECANCELED, "the log is closing", str(self._directory))
         raise NoSpaceError(
             f"there is no room for the next segment in {self._directory}: free at least {size} bytes and append again"

@@ -9,16 +9,15 @@ It blocks, so it runs in threads. Damage is a CorruptionError with file and offs
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from wal.backends.base import FramePage, StoredFrame
 from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.index import SegmentIndex
 from wal.backends.journal.layout import ENVELOPE_BYTES, slot_bytes
 from wal.backends.journal.segment import Segment, Window, damaged
-from wal.backends.journal.segments import SegmentSet
+from wal.backends.journal.segments import open_shared
 from wal.errors import CorruptionError, StorageError, TruncatedError
 from wal.frame import FrameView, RunKind, RunRow
 from wal.message import FORM_JOURNAL, MessageID
@@ -32,13 +31,24 @@ _SMALL_FRAME_BYTES: Final = 64 * 1024
 """Where frames are smaller than this and most are wanted, one read of a megabyte beats a read for each."""
 
 
+class SegmentSource(Protocol):
+    """The segments of a log: of one that is written here (SegmentSet), or of one that is only read (ObservedSegments)."""
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """In order; each ends where the next one begins."""
+
+    def index(self, segment: Segment) -> SegmentIndex:
+        """The index of this segment. Reads files; CorruptionError for damage, FileNotFoundError when the segment is gone."""
+
+
 class LogReader:
     """Reads one log. `earliest` gives the first position that is not truncated, and must be current."""
 
     def __init__(
         self,
         disk: Disk,
-        segments: SegmentSet,
+        segments: SegmentSource,
         *,
         pchannel: str,
         incarnation: int,
@@ -53,7 +63,21 @@ class LogReader:
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """The wanted frames in [start, end), up to about `bytes_max` bytes that are read for them; `end` is durable."""
         self.check(start, end)
-        page = _Page(start, end, bytes_max)
+        return self._page(_Page(start, end, bytes_max), names, self.check, SegmentIndex.wanted)
+
+    def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:
+        """The frames with keyed events in [start, end), truncated or not."""
+        self.check_held(start, end)
+        return self._page(_Page(start, end, bytes_max), None, self.check_held, _keyed)
+
+    def _page(
+        self,
+        page: _Page,
+        names: frozenset[str] | None,
+        check: Callable[[int, int], None],
+        select: Callable[[SegmentIndex, frozenset[str] | None, int, int], list[int]],
+    ) -> FramePage:
+        start, end = page.start, page.end
         segments = self._segments.segments
         visited = 0
         for segment, following in zip(segments, (*segments[1:], None), strict=True):
@@ -66,9 +90,9 @@ class LogReader:
                 break
             visited += 1
             try:
-                self._stretch(page, segment, names)
+                self._stretch(page, segment, names, select)
             except (CorruptionError, FileNotFoundError) as error:
-                self.check(start, end)
+                check(start, end)
                 if isinstance(error, FileNotFoundError):
                     raise CorruptionError(
                         f"{segment.path} is missing", path=str(segment.path), offset=0, expected="a segment of this log"
@@ -91,17 +115,30 @@ class LogReader:
                 earliest=earliest,
             )
 
-    def _stretch(self, page: _Page, segment: Segment, names: frozenset[str] | None) -> None:
+    def check_held(self, start: int, end: int) -> None:
+        """TruncatedError when the frame at `start` has been given back."""
+        held = self._segments.segments[0].base
+        if start < held:
+            raise TruncatedError(
+                f"position {start} of pchannel {self._pchannel!r} is gone; what is held begins at {held}", earliest=None
+            )
+
+    def _stretch(
+        self,
+        page: _Page,
+        segment: Segment,
+        names: frozenset[str] | None,
+        select: Callable[[SegmentIndex, frozenset[str] | None, int, int], list[int]],
+    ) -> None:
         """Adds what is wanted of one segment to the page."""
         index = self._segments.index(segment)
         first, end = index.ordinal(page.start), index.ordinal(page.end)
-        wanted = index.wanted(names, first, end)
+        wanted = select(index, names, first, end)
         if not wanted:
             page.looked_at(index, first, end)
             return
-        file = self._disk.open(segment.path, write=False)
+        file = open_shared(self._disk, segment.path)
         try:
-            fcntl.flock(file.fd, fcntl.LOCK_SH)
             stop = self._fetch(page, segment, index, file, wanted, names, dense=2 * len(wanted) >= end - first)
         finally:
             file.close()
@@ -146,6 +183,10 @@ class LogReader:
             page.frames.append(StoredFrame(position, position + slot_bytes(length), view))
             page.taken += view.header.head_bytes + body.fetched
         return None
+
+
+def _keyed(index: SegmentIndex, _: frozenset[str] | None, first: int, end: int) -> list[int]:
+    return index.keyed(first, end)
 
 
 def _needed(view: FrameView, names: frozenset[str]) -> list[RunRow]:

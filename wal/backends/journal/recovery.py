@@ -5,7 +5,8 @@ there, so the writer before us is fenced and the files hold still.
 
 1. The control page: the newer slot that holds. With neither, it is made again from the segments: term and promise of the last frame,
    the earliest event at the start of the first segment, nothing known to be durable.
-2. The header chain, from the segment that holds the earliest event: each header names the segment before it. A gap is loud.
+2. The header chain, from the segment that holds the earliest event, or the one where the checkpoint stands if that is an earlier one:
+   each header names the segment before it. A gap is loud. What lies below both is removed: the writer before us was about to.
 3. The last segment is scanned, from the end of its stored index if it has one. Frames at or below the durable position need no look
    at their bodies, whether the process or the machine stopped: each was synced before the control page said so, and readers check
    every block. A broken frame there, or one before a later valid envelope, is damage and loud. Any other is a torn tail: at most one
@@ -58,8 +59,10 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
         self.control.close()
 
 
-def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, term: int) -> Recovered:
-    """Takes the log over in this term; see the top of the file."""
+def recover_log(
+    disk: Disk, directory: Path, *, pchannel: str, incarnation: int, term: int, checkpoint: int | None = None
+) -> Recovered:
+    """Takes the log over in this term; see the top of the file. `checkpoint`: see `LogBackend.open`."""
     control_path = directory / CONTROL_NAME
     bases = segment_bases(directory)
     if not bases and not control_path.exists():
@@ -85,11 +88,11 @@ def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int,
                 )
             control.store(msgspec.structs.replace(before, term=term, closed=False))
             control.sync()
-            segments = _chain(disk, directory, before)
+            segments = _chain(disk, directory, before, checkpoint)
             spares = _tidy(disk, directory, before, segments)
             if not before.closed:
                 disk.sync_directory(directory)  # the name of the last segment may be known to the kernel only
-            active = _tail(disk, directory, before, segments[-1])
+            active = _tail(disk, directory, before, segments[-1], checkpoint)
             undo.callback(active.file.close)
             state = _state(before, active)
             control.store(
@@ -110,14 +113,14 @@ def _state(before: ControlRecord, active: ActiveSegment) -> LogState:
     return LogState(index.end, term, sequence, promise, before.earliest, before.closed, newest)
 
 
-def _chain(disk: Disk, directory: Path, before: ControlRecord) -> tuple[Segment, ...]:
-    """The segments from the earliest event on, checked to follow each other; those below it are removed."""
+def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int | None) -> tuple[Segment, ...]:
+    """The segments from the earliest event or the checkpoint on, checked to follow each other; those below are removed."""
     bases = segment_bases(directory)
-    position = before.earliest[0]
+    position = before.earliest[0] if checkpoint is None else min(before.earliest[0], checkpoint)
     first = max((i for i, base in enumerate(bases) if base <= position), default=-1)
     if first < 0:
         raise CorruptionError(
-            f"the segment that holds position {position} is missing from {directory}",
+            f"the segment that holds position {position}, where the log or its recovery begins, is missing from {directory}",
             path=str(directory),
             expected=f"a segment with a base of at most {position:#x}",
         )
@@ -163,9 +166,11 @@ def _tidy(disk: Disk, directory: Path, before: ControlRecord, segments: tuple[Se
     return spares
 
 
-def _tail(disk: Disk, directory: Path, before: ControlRecord, segment: Segment) -> ActiveSegment:
+def _tail(
+    disk: Disk, directory: Path, before: ControlRecord, segment: Segment, checkpoint: int | None
+) -> ActiveSegment:
     """The last segment, cut behind its last whole frame, synced."""
-    durable = max(before.durable, before.earliest[0])
+    durable = max(before.durable, before.earliest[0], checkpoint or 0)
     index = load_index(disk, directory, segment)
     if index is None or index.end > durable:
         index = SegmentIndex(segment.base)

@@ -2,23 +2,27 @@
 
 Owns: which segments there are (a tuple that is replaced, so that whoever reads keeps what it began with), the growing index of the
 active one, and a bounded cache of the sealed ones' indices, loaded from `.idx` or made again from the segment when that is missing,
-damaged or out of date. It never removes a file; damage in a sealed segment is loud.
+damaged or out of date. It never removes a file; damage in a sealed segment is loud. What a process that only reads needs of it as well
+stands here too: `IndexCache`, `sealed_index`, `open_shared`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import threading
 from collections import OrderedDict
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from wal.backends.journal.disk import Disk
+from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.index import SegmentIndex, index_name
 from wal.backends.journal.segment import Segment, damaged
 from wal.errors import CorruptionError
 
-__all__ = ["SegmentSet", "load_index", "write_index"]
+__all__ = ["IndexCache", "SegmentSet", "load_index", "open_shared", "sealed_index", "write_index"]
 
 _CACHE_BYTES: Final = 64 << 20
 """The most memory that the indices of sealed segments take (at least one is kept)."""
@@ -33,13 +37,13 @@ class SegmentSet:
         self.segments = segments
         self._active_index = active_index
         self._lock = threading.Lock()
-        self._cache: OrderedDict[int, tuple[SegmentIndex, int]] = OrderedDict()
+        self._cache = IndexCache()
 
     def add(self, segment: Segment, index: SegmentIndex) -> None:
         """A new active segment; the one before is sealed."""
         with self._lock:
             sealed, self._active_index = self._active_index, index
-            self._keep(sealed)
+            self._cache.keep(sealed)
             self.segments = (*self.segments, segment)
 
     def drop_below(self, position: int) -> tuple[Segment, ...]:
@@ -49,66 +53,122 @@ class SegmentSet:
             count = sum(base <= position for base in following)
             dropped, self.segments = self.segments[:count], self.segments[count:]
             for segment in dropped:
-                self._cache.pop(segment.base, None)
+                self._cache.drop(segment.base)
         return dropped
+
+    def bytes_below(self, position: int) -> int:
+        """The bytes of the segments that lie wholly below this position."""
+        segments = self.segments
+        total = 0
+        for segment, following in pairwise(segments):
+            if following.base > position:
+                break
+            total += segment.header.size
+        return total
 
     def index(self, segment: Segment) -> SegmentIndex:
         """The index of this segment. Reads files; CorruptionError when the segment itself is damaged."""
         with self._lock:
             if segment.base == self._active_index.base:
                 return self._active_index
-            cached = self._cache.get(segment.base)
-            if cached is not None:
-                self._cache.move_to_end(segment.base)
-                return cached[0]
+            if (cached := self._cache.get(segment.base)) is not None:
+                return cached
             following = next((other for other in self.segments if other.base > segment.base), None)
         if following is None:
             raise FileNotFoundError(2, "the segment was truncated", str(segment.path))
-        index = self._sealed_index(segment, following)
-        with self._lock:
-            self._keep(index)
-        return index
-
-    def _sealed_index(self, segment: Segment, following: Segment) -> SegmentIndex:
-        index = load_index(self._disk, self._directory, segment)
-        if index is None or index.end > following.base:
-            index = SegmentIndex(segment.base)
-        if index.end < following.base:
-            file = self._disk.open(segment.path, write=False)
-            try:
-                end = segment.scan(file, index, bodies_from=following.base)
-            finally:
-                file.close()
-            if index.end != following.base:
-                raise end.broken or damaged(
-                    CorruptionError(
-                        f"the segment ends at position {index.end}",
-                        expected=f"{following.base}, where the next one begins",
-                    ),
-                    segment.path,
-                    end.offset,
-                )
+        index, rebuilt = sealed_index(self._disk, self._directory, segment, following)
+        if rebuilt:
             with contextlib.suppress(OSError):  # it can be made again
                 write_index(self._disk, self._directory, segment, index)
-        header = following.header
-        last = index.last or (segment.header.previous_term, segment.header.previous_sequence)
-        if last != (header.previous_term, header.previous_sequence):
-            raise damaged(
-                CorruptionError(
-                    f"the next segment continues frame {header.previous_sequence} of term {header.previous_term}",
-                    expected=f"frame {last[1]} of term {last[0]}, the last one here",
-                ),
-                following.path,
-                0,
-            )
+        with self._lock:
+            self._cache.keep(index)
         return index
 
-    def _keep(self, index: SegmentIndex) -> None:
-        self._cache[index.base] = (index, index.memory_bytes())
-        total = sum(size for _, size in self._cache.values())
-        while total > _CACHE_BYTES and len(self._cache) > 1:
-            _, (_, size) = self._cache.popitem(last=False)
-            total -= size
+
+class IndexCache:
+    """Indices of sealed segments by base, those used last, bounded by the memory they take (at least one is kept)."""
+
+    __slots__ = ("_indices", "_size")
+
+    def __init__(self) -> None:
+        self._indices: OrderedDict[int, tuple[SegmentIndex, int]] = OrderedDict()
+        self._size = 0
+
+    def get(self, base: int) -> SegmentIndex | None:
+        cached = self._indices.get(base)
+        if cached is None:
+            return None
+        self._indices.move_to_end(base)
+        return cached[0]
+
+    def keep(self, index: SegmentIndex) -> None:
+        """An index to which nothing is added any more."""
+        self.drop(index.base)
+        size = index.memory_bytes()
+        self._indices[index.base] = (index, size)
+        self._size += size
+        while self._size > _CACHE_BYTES and len(self._indices) > 1:
+            _, (_, size) = self._indices.popitem(last=False)
+            self._size -= size
+
+    def drop(self, base: int) -> None:
+        """The segment is gone."""
+        if (cached := self._indices.pop(base, None)) is not None:
+            self._size -= cached[1]
+
+
+def open_shared(disk: Disk, path: Path) -> JournalFile:
+    """The segment's file under a shared flock: while it is open the writer does not use it again.
+
+    FileNotFoundError when it is gone, or was given to the writer between the two steps: then the name is no longer its own.
+    """
+    file = disk.open(path, write=False)
+    try:
+        fcntl.flock(file.fd, fcntl.LOCK_SH)
+        if not os.path.samestat(os.fstat(file.fd), os.stat(path)):
+            raise FileNotFoundError(2, "the segment was truncated while it was being opened", str(path))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def sealed_index(disk: Disk, directory: Path, segment: Segment, following: Segment) -> tuple[SegmentIndex, bool]:
+    """The index of a segment that `following` comes after, as stored or else made from the segment: whether it was is the second.
+
+    CorruptionError when the segment is damaged or the next one does not continue it, FileNotFoundError when it is gone.
+    """
+    index = load_index(disk, directory, segment)
+    if index is None or index.end > following.base:
+        index = SegmentIndex(segment.base)
+    rebuilt = index.end < following.base
+    if rebuilt:
+        file = open_shared(disk, segment.path)
+        try:
+            end = segment.scan(file, index, bodies_from=following.base)
+        finally:
+            file.close()
+        if index.end != following.base:
+            raise end.broken or damaged(
+                CorruptionError(
+                    f"the segment ends at position {index.end}",
+                    expected=f"{following.base}, where the next one begins",
+                ),
+                segment.path,
+                end.offset,
+            )
+    header = following.header
+    last = index.last or (segment.header.previous_term, segment.header.previous_sequence)
+    if last != (header.previous_term, header.previous_sequence):
+        raise damaged(
+            CorruptionError(
+                f"the next segment continues frame {header.previous_sequence} of term {header.previous_term}",
+                expected=f"frame {last[1]} of term {last[0]}, the last one here",
+            ),
+            following.path,
+            0,
+        )
+    return index, rebuilt
 
 
 def load_index(disk: Disk, directory: Path, segment: Segment) -> SegmentIndex | None:

@@ -1,7 +1,8 @@
-"""Truncation: where the log begins, and what becomes of the segments below.
+"""Truncation: where the log begins, where its recovery begins, and what becomes of the segments below both.
 
-Owns the order of the two: the earliest event is stored and synced before any file goes. A segment wholly below it becomes the next
-spare, if no reader holds it and there are not enough spares, else it is removed. The active segment always stays.
+Owns the order of it: the earliest event is stored and synced before any file goes, and a file goes only when the checkpoint that the
+next recovery begins with has passed it too. Then the segment becomes the next spare, if no reader holds it and there are not enough
+spares, else it is removed. The active segment always stays.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Truncation:
         *,
         pchannel: str,
         term: int,
+        checkpoint: int | None,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -45,6 +47,8 @@ class Truncation:
         self._pchannel = pchannel
         self._term = term
         self._lock = threading.Lock()
+        self.checkpoint = checkpoint
+        """Nothing at or above it goes, truncated or not; None: nothing is held for a recovery."""
         self.recycled = 0
         self.removed = 0
 
@@ -58,14 +62,32 @@ class Truncation:
                         return record.earliest
                     self._control.store(msgspec.structs.replace(record, earliest=earliest))
                     self._control.sync()
-                dropped = self._segments.drop_below(earliest[0])
-                for segment in dropped:
-                    self._release(segment)
-                if dropped:
-                    self._disk.sync_directory(self._directory)
+                self._drop(earliest[0])
             except OSError as error:
                 raise StorageError(f"truncating the log in {self._directory} failed: {error.strerror}") from error
         return earliest
+
+    def release(self, checkpoint: int) -> bool:
+        """Recovery begins here from now on; False when it begins later already. ChannelFencedError, StorageError."""
+        with self._lock:
+            if self.checkpoint is not None and checkpoint < self.checkpoint:
+                return False
+            try:
+                with self._control.locked():
+                    record = self._control.load_owned(self._pchannel, self._term)
+                self.checkpoint = checkpoint
+                self._drop(record.earliest[0])
+            except OSError as error:
+                raise StorageError(f"giving space back in {self._directory} failed: {error.strerror}") from error
+        return True
+
+    def _drop(self, earliest: int) -> None:
+        below = earliest if self.checkpoint is None else min(earliest, self.checkpoint)
+        dropped = self._segments.drop_below(below)
+        for segment in dropped:
+            self._release(segment)
+        if dropped:
+            self._disk.sync_directory(self._directory)
 
     def _release(self, segment: Segment) -> None:
         self._disk.unlink(self._directory / index_name(segment.base))

@@ -31,9 +31,10 @@ class MemoryBackend(LogBackend):
         self._check_open()
         self._store.create(pchannel, incarnation=incarnation)
 
-    async def open(self, pchannel: str, *, incarnation: int, term: int) -> PChannelLog:
+    async def open(self, pchannel: str, *, incarnation: int, term: int, checkpoint: int | None = None) -> PChannelLog:
         self._check_open()
         channel = self._store.claim(pchannel, incarnation=incarnation, term=term)
+        channel.recover_from(checkpoint)
         return MemoryLog(pchannel, channel, term=term, frame_bytes_limit=self.frame_bytes_limit)
 
     async def close(self) -> None:

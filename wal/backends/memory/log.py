@@ -7,6 +7,7 @@ Owns the frames handed over and not yet answered. They are written and acknowled
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from wal.backends.base import AppendDone, FramePage, PChannelLog
 from wal.backends.memory.store import StoredChannel
@@ -59,17 +60,33 @@ class MemoryLog(PChannelLog):
         self._check_writer()
         self._channel.truncate(position, index)
 
+    @property
+    def checkpointed(self) -> int | None:
+        return self._channel.checkpoint
+
+    @property
+    def held_bytes(self) -> int:
+        return self._channel.held_bytes()
+
+    async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
+        self._check_open()
+        return self._channel.keyed_page(start, bytes_max)
+
     def promise(self, tick: int, limit: int) -> None:
         if not self._closed and self._fenced() is None:
             self._channel.promise = max(self._channel.promise, tick)
 
-    async def save_state(self, position: int, blob: bytes) -> None:
+    async def save_state(self, position: int, pieces: Sequence[bytes]) -> None:
         self._check_writer()
-        self._channel.save_state(position, blob)
+        self._channel.states[position] = b"".join(pieces)
 
-    async def load_state(self, position: int) -> bytes | None:
+    async def load_state(self, position: int) -> bytes:
         self._check_open()
-        return self._channel.states.get(position)
+        return self._channel.state_of(position)
+
+    async def release(self, position: int, *, state: int | None) -> None:
+        self._check_writer()
+        self._channel.release(position, state)
 
     async def close(self) -> None:
         if self._closed:

@@ -7,11 +7,12 @@ and go, and one with a higher term fences those before it. Not thread-safe: one 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Final
 
 from wal.backends.base import FramePage, LogState, StoredFrame
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
-from wal.frame import EncodedFrame, FrameView
+from wal.frame import KEYED, EncodedFrame, FrameView
 from wal.message import FORM_JOURNAL, MessageID
 
 __all__ = ["MemoryStore", "StoredChannel"]
@@ -65,9 +66,11 @@ class StoredChannel:
         self.promise = 0
         self.clean = True
         self.states: dict[int, bytes] = {}
+        self.checkpoint: int | None = None
         self._positions: list[int] = []
         self._frames: list[EncodedFrame] = []
         self._views: list[FrameView | None] = []
+        self._dropped = 0
         self._last = (0, -1)
         self._newest: tuple[int, int] | None = None
 
@@ -93,6 +96,19 @@ class StoredChannel:
         """The frames from `start` on, as `PChannelLog.read` describes them."""
         if start < self.earliest[0]:
             raise self._truncated(start)
+
+        def wanted(frame: EncodedFrame) -> bool:
+            return names is None or frame.pchannel_wide or any(name in names for name, _ in frame.vchannels)
+
+        return self._page(start, bytes_max, wanted)
+
+    def keyed_page(self, start: int, bytes_max: int) -> FramePage:
+        """The frames with keyed events, as `PChannelLog.read_keyed` describes them."""
+        if start < self._kept_from():
+            raise self._truncated(start)
+        return self._page(start, bytes_max, lambda frame: bool(frame.header.compatible & KEYED))
+
+    def _page(self, start: int, bytes_max: int, wanted: Callable[[EncodedFrame], bool]) -> FramePage:
         first = at = bisect_left(self._positions, start)
         frames: list[StoredFrame] = []
         last_event: tuple[int, int] | None = None
@@ -109,13 +125,13 @@ class StoredChannel:
             promise = max(promise, header.promise)
             if header.indices:
                 last_event = (position, header.indices - 1)
-            if names is None or frame.pchannel_wide or any(name in names for name, _ in frame.vchannels):
+            if wanted(frame):
                 frames.append(StoredFrame(position, position + frame.length, self._view(at)))
             at += 1
         return FramePage(frames, next_position, last_event, promise)
 
     def truncate(self, position: int, index: int) -> None:
-        """Makes (position, index) the earliest event and lets go of the frames below it."""
+        """Makes (position, index) the earliest event and lets go of the frames below it and the checkpoint."""
         if position > self.end:
             raise InvalidArgumentError(
                 f"truncation up to position {position} is past the end of the log, {self.end}: "
@@ -124,13 +140,48 @@ class StoredChannel:
         if (position, index) <= self.earliest:
             return
         self.earliest = (position, index)
-        count = bisect_left(self._positions, position)
-        del self._positions[:count], self._frames[:count], self._views[:count]
+        self._drop()
 
-    def save_state(self, position: int, blob: bytes) -> None:
-        """Keeps this checkpoint and lets go of older ones."""
-        self.states = {at: kept for at, kept in self.states.items() if at >= position}
-        self.states[position] = blob
+    def recover_from(self, checkpoint: int | None) -> None:
+        """A new writer's recovery begins here."""
+        if checkpoint is not None and (checkpoint > self.end or checkpoint < self._dropped):
+            raise CorruptionError(
+                f"pchannel {self.pchannel!r} holds positions {self._dropped} to {self.end}",
+                expected=f"what follows its checkpoint at {checkpoint}",
+            )
+        self.checkpoint = checkpoint
+        self._drop()
+
+    def release(self, position: int, state: int | None) -> None:
+        """Recovery begins here from now on, with the checkpoint of `state` alone."""
+        if self.checkpoint is None or position >= self.checkpoint:
+            self.checkpoint = position
+            self.states = {at: kept for at, kept in self.states.items() if at == state}
+            self._drop()
+
+    def state_of(self, position: int) -> bytes:
+        """The checkpoint saved for this position."""
+        try:
+            return self.states[position]
+        except KeyError:
+            raise CorruptionError(
+                f"pchannel {self.pchannel!r} has no checkpoint for position {position}", expected="one that was saved"
+            ) from None
+
+    def held_bytes(self) -> int:
+        """Bytes of frames below the earliest event that only the checkpoint holds."""
+        count = bisect_left(self._positions, self.earliest[0])
+        return sum(frame.length for frame in self._frames[:count])
+
+    def _kept_from(self) -> int:
+        earliest, checkpoint = self.earliest[0], self.checkpoint
+        return earliest if checkpoint is None else min(earliest, checkpoint)
+
+    def _drop(self) -> None:
+        count = bisect_left(self._positions, self._kept_from())
+        if count:
+            self._dropped = self._positions[count - 1] + 1
+            del self._positions[:count], self._frames[:count], self._views[:count]
 
     def _view(self, at: int) -> FrameView:
         view = self._views[at]
