@@ -1,0 +1,136 @@
+"""Other processes: each runs one function of a test, with a line to the test.
+
+They are forked from a process that has imported the product and started nothing, so that a hundred of them cost little. What a
+function raises there is an AssertionError here, with its traceback; one whose test has died hears the end of its line and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["Line", "Other", "eventually"]
+
+WAIT_TIMEOUT_S: Final = 15.0
+
+_context: Final = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["wal", "wal.bridge", "tests.contract.other"])
+
+
+class Other:
+    """A process that runs `job(line, *args)`; a job is a function or a coroutine function of a module."""
+
+    def __init__(self, job: Callable[..., Any], *args: Any) -> None:
+        self._line, theirs = _context.Pipe()
+        self._process = _context.Process(target=_run, args=(job, theirs, args), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    async def __aenter__(self) -> Other:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def tell(self, word: Any = "") -> None:
+        self._line.send(word)
+
+    async def hear(self) -> Any:
+        """What it says next; AssertionError when it fails, ends or says nothing for too long."""
+        return await asyncio.to_thread(self.hear_now)
+
+    def hear_now(self) -> Any:
+        """`hear` for a test without a loop."""
+        if not self._line.poll(WAIT_TIMEOUT_S):
+            raise AssertionError(f"the other process said nothing for {WAIT_TIMEOUT_S} s")
+        try:
+            word = self._line.recv()
+        except EOFError:
+            raise AssertionError("the other process ended without a word") from None
+        if isinstance(word, _Failure):
+            raise AssertionError(f"the other process failed:\n{word.text}")
+        return word
+
+    async def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        await asyncio.to_thread(self.kill_now)
+
+    def kill_now(self) -> None:
+        """`kill` for a test without a loop."""
+        self._process.kill()
+        self._process.join()
+        self._line.close()
+
+    async def stop(self) -> None:
+        """SIGSTOP; returns when the kernel says that it stands still."""
+        os.kill(self.pid, signal.SIGSTOP)
+        stat = Path(f"/proc/{self.pid}/stat")
+        await eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+
+    def cont(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    async def end(self) -> None:
+        """Waits until it has ended by itself, with nothing left to say."""
+        await asyncio.to_thread(self._process.join, WAIT_TIMEOUT_S)
+        assert self._process.exitcode == 0, f"exit code {self._process.exitcode}"
+        self._line.close()
+
+
+class Line:
+    """The other process's end."""
+
+    def __init__(self, line: Connection) -> None:
+        self._line = line
+
+    def tell(self, word: Any) -> None:
+        self._line.send(word)
+
+    def hear_now(self) -> Any:
+        return self._line.recv()
+
+    async def hear(self) -> Any:
+        return await asyncio.to_thread(self._line.recv)
+
+
+async def eventually(condition: Callable[[], Any], *, timeout_s: float = WAIT_TIMEOUT_S) -> Any:
+    """Waits until this is true, or its awaitable's result is, and returns it."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            found = condition()
+            if asyncio.iscoroutine(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.005)
+
+
+class _Failure(msgspec.Struct):
+    text: str
+
+
+def _run(job: Callable[..., Any], line: Connection, args: tuple[Any, ...]) -> None:
+    try:
+        if asyncio.iscoroutinefunction(job):
+            asyncio.run(job(Line(line), *args))
+        else:
+            job(Line(line), *args)
+    except (EOFError, BrokenPipeError):
+        os._exit(1)  # the test is gone
+    except BaseException:  # the test must hear of it, whatever it is
+        line.send(_Failure(traceback.format_exc()))
+        raise
