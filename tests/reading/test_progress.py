@@ -200,7 +200,8 @@ def test_whole_frames_are_what_assembly_would_give(read: tuple[ModelLog, ReadOpt
             break
     messages = twin.rest()
     assert rows == [(body.message_id, body.payload) for message in messages for body in message.bodies()]
-    assert progress.handed == other.handed
+    if options.until_time_tick is None:  # how far it passes what lies behind that tick depends on the pages
+        assert progress.handed == other.handed
     assert progress.message_count == other.message_count == len(messages)
 
 

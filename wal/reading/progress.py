@@ -60,7 +60,7 @@ class Progress:
     """The state of one read. `messages[following:]` are to be handed over next; who takes them moves `following`."""
 
     __slots__ = (
-        "_after", "_end", "_end_promise", "_event", "_filter", "_frame_event", "_frame_tick", "_frames", "_from", "_log",
+        "_after", "_end", "_end_event", "_end_promise", "_event", "_filter", "_frame_event", "_frame_tick", "_frames", "_from", "_log",
         "_options", "_over", "_page_event", "_page_promise", "_tick", "_told_tick", "at", "following", "frame", "frame_count",
         "message_count", "messages", "page_count", "page_end", "selection",
     )  # fmt: skip
@@ -75,9 +75,10 @@ class Progress:
         """Where the next page begins."""
         self.page_end = 0
         """Where the page that is needed ends."""
-        # Where this read ends (None: it follows), and what was promised there.
+        # Where this read ends (None: it follows), what was promised there, and the newest event before it.
         self._end: int | None = None
         self._end_promise = 0
+        self._end_event: tuple[int, int] | None = None
         # Events whose last index is below this (position, index) were handed over before; see `_skip`.
         self._from: tuple[int, int] | None = None
         self._after: tuple[int, int] | None = None
@@ -119,7 +120,7 @@ class Progress:
         options = self._options
         self._log, self.selection = log, selection
         self._end = None if options.follow else tail.durable_end
-        self._end_promise = tail.promise
+        self._end_promise, self._end_event = tail.promise, tail.newest
         policy = options.policy
         if options.resume is not None:
             policy = StartAfter(options.resume.message_id)
@@ -154,7 +155,7 @@ class Progress:
         self.at = tail.durable_end
         self._end = None if self._end is None else self.at
         self._from = self._after = None
-        self._event = self._frame_event = self._page_event = None
+        self._event = self._frame_event = self._page_event = self._end_event = None
         self._frames.clear()
 
     # -- going on
@@ -188,6 +189,7 @@ class Progress:
             self.page_end = end
             return Need.PAGE
         if self._end is not None:
+            self._pass(self._end_event, self._end_promise)
             return self._last_tick(self._end_promise)
         until = options.until_time_tick
         if promise > self._tick:  # at the tail everything up to the promise was handed over
@@ -301,13 +303,15 @@ class Progress:
     def settle(self) -> None:
         """The messages at hand were handed over, all of them: so was their frame, and with the last frame the page."""
         self.messages, self.following = [], 0
-        if self._frame_event is not None and self._frame_event > (self._event or _NONE):
-            self._event = self._frame_event
-        self._tick = max(self._tick, self._frame_tick)
+        self._pass(self._frame_event, self._frame_tick)
         if not self._frames:
-            if self._page_event is not None and self._page_event > (self._event or _NONE):
-                self._event = self._page_event
-            self._tick = max(self._tick, self._page_promise)
+            self._pass(self._page_event, self._page_promise)
+
+    def _pass(self, event: tuple[int, int] | None, tick: int) -> None:
+        if event is not None and event > (self._event or _NONE):
+            self._event = event
+        if tick > self._tick:
+            self._tick = tick
 
     # -- where it begins and ends
 
