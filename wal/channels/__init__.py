@@ -1,5 +1,6 @@
 """Channels: which pchannels and vchannels there are, as the KV says."""
 
+from wal.channels.checkpoint_record import CheckpointRecord, load_checkpoint
 from wal.channels.directory import (
     VCHANNEL_NAME_BYTES_MAX,
     Change,
@@ -16,20 +17,24 @@ from wal.channels.pchannel_meta import (
     new_incarnation,
     pchannel_names,
     raise_term,
+    save_checkpoint,
 )
 
 __all__ = [
     "VCHANNEL_NAME_BYTES_MAX",
     "Change",
+    "CheckpointRecord",
     "PChannelMeta",
     "VChannelDirectory",
     "VChannelInfo",
     "check_count",
     "check_vchannel",
     "create_pchannel",
+    "load_checkpoint",
     "load_pchannels",
     "new_incarnation",
     "pchannel_names",
     "place",
     "raise_term",
+    "save_checkpoint",
 ]

@@ -10,10 +10,11 @@ from typing import Final
 
 import msgspec
 
+from wal.channels.checkpoint_record import CheckpointRecord, checkpoint_key, encode_checkpoint
 from wal.errors import ChannelFencedError, CorruptionError, InvalidArgumentError
 from wal.kv import KVBase
 
-__all__ = ["PChannelMeta", "create_pchannel", "load_pchannels", "pchannel_names", "raise_term"]
+__all__ = ["PChannelMeta", "create_pchannel", "load_pchannels", "pchannel_names", "raise_term", "save_checkpoint"]
 
 PREFIX: Final = "pchannels/"
 
@@ -48,8 +49,9 @@ def new_incarnation() -> int:
 
 
 async def create_pchannel(kv: KVBase, meta: PChannelMeta) -> None:
-    """Saves the record of a pchannel whose log has just been made."""
-    if not await kv.compare_and_swap(PREFIX + meta.name, None, _encode(meta)):
+    """Saves the record of a pchannel whose log has just been made; its recovery begins where it does."""
+    saves = {checkpoint_key(meta.name): encode_checkpoint(CheckpointRecord(meta.term, 0))}
+    if not await kv.compare_and_swap(PREFIX + meta.name, None, _encode(meta), saves=saves):
         raise ChannelFencedError(f"pchannel {meta.name} was made by another writer meanwhile: open the log again")
 
 
@@ -61,6 +63,20 @@ async def raise_term(kv: KVBase, meta: PChannelMeta) -> PChannelMeta:
             f"pchannel {meta.name} was taken over by another writer while term {raised.term} was being claimed: open the log again"
         )
     return raised
+
+
+async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointRecord) -> None:
+    """Saves where recovery begins, if the pchannel's record is still `meta`; ChannelFencedError when another writer took over.
+
+    Both happen in one operation: a writer that was overtaken never moves the checkpoint of the one that did, and a writer that has
+    raised the term reads one that stays.
+    """
+    own = _encode(meta)
+    saves = {checkpoint_key(meta.name): encode_checkpoint(record)}
+    if not await kv.compare_and_swap(PREFIX + meta.name, own, own, saves=saves):
+        raise ChannelFencedError(
+            f"pchannel {meta.name} was taken over by another writer; the checkpoint of term {record.term} is not saved"
+        )
 
 
 def check_count(wanted: int | None, present: int) -> int:

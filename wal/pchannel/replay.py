@@ -1,6 +1,7 @@
-"""Replay: what the log says of idempotency keys, from a position on, is told to the table of its pchannel.
+"""Recovery of a pchannel's key table: what the last checkpoint says, then what the log says behind it.
 
-Owns the reading, page by page; what an event means is the table's. The log must not be written meanwhile.
+Owns the way from both to the table; what an event means is the table's. The log must not be written meanwhile, and is not looked at
+where it holds nothing keyed: its index knows which frames do.
 """
 
 from __future__ import annotations
@@ -10,23 +11,57 @@ from collections.abc import Callable
 from typing import Final
 
 from wal.backends import PChannelLog
+from wal.errors import CorruptionError
 from wal.frame import RunName
+from wal.pchannel.checkpoint import Checkpoint
 from wal.pchannel.idempotency import IdempotencyTable
 
-__all__ = ["replay"]
+__all__ = ["recover", "replay"]
 
-PAGE_BYTES: Final = 4 * 1024 * 1024
+PAGE_BYTES: Final = 1 << 20
+
+
+async def recover(
+    log: PChannelLog, table: IdempotencyTable, checkpoint: Checkpoint, *, live: Callable[[RunName], bool] | None = None
+) -> None:
+    """Sets an empty table to what it was when the log ended. `live`: whether a vchannel still exists.
+
+    CorruptionError when the checkpoint's state is missing or damaged; it names the file, and what can be done.
+    """
+    if checkpoint.state is not None:
+        try:
+            blob = await log.load_state(checkpoint.state)
+            # In a thread, so that tens of thousands of keys do not hold the loop; nobody else has the table yet.
+            await asyncio.to_thread(table.restore, blob, live=live)
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"{error}. The idempotency keys and producers below position {checkpoint.position} of pchannel {log.pchannel} are in "
+                "there alone: restore it from a copy of the directory, or give them up by removing the key "
+                f"'checkpoints/{log.pchannel}' from the metadata",
+                path=error.path,
+                offset=error.offset,
+                expected=error.expected,
+            ) from error
+    await replay(log, table, checkpoint.position, live=live)
 
 
 async def replay(
     log: PChannelLog, table: IdempotencyTable, start: int, *, live: Callable[[RunName], bool] | None = None
 ) -> int:
-    """Applies every keyed event at or after `start`; answers how many there are. `live`: whether a vchannel still exists."""
+    """Applies every keyed event at or after `start`; answers how many there are."""
     count = 0
-    while start < log.durable_end:
-        page = await log.read(start, names=None, bytes_max=PAGE_BYTES)
-        for frame in page.frames:
-            count += table.replay(frame.position, frame.view, live=live)
-            await asyncio.sleep(0)
-        start = page.next_position
-    return count
+    reading = asyncio.ensure_future(log.read_keyed(start, bytes_max=PAGE_BYTES))
+    try:
+        while True:
+            page = await reading
+            if more := page.next_position < log.durable_end:
+                # The next page is fetched while this one is applied.
+                reading = asyncio.ensure_future(log.read_keyed(page.next_position, bytes_max=PAGE_BYTES))
+            for frame in page.frames:
+                count += table.replay(frame.position, frame.view, live=live)
+                await asyncio.sleep(0)
+            if not more:
+                return count
+    finally:
+        if not reading.cancel() and not reading.cancelled():
+            reading.exception()  # it was said already, or something else was

@@ -1,0 +1,127 @@
+"""Checkpointer: moves the point on from which a pchannel recovers, beside the appends and without delaying them.
+
+Owns the one checkpoint that is under way and the order of its steps: the state of the key table as of one position, taken in pieces,
+a piece a turn; stored with the backend; then recorded in the metadata, if the term is still ours; and only then what recovery does
+not need any more is given back. A crash between any two of them leaves a recovery that has all it needs. A failure is logged and
+tried again later; it never fails an append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from wal.backends import PChannelLog
+from wal.errors import ChannelFencedError, ClosedError, WALError
+from wal.pchannel.checkpoint import Checkpoint, CheckpointLedger, CheckpointRule
+from wal.pchannel.idempotency import IdempotencyTable
+
+__all__ = ["Checkpointer"]
+
+_logger: Final = logging.getLogger("wal.checkpoint")
+
+
+class Checkpointer:
+    """Of one pchannel in one term. `look` is cheap: call it now and then; `close` before the log is closed."""
+
+    def __init__(
+        self,
+        log: PChannelLog,
+        table: IdempotencyTable,
+        *,
+        last: Checkpoint,
+        end: Callable[[], int],
+        save: Callable[[Checkpoint], Awaitable[None]],
+        monotonic: Callable[[], float],
+        rule: CheckpointRule | None = None,
+    ) -> None:
+        """`end`: the position up to which the table knows the log. `save` stores the record; ChannelFencedError when it is not ours."""
+        self.ledger = CheckpointLedger(last, rule=rule or CheckpointRule())
+        self._log = log
+        self._table = table
+        self._end = end
+        self._save = save
+        self._monotonic = monotonic
+        self._running: asyncio.Task[None] | None = None
+        self._ended = False
+
+    def look(self) -> None:
+        """Begins a checkpoint if one is due."""
+        if self._ended or self._running is not None:
+            return
+        due = self.ledger.is_due(
+            end=self._end(),
+            keyed=self._table.keyed_since_checkpoint,
+            held_bytes=self._log.held_bytes,
+            now_s=self._monotonic(),
+        )
+        if due:
+            self._begin()
+
+    async def make_room(self) -> None:
+        """After a truncation: gives back the space that only the checkpoint held, if that is worth one. Never raises for its failure."""
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+        self.look()
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+
+    async def close(self) -> None:
+        """Ends what is under way and makes a last one, so that the next opening has nothing to replay. Idempotent."""
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+        if not self._ended and self.ledger.is_due_at_close(end=self._end(), keyed=self._table.keyed_since_checkpoint):
+            await asyncio.wait((self._begin(),))
+        self._ended = True
+
+    def _begin(self) -> asyncio.Task[None]:
+        # The state is that of this turn: nothing may come between the end of the log and the snapshot.
+        keyed = self._table.keyed_since_checkpoint
+        checkpoint = self.ledger.begin(end=self._end(), keyed=keyed)
+        snapshot = self._table.snapshot() if checkpoint.state == checkpoint.position else None
+        self._table.keyed_since_checkpoint = 0
+        self._running = asyncio.get_running_loop().create_task(
+            self._guarded(checkpoint, snapshot, keyed), name=f"checkpoint {self._log.pchannel}"
+        )
+        return self._running
+
+    async def _guarded(self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, keyed: int) -> None:
+        try:
+            await self._store(checkpoint, snapshot)
+        except (ChannelFencedError, ClosedError):
+            self._ended = True  # whoever took over, or opens the log next, goes on from the last one
+        except Exception as error:
+            self._table.keyed_since_checkpoint += keyed
+            wait_s = self.ledger.failed(self._monotonic())
+            known = isinstance(error, WALError)
+            _logger.log(
+                logging.WARNING if known else logging.ERROR,
+                "the checkpoint of pchannel %s at position %d could not be stored; the next try is in %g s or more: %s",
+                self._log.pchannel,
+                checkpoint.position,
+                wait_s,
+                error,
+                exc_info=None if known else error,
+            )
+        finally:
+            self._running = None
+
+    async def _store(self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None) -> None:
+        size = None
+        if snapshot is not None:
+            pieces = []
+            for piece in snapshot:
+                pieces.append(piece)
+                await asyncio.sleep(0)
+            size = sum(map(len, pieces))
+            await self._log.save_state(checkpoint.position, pieces)
+        await self._save(checkpoint)
+        self.ledger.done(size)
+        try:
+            await self._log.release(checkpoint.position, state=checkpoint.state)
+        except (ChannelFencedError, ClosedError):
+            self._ended = True
+        except WALError as error:
+            _logger.warning("pchannel %s: space could not be given back: %s", self._log.pchannel, error)
