@@ -2,6 +2,18 @@
 
 from wal.backends.journal.backend import JournalBackend
 from wal.backends.journal.disk import Disk, JournalFile
+from wal.backends.journal.followed import FollowedLog
 from wal.backends.journal.log import JournalLog, JournalStatistics
+from wal.backends.journal.observed import ObservedJournal, ObservedLog, ObservedState
 
-__all__ = ["Disk", "JournalBackend", "JournalFile", "JournalLog", "JournalStatistics"]
+__all__ = [
+    "Disk",
+    "FollowedLog",
+    "JournalBackend",
+    "JournalFile",
+    "JournalLog",
+    "JournalStatistics",
+    "ObservedJournal",
+    "ObservedLog",
+    "ObservedState",
+]

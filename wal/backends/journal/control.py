@@ -5,7 +5,8 @@ CRC, and the older one is overwritten: whatever a crash leaves, one of them hold
 says which of them are known to be durable (damage below that is no torn tail), which term owns the log, and where it begins.
 
 The lock (`locked`) makes "is this term still mine?" and what depends on it one step, between handles and between processes. A
-store is seen by other processes at once and survives a crash of the process; only `sync` makes it survive a power cut.
+store is seen by other processes at once and survives a crash of the process; only `sync` makes it survive a power cut. Who only
+reads maps the page as a `ControlView`, takes no lock and never writes: what a slot says holds by its CRC.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ import msgspec
 
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import SECTOR_BYTES
-from wal.errors import ChannelFencedError, FormatError
+from wal.errors import ChannelFencedError, CorruptionError, FormatError
 
-__all__ = ["CONTROL_BYTES", "CONTROL_NAME", "ControlPage", "ControlRecord"]
+__all__ = ["CONTROL_BYTES", "CONTROL_NAME", "REPLACED_TERM", "ControlPage", "ControlRecord", "ControlView"]
 
 CONTROL_BYTES: Final = 4096
 CONTROL_NAME: Final = "control"
+REPLACED_TERM: Final = (1 << 64) - 1
+"""The term that a page is left in when its log is made anew: no handle on the old one writes or reads any more."""
 _VERSION: Final = 1
 _MAGIC: Final = b"WALC"
 _LOAD_TRIES: Final = 100
@@ -169,11 +172,51 @@ class ControlPage:
         if self._map[: 2 * SECTOR_BYTES] == self._seen and said is self._said:
             return said
         for _ in range(_LOAD_TRIES):
-            page = self._map[: 2 * SECTOR_BYTES]
-            found = [slot for at in (0, SECTOR_BYTES) if (slot := ControlRecord.unpack(page, at)) is not None]
-            if found:
-                return max(found, key=_sequence)
+            if (newest := _newest_slot(self._map[: 2 * SECTOR_BYTES])) is not None:
+                return newest
         return 0, None
+
+
+class ControlView:
+    """The page of a log that this process only reads. `load` takes some microseconds and waits for nothing; from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Maps the file; FileNotFoundError when there is none, CorruptionError when it is too short to be a control page."""
+        self._path = path
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            if size < CONTROL_BYTES:
+                raise self._damaged(f"it has {size} bytes", f"{CONTROL_BYTES} bytes")
+            self._map = mmap.mmap(fd, CONTROL_BYTES, access=mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+        self._said: tuple[bytes, int, ControlRecord] | None = None
+
+    def load(self) -> ControlRecord:
+        """The newest record; it never goes back to one before. CorruptionError when no slot holds."""
+        said = self._said
+        for _ in range(_LOAD_TRIES):
+            page = self._map[: 2 * SECTOR_BYTES]
+            if said is not None and page == said[0]:
+                return said[2]
+            newest = _newest_slot(page)
+            said = self._said  # another thread may have looked meanwhile
+            # A slot may be looked at just before it is overwritten, and the other one just after: that shows an older store.
+            if newest is not None and (said is None or newest[0] >= said[1]):
+                self._said = page, *newest
+                return newest[1]
+        if said is not None:
+            return said[2]
+        raise self._damaged("neither slot holds", "a control page; opening the log for writing makes it again")
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._map.close()
+
+    def _damaged(self, found: str, expected: str) -> CorruptionError:
+        text = f"{self._path} is damaged: {found}; expected {expected}"
+        return CorruptionError(text, path=str(self._path), offset=0, expected=expected)
 
 
 class _Lock:
@@ -198,6 +241,12 @@ class _Lock:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         finally:
             self._threads.release()
+
+
+def _newest_slot(page: bytes) -> tuple[int, ControlRecord] | None:
+    """`(sequence, record)` of the newer slot that holds, None when neither does."""
+    found = [slot for at in (0, SECTOR_BYTES) if (slot := ControlRecord.unpack(page, at)) is not None]
+    return max(found, key=_sequence) if found else None
 
 
 def _sequence(slot: tuple[int, ControlRecord]) -> int:

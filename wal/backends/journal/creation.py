@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 from pathlib import Path
-from typing import Final
 
-from wal.backends.journal.control import CONTROL_NAME, ControlPage, ControlRecord
+from wal.backends.journal.control import CONTROL_NAME, REPLACED_TERM, ControlPage, ControlRecord
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader, segment_name
 from wal.backends.journal.preparer import ZEROS_SUFFIX, fill_with_zeros
@@ -19,9 +18,6 @@ from wal.backends.journal.segment import Segment, segment_bases
 from wal.errors import CorruptionError, FormatError
 
 __all__ = ["create_log"]
-
-_REPLACED: Final = (1 << 64) - 1
-"""The term that a control page is left in when its log is made anew: no handle on the old one writes any more."""
 
 
 def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, first_segment_bytes: int) -> None:
@@ -32,7 +28,7 @@ def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, 
     control_path = directory / CONTROL_NAME
     if control_path.exists():
         with contextlib.closing(ControlPage(disk, control_path)) as control, control.locked():
-            control.store(ControlRecord(incarnation, _REPLACED, 0, (0, 0), 0, 0, closed=True))
+            control.store(ControlRecord(incarnation, REPLACED_TERM, 0, (0, 0), 0, 0, closed=True))
     for path in list(directory.iterdir()):
         disk.unlink(path)
     header = SegmentHeader(incarnation, secrets.randbits(64), 0, first_segment_bytes)

@@ -14,7 +14,7 @@ from typing import Final
 from wal.backends.journal.disk import Disk
 from wal.errors import FormatError, LockedError
 
-__all__ = ["FORMAT_NAME", "LOCK_NAME", "DirectoryLock", "claim_format"]
+__all__ = ["FORMAT_NAME", "LOCK_NAME", "DirectoryLock", "check_format", "claim_format"]
 
 FORMAT_NAME: Final = "FORMAT"
 LOCK_NAME: Final = "LOCK"
@@ -42,7 +42,8 @@ class DirectoryLock:
             os.close(fd)
             pid = int(text) if text.isdigit() else None
             raise LockedError(
-                f"the journal {directory} is open for writing in process {pid}: close it there first",
+                f"the journal {directory} is open for writing in process {pid}: close it there first, or read beside it with "
+                "open_wal(…, read_only=True)",
                 pid=pid,
             ) from error
         except BaseException:
@@ -63,19 +64,28 @@ def claim_format(disk: Disk, directory: Path) -> None:
     """Makes an empty or missing directory a journal; anything but a journal of a known version is a FormatError."""
     if directory.exists() and not directory.is_dir():
         raise FormatError(f"{directory} is a file: name a directory for the journal")
+    if (path := directory / FORMAT_NAME).exists():
+        check_format(directory)
+        return
+    disk.make_directory(directory)
+    others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _OURS)
+    if others:
+        raise FormatError(
+            f"{directory} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; "
+            "name an empty directory, or restore the file"
+        )
+    disk.replace(path, f"{_KIND} {_VERSION}\n".encode(), temporary=directory / _FORMAT_TEMPORARY)
+
+
+def check_format(directory: Path) -> None:
+    """Returns if the directory is a journal of a known version; anything else is a FormatError."""
     path = directory / FORMAT_NAME
     try:
         text = path.read_text("ascii", "replace")
-    except FileNotFoundError:
-        disk.make_directory(directory)
-        others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _OURS)
-        if others:
-            raise FormatError(
-                f"{directory} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; "
-                "name an empty directory, or restore the file"
-            ) from None
-        disk.replace(path, f"{_KIND} {_VERSION}\n".encode(), temporary=directory / _FORMAT_TEMPORARY)
-        return
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(
+            f"{directory} holds no journal: there is no {FORMAT_NAME} in it; a journal is made by opening it for writing"
+        ) from None
     kind, _, version = text.strip().partition(" ")
     if kind != _KIND or not (version.isascii() and version.isdigit()):
         raise FormatError(f"{path} says {text[:40]!r}, not {_KIND!r} and a version: this is no journal")

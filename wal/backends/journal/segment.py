@@ -69,8 +69,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
             raise damaged(CorruptionError("no frame begins here", expected="an envelope"), self.path, offset)
         return self._view(window, offset, envelope)
 
-    def scan(self, file: JournalFile, index: SegmentIndex, *, bodies_from: int) -> ScanEnd:
-        """Adds the frames from `index.end` on to the index, up to the first place where no whole frame lies.
+    def scan(self, file: JournalFile, index: SegmentIndex, *, bodies_from: int, until: int | None = None) -> ScanEnd:
+        """Adds the frames from `index.end` on to the index, up to position `until`, or the first place where no whole frame lies.
 
         Bodies of frames that end above position `bodies_from` are checked too. What lies below it was synced before it was
         acknowledged, and readers check every block that they hand on.
@@ -78,9 +78,11 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         window = Window(file)
         while True:
             offset = index.end - self.base
-            if offset >= self.header.size:
+            if offset >= self.header.size or (until is not None and index.end >= until):
                 return ScanEnd(offset)
             window.ahead = _HEADS_BYTES if index.end < bodies_from else _BODIES_BYTES
+            if until is not None:
+                window.ahead = min(window.ahead, until - index.end)
             envelope = Envelope.unpack(
                 window.get(offset, ENVELOPE_BYTES), 0, generation=self.header.generation, position=index.end
             )

@@ -1,0 +1,174 @@
+"""ObservedJournal and ObservedLog: a journal that this process only reads, beside its writer or without one.
+
+Owns: the read-only mapping of each pchannel's control page, and what is known of its segments. It promises the right bytes of frames
+that are durable, or TruncatedError for what is gone; anything else that does not hold is a CorruptionError. It never writes, never
+makes a file, takes no lock but the shared flock on a segment while it reads there, and needs no event loop: it blocks, and can be used
+from any thread. Without a writer, also after one was killed, it ends at the durable position of the control page, and goes on from
+there when another has opened the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from wal.backends.base import FramePage
+from wal.backends.journal.control import CONTROL_NAME, REPLACED_TERM, ControlRecord, ControlView
+from wal.backends.journal.disk import Disk
+from wal.backends.journal.lock import check_format
+from wal.backends.journal.observed_segments import ObservedSegments
+from wal.backends.journal.reader import LogReader
+from wal.backends.journal.segment import damaged
+from wal.errors import ClosedError, CorruptionError, FormatError, StorageError
+
+__all__ = ["ObservedJournal", "ObservedLog", "ObservedState"]
+
+_T = TypeVar("_T")
+_PCHANNELS: Final = "pchannels"
+
+
+class ObservedState(msgspec.Struct, frozen=True, gc=False):
+    """One moment of the log, consistent in itself: everything at or below `promise` lies below `durable_end`.
+
+    `newest`: (position, index) of the newest event as far as is known, None before any; certain only from `ObservedLog.reach`. `closed`:
+    no writer has the log open (one that was killed did not say so).
+    """
+
+    term: int
+    durable_end: int
+    earliest: tuple[int, int]
+    promise: int
+    closed: bool
+    newest: tuple[int, int] | None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why nothing comes any more: never known here, another writer may open the log at any time."""
+        return None
+
+
+class ObservedJournal:
+    """The journal in `directory`. FormatError when there is none, or one of a newer version."""
+
+    def __init__(self, directory: Path, *, disk: Disk | None = None) -> None:
+        self._directory = Path(directory)
+        self._disk = Disk() if disk is None else disk
+        _storage_errors(self._directory, lambda: check_format(self._directory))
+
+    def pchannels(self) -> list[str]:
+        """The names of the pchannels that have a log, in the order of their numbers. There may be more of them later."""
+        found = _storage_errors(
+            self._directory,
+            lambda: [path.parent.name for path in self._directory.glob(f"{_PCHANNELS}/*/{CONTROL_NAME}")],
+        )
+        return sorted(found, key=lambda name: (len(name), name))
+
+    def folder(self, pchannel: str) -> Path:
+        """Where the files of this pchannel lie."""
+        return self._directory / _PCHANNELS / pchannel
+
+    def open(self, pchannel: str) -> ObservedLog:
+        """The log of this pchannel; FormatError when it has none, CorruptionError when its control page is damaged."""
+        return ObservedLog(self._disk, self.folder(pchannel), pchannel)
+
+
+class ObservedLog:
+    """One pchannel's log. Made by `ObservedJournal.open`; `incarnation` is the life of the log that it reads."""
+
+    def __init__(self, disk: Disk, directory: Path, pchannel: str) -> None:
+        self.pchannel = pchannel
+        self.directory = directory
+        try:
+            self._control = _storage_errors(directory, lambda: ControlView(directory / CONTROL_NAME))
+        except FileNotFoundError as error:
+            raise FormatError(
+                f"{directory} holds no log of pchannel {pchannel!r}: it is made when the journal is opened for writing"
+            ) from error
+        try:
+            record = self._control.load()
+        except BaseException:
+            self._control.close()
+            raise
+        self.incarnation = record.incarnation
+        self._segments = ObservedSegments(disk, directory, incarnation=record.incarnation)
+        self._reader = LogReader(
+            disk, self._segments, pchannel=pchannel, incarnation=record.incarnation, earliest=lambda: self.earliest
+        )
+        self._newest: tuple[int, int] | None = None
+        self._closed = False
+
+    @property
+    def earliest(self) -> tuple[int, int]:
+        """(position, index) of the first event that is not truncated, as it is now. Waits for nothing."""
+        return self._load().earliest
+
+    def refresh(self) -> ObservedState:
+        """What the control page says now. Takes some microseconds, touches no file and waits for nothing."""
+        newest = self._newest  # before the record: it must not lie above its durable end
+        return _state(self._load(), newest)
+
+    def reach(self) -> ObservedState:
+        """What the control page says now, with the newest event for certain. Reads the heads of the frames it has not seen."""
+        return _state(*self._reach())
+
+    def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """The frames in [start, end) that readers of these names want, as `ReadableLog.read` describes; `end` is durable.
+
+        TruncatedError when `start` lies below the earliest event, also when that happens meanwhile.
+        """
+        self._reader.check(start, end)
+        self._reach()
+        return self._reader.page(start, end, names, bytes_max)
+
+    def close(self) -> None:
+        """Lets go of the control page; every later call is a ClosedError. Idempotent. Nothing may be under way."""
+        self._closed = True
+        self._control.close()
+
+    def _load(self) -> ControlRecord:
+        if self._closed:
+            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+        record = self._control.load()
+        if record.term == REPLACED_TERM or record.incarnation != self.incarnation:
+            raise ClosedError(
+                f"the log of pchannel {self.pchannel!r}, which was empty, was made anew by another process: open it again to go on"
+            )
+        return record
+
+    def _reach(self) -> tuple[ControlRecord, tuple[int, int] | None]:
+        """Takes in all that is durable now; the newest event below. What is missing or damaged may have been truncated meanwhile."""
+        record = self._load()
+        while True:
+            try:
+                newest = self._segments.reach(record.durable, record.earliest[0])
+            except (CorruptionError, OSError) as error:
+                before, record = record, self._load()
+                if record.earliest != before.earliest:
+                    continue
+                if isinstance(error, CorruptionError):
+                    raise
+                if not isinstance(error, FileNotFoundError):
+                    raise StorageError(
+                        f"reading {error.filename or self.directory} failed: {error.strerror}"
+                    ) from error
+                missing = CorruptionError("the file is gone", expected="a segment of this log")
+                raise damaged(missing, Path(error.filename or self.directory), 0) from error
+            self._newest = newest
+            return record, newest
+
+
+def _state(record: ControlRecord, newest: tuple[int, int] | None) -> ObservedState:
+    return ObservedState(record.term, record.durable, record.earliest, record.promise, record.closed, newest)
+
+
+def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:
+    """The call; what the operating system refuses is a StorageError, but that there is no such file."""
+    try:
+        return call()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise StorageError(f"{error.filename or path} cannot be read: {error.strerror or error}") from error
