@@ -1,0 +1,56 @@
+"""Cursors for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from wal.cursors import Cursor, CursorKey, check_cursor
+from wal.errors import InvalidArgumentError
+
+__all__ = ["cursor", "cursors", "names"]
+
+
+def cursor(name: str = "billing", vchannels: Iterable[str] = ("orders",), **fields: Any) -> Cursor:
+    key = CursorKey.of(name, vchannels)
+    values: dict[str, Any] = {
+        "incarnations": tuple(range(1, len(key.vchannels) + 1)),
+        "pchannel": "p0",
+        "incarnation": 77,
+        "start": (4096, 3),
+        "event": (4096, 2),
+        "time_tick": 123_456_789,
+        "saved_at": 1_700_000_000.25,
+    }
+    return Cursor(key, **(values | fields))
+
+
+def _allowed(name: str) -> bool:
+    try:
+        check_cursor(name)
+    except InvalidArgumentError:
+        return False
+    return True
+
+
+names = st.text(min_size=1, max_size=70).filter(_allowed)
+_places = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
+
+
+@st.composite
+def cursors(draw: st.DrawFn) -> Cursor:
+    key = CursorKey.of(draw(names), draw(st.lists(st.text(min_size=1, max_size=20).filter(_allowed), min_size=1)))
+    return Cursor(
+        key,
+        tuple(draw(st.none() | st.integers(1, 2**32)) for _ in key.vchannels),
+        draw(names),
+        draw(st.integers(1, 2**63)),
+        draw(_places),
+        draw(st.none() | _places),
+        draw(st.integers(0, 2**64 - 1)),
+        draw(st.floats(0, 1e12)),
+        draw(st.sampled_from([1, 2])),
+        draw(st.text(max_size=20).filter(lambda text: text.isprintable())),
+    )

@@ -1,0 +1,70 @@
+"""What a saved cursor is worth beside the log as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cursors.samples import cursor
+from wal.cursors import LogPlace, LogView, Standing, resumable, shown, standing
+from wal.errors import InvalidArgumentError, TruncatedError
+
+
+def view(*, incarnation: int = 77, earliest: tuple[int, int] = (0, 0), **lives: int) -> LogView:
+    places = {"p0": LogPlace(incarnation, earliest, 10_000), "p1": LogPlace(88, (5, 0), 20_000)}
+    return LogView(places, lives.get, max(lives.values(), default=0) + 1)
+
+
+CASES = [
+    (cursor(), view(orders=1), Standing.LIVE),
+    (cursor(incarnations=(None,)), view(), Standing.LIVE),
+    (cursor(incarnations=(None,)), view(orders=4), Standing.LIVE),
+    (cursor(vchannels=["a", "b"]), view(a=1, b=2), Standing.LIVE),
+    (cursor(incarnations=(9,)), view(other=5), Standing.LIVE),  # made since this map was read
+    (cursor(), view(other=5), Standing.DROPPED),
+    (cursor(), view(orders=2), Standing.DROPPED),
+    (cursor(vchannels=["a", "b"]), view(a=1, b=3), Standing.DROPPED),
+    (cursor(stale="old"), view(orders=2), Standing.DROPPED),
+    (cursor(stale="old"), view(orders=1), Standing.STALE),
+    (cursor(), view(orders=1, incarnation=78), Standing.OTHER_LIFE),
+    (cursor(pchannel="p7"), view(orders=1), Standing.OTHER_LIFE),
+    (cursor(start=(10, 3)), view(orders=1, earliest=(10, 3)), Standing.LIVE),
+    (cursor(start=(10, 2)), view(orders=1, earliest=(10, 3)), Standing.TRUNCATED),
+]
+
+
+@pytest.mark.parametrize(("saved", "log", "expected"), CASES, ids=range(len(CASES)))
+def test_it_is_worth(saved: object, log: LogView, expected: Standing) -> None:
+    assert standing(saved, log) is expected  # type: ignore[arg-type]
+    info = shown(saved, log)  # type: ignore[arg-type]
+    assert (info is None) == (expected is Standing.DROPPED)
+    if info is not None:
+        assert info.stale == (expected in (Standing.STALE, Standing.TRUNCATED))
+
+
+def test_what_a_reader_goes_on_from() -> None:
+    log = view(orders=1, earliest=(10, 3))
+    assert resumable(None, log, pchannel="p0") is None
+    assert resumable(cursor(), log, pchannel="p0") == cursor()
+    assert resumable(cursor(incarnations=(9,)), view(orders=10), pchannel="p0") is None
+    for wrong, error in (
+        (cursor(stale="too old"), TruncatedError),
+        (cursor(start=(10, 2)), TruncatedError),
+        (cursor(incarnation=78), InvalidArgumentError),
+    ):
+        with pytest.raises(error, match=r"'billing' of 'orders'.*delete_cursor\('billing'\)"):
+            resumable(wrong, log, pchannel="p0")
+
+
+def test_a_vchannel_that_was_made_elsewhere_since_is_all_to_come() -> None:
+    early = cursor(incarnations=(None,), start=(9_000, 0), event=(8_000, 1))
+    found = resumable(early, view(orders=3), pchannel="p1")
+    assert found is not None
+    assert (found.pchannel, found.incarnation, found.start, found.position) == ("p1", 88, (5, 0), None)
+
+
+def test_the_lag_is_what_lies_behind_it() -> None:
+    for start, lag_bytes in (((4096, 3), 5904), ((10_000, 0), 0), ((10_001, 0), 0)):
+        info = shown(cursor(start=start), view(orders=1))
+        assert info is not None
+        assert info.lag_bytes == lag_bytes
+        assert str(info.position) == "p0:4d:4096:2@123456789"

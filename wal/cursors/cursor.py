@@ -1,0 +1,101 @@
+"""Cursor: how far the readers of some vchannels have got, under a name of their own.
+
+Owns: what identifies a cursor (its name and the set of its vchannels, which has no order), and what is kept of it. A cursor says where
+its next reader begins, `start`: everything below has been handed over or held nothing for it. That is also what it pins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+from wal.message import FORM_JOURNAL, MessageID
+from wal.reading import ReadPosition
+
+__all__ = ["CURSOR_NAME_BYTES_MAX", "Cursor", "CursorInfo", "CursorKey", "check_cursor"]
+
+CURSOR_NAME_BYTES_MAX: Final = 255
+"""UTF-8 bytes of a cursor's name."""
+
+
+class CursorKey(msgspec.Struct, frozen=True, order=True):
+    """What identifies a cursor; `vchannels` are sorted, each once."""
+
+    name: str
+    vchannels: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, vchannels: Iterable[str]) -> CursorKey:
+        return cls(name, tuple(sorted(set(vchannels))))
+
+    def __str__(self) -> str:
+        return f"cursor {self.name!r} of {', '.join(map(repr, self.vchannels))}"
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """A saved cursor.
+
+    `incarnations`: the life of each of the key's vchannels that was read, None for one that nobody had made yet. `pchannel`,
+    `incarnation` and `form` say which log. `event` is the newest event passed, (position, index), None before any; `time_tick` the
+    tick up to which everything was handed over. `saved_at` is the wall time of the save, in seconds. `stale` is why it pins nothing
+    any more and cannot be used until it is deleted; empty for a live one.
+    """
+
+    key: CursorKey
+    incarnations: tuple[int | None, ...]
+    pchannel: str
+    incarnation: int
+    start: tuple[int, int]
+    event: tuple[int, int] | None
+    time_tick: int
+    saved_at: float
+    form: int = FORM_JOURNAL
+    stale: str = ""
+
+    @property
+    def position(self) -> ReadPosition | None:
+        """Where its reader was, None before anything was passed."""
+        if self.event is None:
+            return None
+        return ReadPosition(
+            MessageID(self.pchannel, self.incarnation, self.event[0], self.event[1], self.form), self.time_tick
+        )
+
+
+class CursorInfo(msgspec.Struct, frozen=True):
+    """A cursor as `log.cursors()` shows it.
+
+    `position` is None when it was saved before anything was handed over. `lag_bytes`: the log between it and the durable end, which
+    retention keeps for it. A `stale` one pins nothing, and using it is a TruncatedError until it is deleted.
+    """
+
+    name: str
+    vchannels: tuple[str, ...]
+    position: ReadPosition | None
+    lag_bytes: int
+    stale: bool
+
+
+def check_cursor(name: object) -> str:
+    """The name, if a cursor may be called so: not `str` is a TypeError; empty, too long, with a leading `_` or with control characters
+    an InvalidArgumentError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a cursor is named by a str, not {type(name).__name__}")
+    if not name:
+        raise InvalidArgumentError("cursor is empty: name the cursor")
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"cursor {name!r} cannot be encoded as UTF-8: name it without lone surrogates"
+        ) from error
+    if length > CURSOR_NAME_BYTES_MAX:
+        raise InvalidArgumentError(f"cursor {name[:40]!r}… is {length} bytes long: at most {CURSOR_NAME_BYTES_MAX}")
+    if name.startswith("_"):
+        raise InvalidArgumentError(f"cursor {name!r} begins with '_', as only the WAL's own do: name it otherwise")
+    if any(character < " " or character == "\x7f" for character in name):
+        raise InvalidArgumentError(f"cursor {name!r} holds control characters: name it without them")
+    return name

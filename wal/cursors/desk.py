@@ -1,0 +1,175 @@
+"""CursorDesk: the cursors of an open log, for callers on its loop.
+
+Owns the few threads that the store's blocking calls run in, and what is under way in them: a call that its caller no longer waits for is
+still finished, in order, and `close` waits for all. It never touches a file on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from wal.cursors.cursor import Cursor, CursorInfo, CursorKey
+from wal.cursors.standing import LogView, resumable, shown
+from wal.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor
+from wal.errors import ClosedError
+from wal.message import Origin
+
+__all__ = ["CursorDesk", "CursorUse"]
+
+_T = TypeVar("_T")
+_THREADS: Final = 4
+_log: Final = logging.getLogger("wal.cursors")
+
+
+class CursorDesk:
+    """`view` answers, on the loop, what cursors are held against; `wall` is the wall time in seconds."""
+
+    def __init__(self, store: CursorStore, *, view: Callable[[], LogView], wall: Callable[[], float]) -> None:
+        self.store = store
+        self.view = view
+        self.wall = wall
+        self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-cursors")
+        self._running: set[concurrent.futures.Future[Any]] = set()
+        self._closed = False
+
+    async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
+        """The cursor to go on from on this pchannel, None when nothing is saved; see `resumable` for what it raises."""
+        return resumable(await self.run(lambda: self.store.load(key)), self.view(), pchannel=pchannel)
+
+    async def infos(self) -> list[CursorInfo]:
+        """All cursors, by name and vchannels; those of dropped vchannels are gone. A damaged one is warned of, and named by `retention`."""
+        cursors = await self.run(self.store.load_all)
+        view = self.view()
+        infos: list[CursorInfo] = []
+        for cursor in cursors:
+            if isinstance(cursor, DamagedCursor):
+                _log.warning("a cursor cannot be shown: %s", cursor.error)
+            elif (info := shown(cursor, view)) is not None:
+                infos.append(info)
+        return infos
+
+    async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        """Deletes the cursor of this name and set, or all of this name; none is fine."""
+        await self.run(lambda: self.store.delete_named(name, vchannels))
+
+    async def drop(self, vchannel: str, incarnation: int) -> None:
+        """Deletes the cursors of this life of a vchannel, and of sets that hold it."""
+
+        def keep(cursor: Cursor) -> bool:
+            lives = dict(zip(cursor.key.vchannels, cursor.incarnations, strict=True))
+            return vchannel not in lives or (lives[vchannel] or 0) > incarnation
+
+        def drop() -> None:
+            if self.store.load_all():
+                self.store.delete(keep)
+
+        await self.run(drop)
+
+    @contextlib.asynccontextmanager
+    async def held(self, timeout_s: float = LOCK_TIMEOUT_S) -> AsyncIterator[list[Cursor | DamagedCursor]]:
+        """All cursors, with the store's lock held until the end of the block. WouldBlockError when others hold it for too long."""
+
+        def take() -> list[Cursor | DamagedCursor]:
+            self.store.acquire(timeout_s)
+            try:
+                return self.store.load_all()
+            except BaseException:
+                self.store.release()
+                raise
+
+        taking = self._submit(take)
+        try:
+            cursors = await asyncio.shield(asyncio.wrap_future(taking))
+        except asyncio.CancelledError:
+            taking.add_done_callback(self._let_go)
+            raise
+        try:
+            yield cursors
+        finally:
+            self.store.release()
+
+    async def run(self, call: Callable[[], _T]) -> _T:
+        """Runs a call in a thread; cancelling the caller lets it finish unseen."""
+        return await asyncio.shield(asyncio.wrap_future(self._submit(call)))
+
+    async def close(self) -> None:
+        """Refuses further calls and waits for those under way. Idempotent."""
+        self._closed = True
+        running = [asyncio.wrap_future(call) for call in list(self._running)]
+        if running:
+            await asyncio.wait(running)
+        self._pool.shutdown(wait=False)
+
+    def _submit(self, call: Callable[[], _T]) -> concurrent.futures.Future[_T]:
+        if self._closed:
+            raise ClosedError("the log was closed: open it again to go on")
+        running = self._pool.submit(call)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return running
+
+    def _let_go(self, taken: concurrent.futures.Future[list[Cursor | DamagedCursor]]) -> None:
+        if not taken.cancelled() and taken.exception() is None:
+            self.store.release()
+
+
+class CursorUse:
+    """One scanner's use of a cursor. Its saves reach the store in the order of the calls, also those that were cancelled."""
+
+    def __init__(self, name: str, vchannels: tuple[str, ...], desk: Callable[[], Awaitable[CursorDesk]]) -> None:
+        self.key = CursorKey.of(name, vchannels)
+        self._desk = desk
+        self._saving: asyncio.Future[None] | None = None
+
+    async def load(self, *, pchannel: str) -> Cursor | None:
+        """See `CursorDesk.load`."""
+        return await (await self._desk()).load(self.key, pchannel=pchannel)
+
+    async def save(
+        self,
+        lives: Mapping[str, int | None],
+        at: Origin,
+        *,
+        start: tuple[int, int],
+        event: tuple[int, int] | None,
+        time_tick: int,
+        earliest: Callable[[], tuple[int, int]],
+    ) -> None:
+        """Stores where the reader is, behind the saves before this one; see `CursorStore.save`. `at` names the log."""
+        desk = await self._desk()
+        cursor = Cursor(
+            self.key,
+            tuple(lives[name] for name in self.key.vchannels),
+            at.pchannel,
+            at.incarnation,
+            start,
+            event,
+            time_tick,
+            desk.wall(),
+            at.form,
+        )
+        self._saving = asyncio.ensure_future(self._save(self._saving, desk, cursor, earliest))
+        self._saving.add_done_callback(_seen)
+        await asyncio.shield(self._saving)
+
+    async def _save(
+        self,
+        before: asyncio.Future[None] | None,
+        desk: CursorDesk,
+        cursor: Cursor,
+        earliest: Callable[[], tuple[int, int]],
+    ) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait((before,))
+        await desk.run(lambda: desk.store.save(cursor, earliest=earliest))
+
+
+def _seen(saving: asyncio.Future[None]) -> None:
+    """A save whose caller was cancelled fails unheard."""
+    if not saving.cancelled():
+        saving.exception()

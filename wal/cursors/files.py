@@ -1,0 +1,203 @@
+"""CursorFiles: the cursors of a journal, one small file each, for every process that reads it.
+
+Owns the directory `cursors/`, made by the first save or truncation. A file is replaced by rename under the lock, from one temporary file
+that nobody else writes meanwhile, so that every name shows a whole cursor, the old or the new, whatever is killed when. The
+lock is a flock on the directory itself: it goes with its process. Looking at cursors takes no lock and needs no right to write.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from wal.cursors.codec import CURSOR_SUFFIX, decode_cursor, encode_cursor, file_name, file_prefix
+from wal.cursors.cursor import Cursor, CursorKey
+from wal.cursors.store import CursorStore, DamagedCursor
+from wal.errors import CorruptionError, FormatError, NoSpaceError, StorageError, WALError, WouldBlockError
+
+__all__ = ["CURSORS_NAME", "CursorFiles"]
+
+CURSORS_NAME: Final = "cursors"
+"""The directory, in that of the journal."""
+_TEMPORARY: Final = "saving.tmp"
+_POLL_MIN_S: Final = 0.0005
+_POLL_MAX_S: Final = 0.002
+_FILE_BYTES_MAX: Final = 1 << 26
+"""Far above any cursor: what a file that is none may cost to look at."""
+
+
+class CursorFiles(CursorStore):
+    """See `CursorStore`. `directory` is that of the journal, which exists; `cursors/` in it need not."""
+
+    def __init__(self, directory: Path) -> None:
+        self._parent = directory
+        self._directory = directory / CURSORS_NAME
+        self._threads = threading.Lock()
+        self._fd = -1
+
+    def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        if not self._directory.is_dir():
+            return
+        with self.locked():
+            if vchannels is not None:
+                self._remove(CursorKey(name, vchannels))
+            else:
+                prefix = file_prefix(name)
+                for file in self._names():
+                    if file.startswith(prefix):
+                        self._unlink(file)
+        self.sync()
+
+    def load(self, key: CursorKey) -> Cursor | None:
+        file = file_name(key)
+        try:
+            return self._read(file)
+        except FileNotFoundError:
+            return None
+
+    def load_all(self) -> list[Cursor | DamagedCursor]:
+        cursors: list[Cursor] = []
+        damaged: list[DamagedCursor] = []
+        for file in self._names():
+            try:
+                cursors.append(self._read(file))
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+            except WALError as error:
+                damaged.append(DamagedCursor(file, error))
+        cursors.sort(key=lambda cursor: cursor.key)
+        return [*cursors, *damaged]
+
+    def acquire(self, timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        if not self._threads.acquire(timeout=timeout_s):
+            raise self._would_block(timeout_s)
+        try:
+            self._fd = self._locked_fd(until, timeout_s)
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        try:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would leave it with a forked child that still has it open
+            os.close(fd)
+        finally:
+            self._threads.release()
+
+    def sync(self) -> None:
+        try:
+            fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise _failed(error, self._directory) from error
+        finally:
+            os.close(fd)
+
+    def _put(self, cursor: Cursor) -> None:
+        temporary = self._directory / _TEMPORARY
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                data = encode_cursor(cursor)
+                while data:
+                    data = data[os.write(fd, data) :]
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+            os.rename(temporary, self._directory / file_name(cursor.key))
+        except OSError as error:
+            raise _failed(error, self._directory) from error
+
+    def _remove(self, key: CursorKey) -> None:
+        self._unlink(file_name(key))
+
+    def _unlink(self, file: str) -> None:
+        try:
+            os.unlink(self._directory / file)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise _failed(error, self._directory) from error
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(file for file in os.listdir(self._directory) if file.endswith(CURSOR_SUFFIX))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _failed(error, self._directory) from error
+
+    def _read(self, file: str) -> Cursor:
+        path = self._directory / file
+        remedy = f"restore {file}, or delete the cursor (delete_cursor) or the file to begin anew; it holds retention until then"
+        try:
+            with path.open("rb") as opened:
+                data = opened.read(_FILE_BYTES_MAX)
+            cursor = decode_cursor(data)
+            if file_name(cursor.key) != file:
+                raise CorruptionError(f"it holds {cursor.key}", expected="the cursor that its name is made of")
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+        except CorruptionError as error:
+            text = f"{path} is damaged: {error}; expected {error.expected}; {remedy}"
+            raise CorruptionError(text, path=str(path), offset=0, expected=error.expected) from error
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from error
+        return cursor
+
+    def _locked_fd(self, until: float, timeout_s: float) -> int:
+        fd = self._open_directory()
+        try:
+            pause_s = _POLL_MIN_S
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return fd
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        raise self._would_block(timeout_s) from None
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _POLL_MAX_S)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _open_directory(self) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            try:
+                return os.open(self._directory, flags)
+            except FileNotFoundError:
+                self._directory.mkdir(exist_ok=True)
+                parent = os.open(self._parent, flags)
+                try:
+                    os.fsync(parent)
+                finally:
+                    os.close(parent)
+                return os.open(self._directory, flags)
+        except OSError as error:
+            raise _failed(error, self._directory) from error
+
+    def _would_block(self, timeout_s: float) -> WouldBlockError:
+        return WouldBlockError(
+            f"{self._directory} is held for more than {timeout_s} s by another process that saves a cursor, or has been stopped while it "
+            "did: try again, or end that process"
+        )
+
+
+def _failed(error: OSError, path: Path) -> WALError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpaceError(f"there is no room to save a cursor in {path}: free some space and save again")
+    return StorageError(f"{error.filename or path}: {error.strerror or error}")

@@ -1,0 +1,47 @@
+"""MemoryCursors: cursors that live as long as their log, in one process."""
+
+from __future__ import annotations
+
+import threading
+
+from wal.cursors.cursor import Cursor, CursorKey
+from wal.cursors.store import CursorStore, DamagedCursor
+from wal.errors import WouldBlockError
+
+__all__ = ["MemoryCursors"]
+
+
+class MemoryCursors(CursorStore):
+    """See `CursorStore`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cursors: dict[CursorKey, Cursor] = {}
+
+    def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        with self.locked():
+            for key in list(self._cursors):
+                if key.name == name and vchannels in (None, key.vchannels):
+                    del self._cursors[key]
+
+    def load(self, key: CursorKey) -> Cursor | None:
+        return self._cursors.get(key)
+
+    def load_all(self) -> list[Cursor | DamagedCursor]:
+        return [cursor for _, cursor in sorted(self._cursors.copy().items())]
+
+    def acquire(self, timeout_s: float) -> None:
+        if not self._lock.acquire(timeout=timeout_s):
+            raise WouldBlockError(f"the cursors are held for more than {timeout_s} s by another call: try again")
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def sync(self) -> None:
+        """There is no power to be cut."""
+
+    def _put(self, cursor: Cursor) -> None:
+        self._cursors[cursor.key] = cursor
+
+    def _remove(self, key: CursorKey) -> None:
+        self._cursors.pop(key, None)

@@ -1,0 +1,105 @@
+"""Standing: what a saved cursor is worth now, beside the log and its vchannels as they are. Pure.
+
+DROPPED       one of its vchannels was dropped since: it is as if it had never been saved, and goes with the next sweep
+OTHER_LIFE    its pchannel was made anew since: an error at its use, and it pins nothing
+STALE         the writer found it over a bound: TruncatedError at its use, and it pins nothing
+TRUNCATED     the log was truncated past it, which only happens to one that was put back: TruncatedError at its use
+LIVE          it can be used, and pins the log
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from wal.cursors.cursor import Cursor, CursorInfo
+from wal.cursors.store import other_life, stale
+from wal.errors import InvalidArgumentError, TruncatedError
+
+__all__ = ["LogPlace", "LogView", "Standing", "resumable", "shown", "standing"]
+
+
+class LogPlace(msgspec.Struct, frozen=True, gc=False):
+    """A pchannel's log at one moment: which life of it, its first event that is not truncated, and its end."""
+
+    incarnation: int
+    earliest: tuple[int, int]
+    durable_end: int
+
+
+class LogView(msgspec.Struct, frozen=True):
+    """The log as cursors are held against it: pchannels by name, the life of each vchannel by name (None: there is none), and the
+    smallest life that no vchannel has been given yet, as far as is known here."""
+
+    places: Mapping[str, LogPlace]
+    life: Callable[[str], int | None]
+    next_life: int
+
+
+class Standing(enum.Enum):
+    """See the top of the file."""
+
+    DROPPED = enum.auto()
+    OTHER_LIFE = enum.auto()
+    STALE = enum.auto()
+    TRUNCATED = enum.auto()
+    LIVE = enum.auto()
+
+
+def standing(cursor: Cursor, view: LogView) -> Standing:
+    """What this cursor is worth."""
+    place = view.places.get(cursor.pchannel)
+    if place is None or place.incarnation != cursor.incarnation:
+        return Standing.OTHER_LIFE
+    for name, incarnation in zip(cursor.key.vchannels, cursor.incarnations, strict=True):
+        # A life that is not known here yet is a later one than those that are.
+        if incarnation is not None and incarnation < view.next_life and view.life(name) != incarnation:
+            return Standing.DROPPED
+    if cursor.stale:
+        return Standing.STALE
+    if cursor.start < place.earliest:
+        return Standing.TRUNCATED
+    return Standing.LIVE
+
+
+def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor | None:
+    """The cursor, for a reader of its vchannels on this pchannel to go on from; None when nothing is saved for it.
+
+    TruncatedError (which does not say what is there instead) and InvalidArgumentError as at the top of the file.
+    """
+    if cursor is None:
+        return None
+    match standing(cursor, view):
+        case Standing.DROPPED:
+            return None
+        case Standing.OTHER_LIFE:
+            raise InvalidArgumentError(other_life(cursor))
+        case Standing.STALE:
+            raise TruncatedError(stale(cursor))
+    if cursor.pchannel != pchannel:
+        # Saved before its vchannel was made, and that was made elsewhere: all of it is still to come.
+        place = view.places[pchannel]
+        return msgspec.structs.replace(
+            cursor, pchannel=pchannel, incarnation=place.incarnation, start=place.earliest, event=None, time_tick=0
+        )
+    if cursor.start < view.places[pchannel].earliest:
+        raise TruncatedError(
+            f"{cursor.key} stands at {cursor.start[0]}:{cursor.start[1]} of pchannel {pchannel}, which has been truncated: "
+            f"delete_cursor({cursor.key.name!r}) and begin anew"
+        )
+    return cursor
+
+
+def shown(cursor: Cursor, view: LogView) -> CursorInfo | None:
+    """What users are shown of it; None for one that is as good as gone."""
+    what = standing(cursor, view)
+    if what is Standing.DROPPED:
+        return None
+    lag_bytes = 0
+    if what is not Standing.OTHER_LIFE:
+        lag_bytes = max(0, view.places[cursor.pchannel].durable_end - cursor.start[0])
+    return CursorInfo(
+        cursor.key.name, cursor.key.vchannels, cursor.position, lag_bytes, what in (Standing.STALE, Standing.TRUNCATED)
+    )
