@@ -21,7 +21,15 @@ from wal.message import (
     TxnContext,
 )
 from wal.opening import WAL, init, open_wal, release
-from wal.pchannel import AppendResult, MessageHandler, PChannelStatistics, Scanner, ScannerStatistics
+from wal.pchannel import (
+    AppendResult,
+    MessageHandler,
+    PChannelStatistics,
+    ProducerInfo,
+    ProducerKey,
+    Scanner,
+    ScannerStatistics,
+)
 from wal.reading import (
     All,
     DeliverFilter,
@@ -57,6 +65,8 @@ __all__ = [
     "MessageType",
     "MessageTypes",
     "PChannelStatistics",
+    "ProducerInfo",
+    "ProducerKey",
     "ReadPosition",
     "ResourceKey",
     "Scanner",

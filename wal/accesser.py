@@ -29,8 +29,11 @@ from wal.pchannel import (
     Handler,
     PChannel,
     PChannelStatistics,
+    ProducerInfo,
+    ProducerKey,
     Scanner,
     check_handler,
+    check_key,
 )
 from wal.reading import DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection
 from wal.responses import AppendOption, AppendResponses
@@ -63,29 +66,43 @@ class WALAccesser:
 
     # -- writing
 
-    async def raw_append(self, message: Message, *, barrier_time_tick: int = 0) -> AppendResult:
+    async def raw_append(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
+    ) -> AppendResult:
         """Appends a message; durable when it returns.
 
         With a barrier the tick is above it, and everything at or below the barrier is in the log before. Waits for room when too
-        much is in flight. Cancelling the caller does not take the append back.
+        much is in flight. Cancelling the caller does not take the append back. With an idempotency key that this vchannel has seen
+        nothing is written: the result is the first one, with `duplicate`; a key in flight shares its result, also its failure.
+        InvalidRequestSeqError for a sequence below one in flight, or behind one that failed; WouldBlockError past `producers_max`.
         """
         lifecycle = self._lifecycle
         log = lifecycle.log
         if log is None or get_ident() != lifecycle.thread or not log.is_running():
             log = await lifecycle.ready()
+        if idempotency_key is not None:
+            keyed = self._appender.append_keyed(log, message, barrier_time_tick, idempotency_key)
+            return await (
+                keyed or self._appender.append_keyed_waiting(log, message, barrier_time_tick, idempotency_key)
+            )
         future = self._append(log, message, barrier_time_tick)
         if future is None:
             return await self._appender.append_waiting(log, message, barrier_time_tick)
         return await future
 
-    def append_nowait(self, message: Message, *, barrier_time_tick: int = 0) -> asyncio.Future[AppendResult]:
+    def append_nowait(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
+    ) -> asyncio.Future[AppendResult]:
         """Appends a message without waiting: a future of the result.
 
         Calls are ordered within a pchannel; only an append that waits for its barrier is set aside. WouldBlockError when too
         much is in flight, or while the log is still being opened.
         """
         log = self._lifecycle.ready_nowait()
-        future = self._appender.append(log, message, barrier_time_tick)
+        if idempotency_key is None:
+            future = self._appender.append(log, message, barrier_time_tick)
+        else:
+            future = self._appender.append_keyed(log, message, barrier_time_tick, idempotency_key)
         if future is None:
             raise log.in_flight.refusal(message.estimate_size() + BODY_OVERHEAD)
         return future
@@ -119,12 +136,16 @@ class WALAccesser:
         *,
         vchannels: Sequence[str] | None = None,
         keepalive: float = 0.0,
+        idempotency_key: str | ProducerKey | None = None,
     ) -> TxnOpening:
         """A transaction on one vchannel, or on several that lie on one pchannel.
 
         `keepalive`: seconds without an append after which it expires; 0 means the setting `txn_keepalive`, otherwise at least
-        1 ms. Await it, or use `async with`: commits at the end, rolls back on an exception.
+        1 ms. Await it, or use `async with`: commits at the end, rolls back on an exception. An idempotency key is judged at the
+        commit, for the vchannel or the set of vchannels: a commit with a key that was seen answers the first result.
         """
+        if idempotency_key is not None:
+            check_key(idempotency_key)
         if (vchannel is None) == (vchannels is None):
             raise InvalidArgumentError("txn() takes either vchannel=… or vchannels=[…]")
         if isinstance(vchannels, str):
@@ -140,10 +161,25 @@ class WALAccesser:
             )
 
         async def begin() -> Txn:
-            context = await self._appender.txn_begin(names, float(keepalive))
-            return Txn(self._appender, context, names)
+            context = await self._appender.txn_begin(names, float(keepalive), idempotency_key)
+            return Txn(self._appender, context, names, idempotency_key)
 
         return TxnOpening(begin)
+
+    async def producers(self) -> list[ProducerInfo]:
+        """The producers that are remembered, by name: one entry for each vchannel (or set of them) that a producer appends to."""
+        log = await self._lifecycle.ready()
+        found = [info for pchannel in log.pchannels.values() for info in pchannel.keyed.table.producers()]
+        return sorted(found, key=lambda info: (info.name, info.vchannels))
+
+    async def forget_producer(self, name: str) -> None:
+        """Forgets a producer on all vchannels, durably: it makes room under `producers_max`, and its sequences may begin anew.
+
+        InvalidArgumentError when it is not known, WouldBlockError while appends of it are in flight.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"a producer is named by a str, not {type(name).__name__}")
+        await self._appender.forget_producer(name)
 
     async def allocate_time_tick(self) -> int:
         """A time tick above every one given before, for use as a barrier."""

@@ -26,9 +26,16 @@ from wal.pchannel import (
     Body,
     Bulk,
     Commit,
+    ForgetProducer,
+    Key,
+    KeyedAppend,
+    KeyedCommit,
     OrderedAppend,
+    ProducerKey,
     Rollback,
     VChannel,
+    check_key,
+    key_ext,
 )
 from wal.ticks import check_tick
 
@@ -91,6 +98,43 @@ class Appender:
             raise _refusal(vchannel, error) from error
         if not taken:
             in_flight.size += size
+        return future
+
+    async def append_keyed_waiting(self, log: Embedded, message: Message, barrier: int, key: Key) -> AppendResult:
+        """Appends a message with an idempotency key when there is room for it."""
+        size = _record_size(_record(log, message)) + len(key_ext(check_key(key)))
+        await log.in_flight.take(size)
+        try:
+            future = self.append_keyed(log, message, barrier, key, taken=True)
+        except BaseException:
+            log.in_flight.release(size)
+            raise
+        assert future is not None
+        return await future
+
+    def append_keyed(
+        self, log: Embedded, message: Message, barrier: int, key: Key, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult] | None:
+        """`append` for a message with an idempotency key."""
+        record = _record(log, message)
+        _check_clients(message)
+        _check_key(log, key)
+        ext = key_ext(key)
+        size = _record_size(record) + len(ext)
+        exclusive = type_properties(record.message_type).exclusive
+        barrier = _barrier(barrier)
+        if not taken and not log.in_flight.has_room(size):
+            return None
+        future = log.create_future()
+        vchannel = log.routes.get(message.vchannel) or log.route(message.vchannel)
+        _tell(
+            vchannel,
+            KeyedAppend(
+                record.payload, record.message_type, 0, record.properties, ext, future, size, barrier, exclusive, key
+            ),
+        )
+        if not taken:
+            log.in_flight.size += size
         return future
 
     async def groups(self, log: Embedded, messages: Sequence[Message], barrier: int) -> list[AppendResult | WALError]:
@@ -156,12 +200,12 @@ class Appender:
         _tell(vchannel, body)
         await future
 
-    async def txn_commit(self, txn_id: int, vchannel: str) -> AppendResult:
-        """The end of an open transaction: its result, durable when it returns."""
+    async def txn_commit(self, txn_id: int, vchannel: str, key: Key | None) -> AppendResult:
+        """The end of an open transaction: its result, durable when it returns. After a WouldBlockError it is still open."""
         log = await self._lifecycle.ready()
         actor = _live(log, vchannel)
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        _tell(actor, Commit(txn_id, future))
+        _tell(actor, Commit(txn_id, future) if key is None else KeyedCommit(txn_id, future, key))
         return await future
 
     async def txn_rollback(self, txn_id: int, vchannel: str) -> None:
@@ -175,9 +219,13 @@ class Appender:
         _tell(actor, Rollback(txn_id, future))
         await future
 
-    async def txn_begin(self, names: tuple[str, ...], keepalive: float) -> TxnContext:
+    async def txn_begin(self, names: tuple[str, ...], keepalive: float, key: Key | None) -> TxnContext:
         """Opens a transaction on vchannels of one pchannel."""
         log = await self._lifecycle.ready()
+        key_bytes = 0
+        if key is not None:
+            _check_key(log, key)
+            key_bytes = len(key_ext(key))
         routes = [log.route(name) for name in names]
         pchannel = routes[0].pchannel
         if any(route.pchannel is not pchannel for route in routes):
@@ -187,8 +235,24 @@ class Appender:
                 "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"
             )
         future: asyncio.Future[TxnContext] = asyncio.get_running_loop().create_future()
-        _tell(routes[0], Begin(names, keepalive, future))
+        _tell(routes[0], Begin(names, keepalive, future, key_bytes))
         return await future
+
+    async def forget_producer(self, name: str) -> None:
+        """Forgets a producer on every pchannel that knows it; InvalidArgumentError when none does."""
+        log = await self._lifecycle.ready()
+        scopes = [scope for pchannel in log.pchannels.values() if (scope := pchannel.keyed.table.scope_of(name))]
+        if not scopes:
+            raise InvalidArgumentError(f"producer {name!r} is not known: log.producers() lists those that are")
+        futures: list[asyncio.Future[None]] = []
+        for scope in scopes:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            _tell(_live(log, scope[0][0]), ForgetProducer(name, future))
+            futures.append(future)
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _group(self, log: Embedded, messages: list[Message], barrier: int) -> AppendResult | WALError:
         """The messages of one vchannel: one as it is, more as a transaction."""
@@ -269,6 +333,17 @@ def _record(log: Embedded, message: Message) -> Record:
     _check_size(log, message)
     properties = encode_properties(message.properties) if message.properties else b""
     return Record(message.payload, int(message.message_type), 0, properties)
+
+
+def _check_key(log: Embedded, key: Key) -> None:
+    """The key can be taken: it is one, and it would be remembered."""
+    check_key(key)
+    settings = log.settings
+    if not isinstance(key, ProducerKey) and not (settings.idempotency_window_count and settings.idempotency_window_s):
+        raise InvalidArgumentError(
+            f"idempotency_key={key!r} would be forgotten at once: idempotency_window_count={settings.idempotency_window_count}, "
+            f"idempotency_window_s={settings.idempotency_window_s}: raise the setting that is 0, or use a ProducerKey"
+        )
 
 
 def _check_size(log: Embedded, message: Message) -> None:

@@ -13,22 +13,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from actors import Actor, ActorError, ActorRef, ActorSystem, Clock, SystemClock, Timer
-from wal.backends import FRAME_BYTES_MAX, LogBackend
+from wal.backends import FRAME_BYTES_MAX, LogBackend, PChannelLog
 from wal.backends.journal import JournalBackend
 from wal.backends.memory import MemoryBackend
 from wal.channels import (
     Change,
+    CheckpointRecord,
     PChannelMeta,
     VChannelDirectory,
     VChannelInfo,
     check_count,
     check_vchannel,
     create_pchannel,
+    load_checkpoint,
     load_pchannels,
     new_incarnation,
     pchannel_names,
     place,
     raise_term,
+    save_checkpoint,
 )
 from wal.errors import (
     ChannelExistError,
@@ -38,9 +41,21 @@ from wal.errors import (
     StorageError,
     WALError,
 )
+from wal.frame import RunName
 from wal.kv import KVBase, MemoryKV, SqliteKV
 from wal.location import Location
-from wal.pchannel import Drop, InFlight, PChannel, TxnLimits, VChannel
+from wal.pchannel import (
+    Checkpoint,
+    Checkpointer,
+    CheckpointRule,
+    Drop,
+    IdempotencyTable,
+    InFlight,
+    PChannel,
+    TxnLimits,
+    VChannel,
+    recover,
+)
 from wal.settings import Settings
 from wal.timestamp import COUNT_MAX, TimestampOracle
 
@@ -53,6 +68,8 @@ META_FILE: Final = "meta.sqlite3"
 
 class Embedded:
     """An open log. Made by `open`; every attribute is set until `close`."""
+
+    checkpoint_rule = CheckpointRule()
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
@@ -95,6 +112,7 @@ class Embedded:
         self.in_flight.fail(_closed)
         live = list(self.pchannels.values())
         await asyncio.gather(*(pchannel.drain() for pchannel in live))
+        await asyncio.gather(*(pchannel.checkpointer.close() for pchannel in live if pchannel.checkpointer is not None))
         tick = 0
         try:
             tick = await self.oracle.allocate()
@@ -283,8 +301,15 @@ class Embedded:
 
     async def _open_pchannel(self, meta: PChannelMeta) -> None:
         meta = await raise_term(self.kv, meta)
-        log = await self.backend.open(meta.name, incarnation=meta.incarnation, term=meta.term)
+        record = await load_checkpoint(self.kv, meta.name)
+        log = await self.backend.open(
+            meta.name,
+            incarnation=meta.incarnation,
+            term=meta.term,
+            checkpoint=None if record is None else record.position,
+        )
         self._undo.append(log.close)
+        keys, last = await self._recover_keys(log, meta, record)
         if log.state.promise >= self.oracle.last:
             self.oracle.observe(log.state.promise)
         group = self.system.group(meta.name, inbox_max=INBOX_MAX, on_turn_end=lambda: pchannel.turn_ended())
@@ -299,10 +324,47 @@ class Embedded:
             keepalive=self.settings.txn_keepalive,
             interval_s=self.settings.time_tick_interval_s,
             monotonic=self.clock.monotonic,
+            idempotency=keys,
         )
         group.join(pchannel, name=meta.name)
         await pchannel.start()
+        pchannel.checkpointer = Checkpointer(
+            log,
+            keys,
+            last=last,
+            end=lambda: pchannel.tail.durable_end,
+            save=partial(self._save_checkpoint, meta),
+            monotonic=self.clock.monotonic,
+            rule=self.checkpoint_rule,
+        )
         self.pchannels[meta.name] = pchannel
+
+    async def _recover_keys(
+        self, log: PChannelLog, meta: PChannelMeta, record: CheckpointRecord | None
+    ) -> tuple[IdempotencyTable, Checkpoint]:
+        """The keys of a pchannel as they were when its log ended, and the checkpoint that this went by."""
+        if record is None:
+            # Made before there were checkpoints: what is not truncated is all there is. From now on it is kept.
+            last = Checkpoint(log.earliest[0])
+            await self._save_checkpoint(meta, last)
+            await log.release(last.position, state=None)
+        else:
+            last = Checkpoint(record.position, record.state)
+        keys = IdempotencyTable(
+            window_count=self.settings.idempotency_window_count,
+            window_s=self.settings.idempotency_window_s,
+            producers_max=self.settings.producers_max,
+        )
+        await recover(log, keys, last, live=self._is_live)
+        return keys, last
+
+    async def _save_checkpoint(self, meta: PChannelMeta, checkpoint: Checkpoint) -> None:
+        await save_checkpoint(self.kv, meta, CheckpointRecord(meta.term, checkpoint.position, checkpoint.state))
+
+    def _is_live(self, name: RunName) -> bool:
+        """Whether this vchannel, in this incarnation, still exists."""
+        info = self.directory.records.get(name[0])
+        return info is not None and info.incarnation == name[1]
 
     def _arm(self) -> None:
         self._timer = self.clock.call_later(self.settings.time_tick_interval_s, self._timer_turn)
@@ -311,6 +373,8 @@ class Embedded:
         for pchannel in self.pchannels.values():
             if pchannel.failure is None:
                 pchannel.lanes.tell_control(pchannel, pchannel.timer_turn)
+                if pchannel.checkpointer is not None:
+                    pchannel.checkpointer.look()
         self._arm()
 
     async def _undo_all(self) -> None:

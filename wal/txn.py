@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Protocol
 
-from wal.errors import InvalidArgumentError, InvalidTransactionStateError
+from wal.errors import InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
 from wal.message import Message, TxnContext
-from wal.pchannel import AppendResult
+from wal.pchannel import AppendResult, Key
 
 __all__ = ["Txn", "TxnOpening"]
 
@@ -21,7 +21,7 @@ class TxnCalls(Protocol):
 
     async def txn_append(self, txn_id: int, message: Message, barrier_time_tick: int) -> None: ...
 
-    async def txn_commit(self, txn_id: int, vchannel: str) -> AppendResult: ...
+    async def txn_commit(self, txn_id: int, vchannel: str, key: Key | None) -> AppendResult: ...
 
     async def txn_rollback(self, txn_id: int, vchannel: str) -> None: ...
 
@@ -29,10 +29,13 @@ class TxnCalls(Protocol):
 class Txn:
     """An open transaction: `append` any number of times, then `commit` or `rollback`, once."""
 
-    __slots__ = ("_calls", "_ending", "_vchannels", "context", "result")
+    __slots__ = ("_calls", "_ending", "_key", "_vchannels", "context", "result")
 
-    def __init__(self, calls: TxnCalls, context: TxnContext, vchannels: tuple[str, ...]) -> None:
+    def __init__(
+        self, calls: TxnCalls, context: TxnContext, vchannels: tuple[str, ...], key: Key | None = None
+    ) -> None:
         self._calls = calls
+        self._key = key
         self._vchannels = vchannels
         self._ending = ""
         self.context = context
@@ -67,9 +70,18 @@ class Txn:
         await self._calls.txn_append(self.context.txn_id, message, barrier_time_tick)
 
     async def commit(self) -> AppendResult:
-        """Makes the whole transaction durable as one event; its result. A second end is an InvalidTransactionStateError."""
+        """Makes the whole transaction durable as one event; its result. A second end is an InvalidTransactionStateError.
+
+        With an idempotency key that was seen before, nothing is written and the first result is answered. WouldBlockError (no
+        room for the call, or for one more producer) leaves the transaction open: commit again, or roll back. After any other
+        error it is over; a NoSpaceError says that nothing of it was written: begin a new one, with the same key if it had one.
+        """
         self._end("committed")
-        self.result = await self._calls.txn_commit(self.context.txn_id, self._vchannels[0])
+        try:
+            self.result = await self._calls.txn_commit(self.context.txn_id, self._vchannels[0], self._key)
+        except WouldBlockError:
+            self._ending = ""
+            raise
         return self.result
 
     async def rollback(self) -> None:

@@ -57,6 +57,17 @@ def test_resume_after_crash(tmp_path: Path) -> None:
     assert end == "2000 numbers, their sum is 1999000, expected 1999000"
 
 
+def test_idempotent_retries(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.idempotent_retries", str(tmp_path / "new")]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    reported, written = ran.stdout.splitlines()
+    killed = re.fullmatch(r"300 orders reported, by workers of which (\d) were killed", reported)
+    assert killed is not None
+    assert int(killed[1]) >= 3
+    assert written == "300 orders and 300 invoices, each of them once: True"
+
+
 async def test_web_service(data_dir: Path) -> None:
     app = make_app(str(data_dir))
     transport = httpx.ASGITransport(app)

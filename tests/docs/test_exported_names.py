@@ -15,9 +15,9 @@ import wal.errors
 
 PUBLIC = """
     WAL All AppendOption AppendResponses AppendResult BroadcastHeader DeliverFilter DeliverPolicy ImmutableMessage ImmutableTxnMessage
-    Latest LogStatistics Message MessageHandler MessageID MessageType MessageTypes PChannelStatistics ReadPosition ResourceKey Scanner
-    ScannerStatistics Settings StartAfter StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext VChannelInfo WALAccesser
-    __version__ init open_wal release
+    Latest LogStatistics Message MessageHandler MessageID MessageType MessageTypes PChannelStatistics ProducerInfo ProducerKey
+    ReadPosition ResourceKey Scanner ScannerStatistics Settings StartAfter StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn
+    TxnContext VChannelInfo WALAccesser __version__ init open_wal release
 """
 
 ERRORS = """

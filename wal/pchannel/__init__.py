@@ -1,7 +1,11 @@
 """The write path and the scanners of a pchannel: actors around pure tables."""
 
+from wal.pchannel.checkpoint import Checkpoint, CheckpointRule
+from wal.pchannel.checkpointer import Checkpointer
 from wal.pchannel.handler import Handler, MessageHandler, check_handler
+from wal.pchannel.idempotency import IdempotencyTable
 from wal.pchannel.in_flight import InFlight
+from wal.pchannel.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
 from wal.pchannel.operations import (
     Append,
     AppendResult,
@@ -11,10 +15,14 @@ from wal.pchannel.operations import (
     Bulk,
     Commit,
     Drop,
+    ForgetProducer,
+    KeyedAppend,
+    KeyedCommit,
     OrderedAppend,
     Rollback,
 )
 from wal.pchannel.pchannel import PChannel, PChannelStatistics
+from wal.pchannel.replay import recover
 from wal.pchannel.scanner import Scanner, ScannerStatistics
 from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits
 from wal.pchannel.vchannel import VChannel
@@ -27,18 +35,31 @@ __all__ = [
     "Begin",
     "Body",
     "Bulk",
+    "Checkpoint",
+    "CheckpointRule",
+    "Checkpointer",
     "Commit",
     "Drop",
+    "ForgetProducer",
     "Handler",
+    "IdempotencyTable",
     "InFlight",
+    "Key",
+    "KeyedAppend",
+    "KeyedCommit",
     "MessageHandler",
     "OrderedAppend",
     "PChannel",
     "PChannelStatistics",
+    "ProducerInfo",
+    "ProducerKey",
     "Rollback",
     "Scanner",
     "ScannerStatistics",
     "TxnLimits",
     "VChannel",
     "check_handler",
+    "check_key",
+    "key_ext",
+    "recover",
 ]

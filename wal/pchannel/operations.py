@@ -13,6 +13,8 @@ import msgspec
 
 from wal.frame import Record
 from wal.message import MessageID, TxnContext
+from wal.pchannel.idempotency import Claim
+from wal.pchannel.keys import Key
 
 __all__ = [
     "Append",
@@ -23,6 +25,9 @@ __all__ = [
     "Bulk",
     "Commit",
     "Drop",
+    "ForgetProducer",
+    "KeyedAppend",
+    "KeyedCommit",
     "OrderedAppend",
     "Rollback",
 ]
@@ -33,7 +38,7 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
 
     `last_confirmed` equals the id. `txn_context` is set for a commit. `extra` is what an operation of the system itself adds.
     `duplicate` is True when an idempotency key had been seen and this is the first result. An older duplicate of a producer, whose
-    result is no longer kept, has None for id and tick.
+    result is no longer kept, has None for `message_id`, `time_tick` and `last_confirmed`.
     """
 
     message_id: MessageID
@@ -56,6 +61,13 @@ class OrderedAppend(Append, gc=False):
 
     barrier: int = 0
     exclusive: bool = False
+
+
+class KeyedAppend(OrderedAppend, gc=False):
+    """A message with an idempotency key, which also stands in its ext; `claim` from its turn on."""
+
+    key: Key = ""
+    claim: Claim | None = None
 
 
 class Bulk(msgspec.Struct, gc=False):
@@ -82,6 +94,8 @@ class Begin(msgspec.Struct, gc=False):
     vchannels: tuple[str, ...]
     keepalive: float
     future: asyncio.Future[TxnContext]
+    key_bytes: int = 0
+    """What its idempotency key will take in each commit row."""
 
 
 class Body(msgspec.Struct, gc=False):
@@ -99,6 +113,12 @@ class Commit(msgspec.Struct, gc=False):
     future: asyncio.Future[AppendResult]
 
 
+class KeyedCommit(Commit, gc=False):
+    """A commit with an idempotency key."""
+
+    key: Key = ""
+
+
 class Rollback(msgspec.Struct, gc=False):
     txn_id: int
     future: asyncio.Future[None]
@@ -107,4 +127,11 @@ class Rollback(msgspec.Struct, gc=False):
 class Drop(msgspec.Struct, gc=False):
     """Ends the vchannel: its transactions, its readers, and itself."""
 
+    future: asyncio.Future[None]
+
+
+class ForgetProducer(msgspec.Struct, gc=False):
+    """Forgets a producer on the whole pchannel; told to any of its vchannels, so that it has a place in the order of the calls."""
+
+    name: str
     future: asyncio.Future[None]

@@ -20,6 +20,7 @@ from wal.backends import PChannelLog
 from wal.errors import (
     ClosedError,
     InvalidArgumentError,
+    InvalidRequestSeqError,
     NoSpaceError,
     StorageError,
     UnknownError,
@@ -28,13 +29,22 @@ from wal.errors import (
 from wal.frame import EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.message import MessageID, Origin
 from wal.pchannel.barriers import BarrierHeap
+from wal.pchannel.checkpointer import Checkpointer
+from wal.pchannel.idempotency import Claim, IdempotencyTable
 from wal.pchannel.in_flight import InFlight
+from wal.pchannel.keyed import KeyedWrites
 from wal.pchannel.lease import LeaseClock
-from wal.pchannel.operations import Append, Atomic, Begin
+from wal.pchannel.operations import Append, Atomic, Begin, KeyedAppend
 from wal.pchannel.promises import PromiseLedger
 from wal.pchannel.readable import ReadablePChannel
-from wal.pchannel.submissions import PlainSubmission, Submission, TxnSubmission
-from wal.pchannel.txn_table import TxnLimits, TxnTable
+from wal.pchannel.submissions import (
+    KeyedSubmission,
+    KeyedTxnSubmission,
+    PlainSubmission,
+    Submission,
+    TxnSubmission,
+)
+from wal.pchannel.txn_table import TxnLimits, TxnTable, whole_ms
 
 if TYPE_CHECKING:
     from wal.pchannel.vchannel import VChannel
@@ -46,6 +56,8 @@ GROUP_BYTES: Final = 4 * 1024 * 1024
 """A group commit is cut here, so that its frame stays below FRAME_BYTES_MAX with its tables."""
 GROUP_RECORDS: Final = 4096
 """… and here, so that making a frame holds the loop for about a millisecond."""
+LOGICAL_BITS: Final = 18
+"""Of a tick, below its milliseconds."""
 
 
 class Ticks(Protocol):
@@ -116,14 +128,24 @@ class PChannel(ReadablePChannel, Member):
         keepalive: float,
         interval_s: float,
         monotonic: Callable[[], float],
+        idempotency: IdempotencyTable,
     ) -> None:
         self.ledger = PromiseLedger(log.state.promise)
         super().__init__(log, form=form, promise=self.ledger.promise, newest=log.state.newest)
         self.lanes = group
         self.limits = limits
-        self.keepalive = keepalive
+        self.keepalive = whole_ms(keepalive)
         self.in_flight = in_flight
         self.table = TxnTable(limits)
+        self.checkpointer: Checkpointer | None = None
+        """Moves on where recovery begins; set once the pchannel has started."""
+        self.keyed = KeyedWrites(
+            idempotency,
+            origin=lambda position: Origin(log.pchannel, log.incarnation, position, form),
+            now_ms=lambda: ticks.last >> LOGICAL_BITS,
+            alive=lambda: self.fault is None,
+            withdraw=self._withdraw,
+        )
         self.vchannels: dict[str, VChannel] = {}
         self.fault: WALError | None = None
         """Why nothing is written any more; final."""
@@ -341,6 +363,8 @@ class PChannel(ReadablePChannel, Member):
                 f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read"
             )
         await log.truncate(position, event.index + 1)
+        if self.checkpointer is not None:
+            await self.checkpointer.make_room()
 
     def statistics(self) -> PChannelStatistics:
         """A snapshot of its counts."""
@@ -375,11 +399,12 @@ class PChannel(ReadablePChannel, Member):
                     submission.draft(draft)
             else:
                 draft, submissions = self._prepared
-            first_tick = self._take(draft.indices)
+            first_tick = self._take(draft.indices or 1)
             if first_tick is None:
                 self._starve()
                 return
-            self._hand_over(draft, submissions, first_tick)
+            # A frame without events (a producer was forgotten) promises a tick of its own.
+            self._hand_over(draft, submissions, first_tick, promise=None if draft.indices else first_tick)
 
     def _cut(self) -> list[Submission]:
         """The submissions of the next frame, from the front of what waits."""
@@ -494,6 +519,24 @@ class PChannel(ReadablePChannel, Member):
             self._prepared = None
         for submission in waiting:
             self._fail(submission, error)
+
+    def _withdraw(self, claims: frozenset[Claim]) -> None:
+        """Fails what was taken with these claims and not handed over yet: an earlier append of their producer failed."""
+        error = InvalidRequestSeqError("an earlier sequence failed")
+
+        def withdrawn(taken: object) -> bool:
+            return isinstance(taken, KeyedSubmission | KeyedTxnSubmission | KeyedAppend) and taken.claim in claims
+
+        if self._prepared is not None and any(map(withdrawn, self._prepared[1])):
+            self._waiting.extendleft(reversed(self._prepared[1]))  # drafted with it: drafted again without
+            self._prepared = None
+        gone = [submission for submission in self._waiting if withdrawn(submission)]
+        if gone:
+            self._waiting = deque(submission for submission in self._waiting if not withdrawn(submission))
+            for submission in gone:
+                self._fail(submission, error)
+        for vchannel, operation in self._barriers.take_out(lambda waiting: withdrawn(waiting[1])):
+            vchannel.refuse([operation], error)
 
     async def _write_alone(self, draft: FrameDraft, tick: int) -> None:
         """Writes a frame of the log's own (no events) that promises `tick`, and waits for it."""

@@ -9,16 +9,30 @@ from __future__ import annotations
 import abc
 import asyncio
 import copy
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wal.frame import FrameDraft, Record, RunName
 from wal.message import MessageID, Origin, TxnContext
-from wal.pchannel.operations import Append, AppendResult
+from wal.pchannel.idempotency import Claim
+from wal.pchannel.keys import key_ext
+from wal.pchannel.operations import Append, AppendResult, KeyedAppend
+
+if TYPE_CHECKING:
+    from wal.pchannel.keyed import KeyedWrites
 
 RUN_OVERHEAD: Final = 16
 """Bytes of a run's row in the tables of a frame, rounded up."""
 
-__all__ = ["BulkSubmission", "PlainSubmission", "Submission", "TxnSubmission", "fail_future"]
+__all__ = [
+    "BulkSubmission",
+    "ForgetSubmission",
+    "KeyedSubmission",
+    "KeyedTxnSubmission",
+    "PlainSubmission",
+    "Submission",
+    "TxnSubmission",
+    "fail_future",
+]
 
 
 class Submission(abc.ABC):
@@ -182,6 +196,88 @@ class TxnSubmission(Submission):
 
     def fail(self, error: BaseException) -> None:
         fail_future(self.future, error)
+
+
+class KeyedSubmission(Submission):
+    """A message with an idempotency key, claimed in its turn."""
+
+    __slots__ = ("append", "claim", "keyed", "name")
+
+    def __init__(self, name: RunName, append: KeyedAppend, claim: Claim, keyed: KeyedWrites) -> None:
+        self.name = name
+        self.append = append
+        self.claim = claim
+        self.keyed = keyed
+        self.count = 1
+        self.in_flight = append.size
+        self.size = append.size + RUN_OVERHEAD + 4 * len(name[0])
+
+    def draft(self, draft: FrameDraft) -> None:
+        self.first = draft.append(self.name, [self.append], keyed=True)
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        message_id = origin.message_id(self.first)
+        result = AppendResult(message_id, first_tick + self.first, message_id)
+        if not self.append.future.done():
+            self.append.future.set_result(result)
+        self.keyed.durable(self.claim, result)
+
+    def fail(self, error: BaseException) -> None:
+        self.keyed.failed(self.claim, self.append.future, error)
+
+
+class KeyedTxnSubmission(TxnSubmission):
+    """A committed transaction with an idempotency key, claimed in its turn."""
+
+    __slots__ = ("claim", "keyed")
+
+    claim: Claim
+    keyed: KeyedWrites
+
+    def draft(self, draft: FrameDraft) -> None:
+        self.first = draft.commit(
+            self.bodies,
+            names=self.names,
+            txn_id=self.context.txn_id,
+            keepalive_ms=round(self.context.keepalive * 1000),
+            key=key_ext(self.claim.key),
+        )
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        message_id = origin.message_id(self.first)
+        result = AppendResult(message_id, first_tick + self.first, message_id, self.context)
+        if not self.future.done():
+            self.future.set_result(result)
+        self.keyed.durable(self.claim, result)
+
+    def fail(self, error: BaseException) -> None:
+        self.keyed.failed(self.claim, self.future, error)
+
+
+class ForgetSubmission(Submission):
+    """The end of what is remembered of a producer."""
+
+    __slots__ = ("_future", "_keyed", "_name")
+
+    def __init__(self, name: str, keyed: KeyedWrites, future: asyncio.Future[None]) -> None:
+        self._name = name
+        self._keyed = keyed
+        self._future = future
+        self.count = 1
+        self.in_flight = 0
+        self.size = RUN_OVERHEAD + 4 * len(name)
+
+    def draft(self, draft: FrameDraft) -> None:
+        draft.producer_forgotten(self._name)
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        self._keyed.table.forgotten(self._name)
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        self._keyed.table.remembered(self._name)
+        fail_future(self._future, error)
 
 
 def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "check_txn_size",
     "names_size",
     "record_size",
+    "whole_ms",
 ]
 
 BODY_OVERHEAD: Final = 32
@@ -77,10 +78,16 @@ class TxnTable:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, txn_id: int, names: tuple[RunName, ...], *, keepalive: float, now: float) -> TxnContext:
-        """Opens a transaction on these vchannels; InvalidArgumentError when their names alone would not fit a frame."""
+    def begin(
+        self, txn_id: int, names: tuple[RunName, ...], *, keepalive: float, now: float, key_bytes: int = 0
+    ) -> TxnContext:
+        """Opens a transaction on these vchannels; InvalidArgumentError when their names alone would not fit a frame.
+
+        The keepalive is taken in whole milliseconds, as the log keeps it. `key_bytes`: of the idempotency key in a commit row.
+        """
+        keepalive = whole_ms(keepalive)
         context = TxnContext(txn_id, keepalive)
-        stored = names_size(names)
+        stored = names_size(names) + key_bytes * len(names)
         check_txn_size(0, 0, stored, self._limits)
         self._open[txn_id] = OpenTxn(context, names, now + keepalive, 0, stored, [])
         return context
@@ -106,6 +113,10 @@ class TxnTable:
         txn.size += counted
         txn.stored += stored
         self.size += counted
+
+    def get(self, txn_id: int, *, now: float) -> OpenTxn:
+        """The open transaction; TransactionExpiredError when it is over."""
+        return self._live(txn_id, now)
 
     def commit(self, txn_id: int, *, now: float) -> OpenTxn:
         """Takes the transaction out: from here on it cannot expire. TransactionExpiredError when it is over."""
@@ -187,6 +198,11 @@ def check_txn_size(bodies: int, size: int, stored: int, limits: TxnLimits) -> No
             f"a transaction that takes {stored} bytes in the log (with the names of its vchannels) is over the "
             f"{limits.frame_bytes_max} bytes of one frame: commit in smaller transactions, or over fewer vchannels"
         )
+
+
+def whole_ms(keepalive: float) -> float:
+    """A keepalive in whole milliseconds, at least one: what the log keeps of it."""
+    return max(round(keepalive * 1000), 1) / 1000
 
 
 def record_size(record: Record) -> int:

@@ -11,11 +11,38 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from actors import Member
-from wal.errors import ChannelNotExistError, TransactionExpiredError, UnknownError, WALError
+from wal.errors import (
+    ChannelNotExistError,
+    InvalidRequestSeqError,
+    TransactionExpiredError,
+    UnknownError,
+    WALError,
+    WouldBlockError,
+)
 from wal.frame import RunName
 from wal.message import MessageType, TxnContext
-from wal.pchannel.operations import Append, Atomic, Begin, Body, Bulk, Commit, Drop, OrderedAppend, Rollback
-from wal.pchannel.submissions import BulkSubmission, TxnSubmission, fail_future
+from wal.pchannel.operations import (
+    Append,
+    Atomic,
+    Begin,
+    Body,
+    Bulk,
+    Commit,
+    Drop,
+    ForgetProducer,
+    KeyedAppend,
+    KeyedCommit,
+    OrderedAppend,
+    Rollback,
+)
+from wal.pchannel.submissions import (
+    BulkSubmission,
+    ForgetSubmission,
+    KeyedSubmission,
+    KeyedTxnSubmission,
+    TxnSubmission,
+    fail_future,
+)
 from wal.pchannel.txn_table import check_txn_size, names_size, record_size
 
 if TYPE_CHECKING:
@@ -31,6 +58,8 @@ class VChannel(Member):
         self.pchannel = pchannel
         self.channel = name
         self.run_name: RunName = (name, incarnation)
+        self.scope = (self.run_name,)
+        """What its idempotency keys belong to."""
         self.closed: Callable[[], WALError] | None = None
         """Why it takes nothing any more (dropped, failed, or its record could not be saved); None while it lives."""
         self.tell = pchannel.lanes.tell
@@ -84,7 +113,9 @@ class VChannel(Member):
 
     def released(self, operation: OrderedAppend | TxnSubmission | Atomic) -> None:
         """The promise passed the barrier this operation waited for."""
-        if operation.future.cancelled():
+        if isinstance(operation, KeyedAppend | KeyedTxnSubmission):
+            self._released_keyed(operation)  # also when its caller was cancelled: others may share its result
+        elif operation.future.cancelled():
             self.pchannel.in_flight.release(
                 operation.in_flight if isinstance(operation, TxnSubmission) else operation.size
             )
@@ -102,8 +133,13 @@ class VChannel(Member):
         for operation in operations:
             if isinstance(operation, TxnSubmission):
                 self.pchannel.in_flight.release(operation.in_flight)
-            elif isinstance(operation, Append | Bulk | Atomic):
+                operation.fail(error)
+                continue
+            if isinstance(operation, Append | Bulk | Atomic):
                 self.pchannel.in_flight.release(operation.size)
+                if isinstance(operation, KeyedAppend) and operation.claim is not None:
+                    self.pchannel.keyed.failed(operation.claim, operation.future, error)
+                    continue
             fail_future(operation.future, error)
 
     def _hold(self, operations: list[Any]) -> None:
@@ -118,15 +154,49 @@ class VChannel(Member):
 
     def _submit_ordered(self, operation: OrderedAppend) -> None:
         if operation.exclusive:
-            kind = MessageType(operation.message_type).name
-            self.pchannel.fail_transactions(
-                self.run_name,
-                lambda txn_id: TransactionExpiredError(
-                    f"transaction {txn_id} was failed by a {kind} message on vchannel {self.channel!r}, which no transaction may "
-                    "span; nothing of it is in the log: begin a new one"
-                ),
-            )
+            self._fail_spanned(operation)
         self.pchannel.submit_plain(self.run_name, [operation])
+
+    def _fail_spanned(self, operation: OrderedAppend) -> None:
+        """Ends the transactions on this vchannel, which must not span this message."""
+        kind = MessageType(operation.message_type).name
+        self.pchannel.fail_transactions(
+            self.run_name,
+            lambda txn_id: TransactionExpiredError(
+                f"transaction {txn_id} was failed by a {kind} message on vchannel {self.channel!r}, which no transaction may "
+                "span; nothing of it is in the log: begin a new one"
+            ),
+        )
+
+    def _keyed(self, operation: KeyedAppend) -> None:
+        pchannel = self.pchannel
+        keyed = pchannel.keyed
+        try:
+            if keyed.answered(self.scope, operation.key, operation.future):
+                pchannel.in_flight.release(operation.size)
+                return
+            claim = operation.claim = keyed.table.claim(self.scope, operation.key, barrier=operation.barrier)
+        except WALError as error:
+            self.refuse([operation], error)
+            return
+        if pchannel.passed(claim.barrier):
+            self._released_keyed(operation)
+        else:
+            pchannel.set_aside(claim.barrier, self, operation)
+
+    def _released_keyed(self, operation: KeyedAppend | KeyedTxnSubmission) -> None:
+        claim = operation.claim
+        assert claim is not None
+        if self.closed is not None:
+            self.refuse([operation], self.closed())
+        elif claim.doomed:
+            self.refuse([operation], InvalidRequestSeqError("an earlier sequence failed"))
+        elif isinstance(operation, KeyedTxnSubmission):
+            self.pchannel.submit(operation)
+        else:
+            if operation.exclusive:
+                self._fail_spanned(operation)
+            self.pchannel.submit(KeyedSubmission(self.run_name, operation, claim, self.pchannel.keyed))
 
     def _bulk(self, operation: Bulk) -> None:
         self.pchannel.submit(
@@ -181,7 +251,11 @@ class VChannel(Member):
             return
         try:
             context = pchannel.table.begin(
-                txn_id, tuple(names), keepalive=operation.keepalive or pchannel.keepalive, now=pchannel.lease_now()
+                txn_id,
+                tuple(names),
+                keepalive=operation.keepalive or pchannel.keepalive,
+                now=pchannel.lease_now(),
+                key_bytes=operation.key_bytes,
             )
         except WALError as error:
             fail_future(operation.future, error)
@@ -222,6 +296,41 @@ class VChannel(Member):
         else:
             pchannel.set_aside(txn.barrier, self, submission)
 
+    def _keyed_commit(self, operation: KeyedCommit) -> None:
+        pchannel = self.pchannel
+        keyed, now = pchannel.keyed, pchannel.lease_now()
+        try:
+            txn = pchannel.table.get(operation.txn_id, now=now)
+            scope = tuple(sorted(txn.names))
+            if keyed.answered(scope, operation.key, operation.future):
+                pchannel.table.commit(operation.txn_id, now=now)  # it is over, and its bodies are dropped
+                return
+            claim = keyed.table.claim(scope, operation.key, barrier=txn.barrier)
+        except WALError as error:
+            if not isinstance(error, WouldBlockError):  # else it stays open and can be committed later
+                pchannel.table.rollback(operation.txn_id)
+            fail_future(operation.future, error)
+            return
+        txn = pchannel.table.commit(operation.txn_id, now=now)
+        pchannel.in_flight.force(txn.stored)
+        submission = KeyedTxnSubmission(
+            txn.context, txn.names, txn.bodies, size=txn.stored, in_flight=txn.stored, future=operation.future
+        )
+        submission.claim, submission.keyed = claim, keyed
+        if pchannel.passed(claim.barrier):
+            self._released_keyed(submission)
+        else:
+            pchannel.set_aside(claim.barrier, self, submission)
+
+    def _forget(self, operation: ForgetProducer) -> None:
+        keyed = self.pchannel.keyed
+        try:
+            keyed.table.forget(operation.name)
+        except WALError as error:
+            fail_future(operation.future, error)
+        else:
+            self.pchannel.submit(ForgetSubmission(operation.name, keyed, operation.future))
+
     def _rollback(self, operation: Rollback) -> None:
         self.pchannel.table.rollback(operation.txn_id)
         _resolve(operation)
@@ -232,6 +341,7 @@ class VChannel(Member):
 
         self.closed = closed
         self.pchannel.fail_transactions(self.run_name, lambda _: closed())
+        self.pchannel.keyed.table.drop(self.run_name)
         self.pchannel.dropped(self)
         _resolve(operation)
 
@@ -251,4 +361,7 @@ _HANDLERS: dict[type, Callable[[VChannel, Any], None]] = {
     Commit: VChannel._commit,
     Rollback: VChannel._rollback,
     Drop: VChannel._drop,
+    KeyedAppend: VChannel._keyed,
+    KeyedCommit: VChannel._keyed_commit,
+    ForgetProducer: VChannel._forget,
 }

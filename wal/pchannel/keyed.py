@@ -1,0 +1,105 @@
+"""KeyedWrites: the callers of keyed appends, around the table of keys of their pchannel.
+
+Owns who hears of a key: the caller whose append is written, and those who share its result because they called with the same key while
+it was in flight. Promises that each of them is answered once, with the first result or with its failure. What a key means is
+decided by `IdempotencyTable`; all calls come in a turn of the group or when a frame is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from wal.errors import ClosedError, InvalidRequestSeqError
+from wal.frame import RunName
+from wal.message import MessageID, Origin, TxnContext
+from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept
+from wal.pchannel.keys import Key, ProducerKey
+from wal.pchannel.operations import AppendResult
+from wal.pchannel.submissions import fail_future
+
+__all__ = ["KeyedWrites"]
+
+
+class KeyedWrites:
+    """`origin` gives the frame at a position. `withdraw` fails what waits with one of these claims and was not handed over.
+
+    `now_ms`: the newest tick's milliseconds. `alive`: whether the pchannel still writes.
+    """
+
+    def __init__(
+        self,
+        table: IdempotencyTable,
+        *,
+        origin: Callable[[int], Origin],
+        now_ms: Callable[[], int],
+        alive: Callable[[], bool],
+        withdraw: Callable[[frozenset[Claim]], None],
+    ) -> None:
+        self.table = table
+        self._origin = origin
+        self._now_ms = now_ms
+        self._alive = alive
+        self._withdraw = withdraw
+
+    def answered(self, names: tuple[RunName, ...], key: Key, future: asyncio.Future[AppendResult]) -> bool:
+        """Whether the key is known: then the caller has the first result, or will have it when that is durable.
+
+        InvalidRequestSeqError or WouldBlockError when it cannot be taken now.
+        """
+        found = self.table.find(names, key, now_ms=self._now_ms())
+        if found is None:
+            return False
+        if isinstance(found, Claim):
+            found.sharers.append(future)
+        elif not future.done():
+            future.set_result(self._again(found))
+        return True
+
+    def durable(self, claim: Claim, result: AppendResult) -> None:
+        """The event of this claim has this result."""
+        context = result.txn_context
+        self.table.durable(
+            claim,
+            position=result.message_id.position,
+            index=result.message_id.index,
+            tick=result.time_tick,
+            txn_id=0 if context is None else context.txn_id,
+            keepalive_ms=0 if context is None else round(context.keepalive * 1000),
+        )
+        for future in claim.sharers:
+            if not future.done():
+                future.set_result(
+                    AppendResult(result.message_id, result.time_tick, result.last_confirmed, context, None, True)
+                )
+
+    def failed(self, claim: Claim, future: asyncio.Future[AppendResult], error: BaseException) -> None:
+        """The operation of this claim failed: so does whoever shares it, and what its producer has in flight behind it."""
+        alive = self._alive()
+        if claim.doomed and alive and not isinstance(error, ClosedError):
+            error = _out_of_order(claim)
+        later = self.table.failed(claim)
+        for waiting in (future, *claim.sharers):
+            fail_future(waiting, error)
+        if later and alive:
+            self._withdraw(frozenset(later))
+
+    def _again(self, kept: Kept) -> AppendResult:
+        """The first result, for a duplicate."""
+        if kept.position < 0:
+            # Typed as if it were there: it is missing only for the old duplicate of a producer, which `duplicate` tells.
+            nothing = cast("MessageID", None)
+            return AppendResult(nothing, cast("int", None), nothing, None, None, True)
+        message_id = self._origin(kept.position).message_id(kept.index)
+        context = TxnContext(kept.txn_id, kept.keepalive_ms / 1000) if kept.txn_id else None
+        return AppendResult(message_id, kept.tick, message_id, context, None, True)
+
+
+def _out_of_order(claim: Claim) -> InvalidRequestSeqError:
+    key = claim.key
+    assert isinstance(key, ProducerKey)
+    return InvalidRequestSeqError(
+        f"sequence {key.sequence} of producer {key.producer!r} was not written, since an earlier one that was in flight failed: "
+        "append them again from that one on"
+    )
