@@ -153,6 +153,21 @@ class Scanner:
                 self._wake_tick_waiters()
             yield page
 
+    async def page(self) -> list[ImmutableMessage]:
+        """What comes next, at least one message; empty at the end. It counts as handed over by `hand_over`, for who does that elsewhere."""
+        self._refuse_handler()
+        progress = self._progress
+        if progress.following >= len(progress.messages) and not await self._fill():
+            return []
+        return progress.messages[progress.following :]
+
+    def hand_over(self, count: int) -> None:
+        """So many messages of the last `page` were handed over."""
+        progress = self._progress
+        progress.following = min(progress.following + count, len(progress.messages))
+        if self._tick_waiters:
+            self._wake_tick_waiters()
+
     @property
     def position(self) -> ReadPosition | None:
         """Behind what was handed over, stretches that held nothing for this reader included; None before anything."""

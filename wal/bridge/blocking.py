@@ -1,0 +1,215 @@
+"""BlockingWAL: the accesser's calls as blocking methods, for threads without an event loop.
+
+Owns a loop in a thread of its own (`LoopThread`) and the log that is open there. Every public call of `WALAccesser` has its twin here,
+with the same arguments, results and errors; any number of threads may call at once. It ends by `close()` from any thread, by leaving
+its `with` (also by an exception), or at the exit of the interpreter; whoever waits in a call then gets what the accesser would raise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from wal.accesser import LogStatistics, WALAccesser
+from wal.bridge.blocking_scanner import BlockingHandler, BlockingScanner, blocking_handler
+from wal.bridge.blocking_txn import BlockingTxn
+from wal.bridge.loop_thread import LoopThread
+from wal.channels import VChannelInfo
+from wal.message import Message, MessageID
+from wal.opening import open_wal
+from wal.pchannel import AppendResult
+from wal.reading import DeliverFilter, DeliverPolicy, ReadPosition
+from wal.responses import AppendOption, AppendResponses
+from wal.settings import Settings
+
+__all__ = ["BlockingOpening", "BlockingWAL", "blocking"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def blocking(
+    location: str | os.PathLike[str], *, settings: Settings | None = None, read_only: bool = False, **overrides: Any
+) -> BlockingOpening:
+    """Opens the log at a location for code that blocks: `with blocking("data/") as log`.
+
+    Arguments and errors are those of `open_wal`. Inside a running event loop it would stop the loop: use `open_wal` there.
+    """
+    if read_only:
+        overrides["read_only"] = True
+    return BlockingOpening(open_wal(location, settings=settings, **overrides))
+
+
+class BlockingOpening:
+    """What `blocking` returns: the log is opened by entering it, and closed by leaving it, whatever ended the block."""
+
+    def __init__(self, opening: Awaitable[WALAccesser]) -> None:
+        self._opening = opening
+        self._log: BlockingWAL | None = None
+
+    def __enter__(self) -> BlockingWAL:
+        thread = LoopThread()
+        try:
+            self._log = BlockingWAL(thread.call(_awaited, self._opening), thread)
+        except BaseException:
+            thread.stop()
+            raise
+        return self._log
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._log is not None:
+            self._log.close()
+
+
+class BlockingWAL:
+    """An open log for blocking callers. Get one from `blocking`. See `WALAccesser` for what the calls promise."""
+
+    def __init__(self, log: WALAccesser, thread: LoopThread) -> None:
+        self._log = log
+        self._thread = thread
+        thread.closing = log.close
+
+    # -- writing
+
+    def raw_append(self, message: Message, *, barrier_time_tick: int = 0) -> AppendResult:
+        """Appends a message; durable when it returns. An interrupted caller does not take the append back."""
+        return self._call(self._log.raw_append, message, barrier_time_tick=barrier_time_tick)
+
+    def append_nowait(self, message: Message, *, barrier_time_tick: int = 0) -> concurrent.futures.Future[AppendResult]:
+        """Appends a message without waiting for the disk: a future of the result, which cannot be cancelled.
+
+        Calls of one thread are in order. WouldBlockError when too much is in flight.
+        """
+        return self._call(_started, lambda: self._log.append_nowait(message, barrier_time_tick=barrier_time_tick))
+
+    def append_messages(self, *messages: Message) -> AppendResponses:
+        """Appends messages; those of one vchannel, if two or more, as one transaction with its bodies in input order."""
+        return self._call(self._log.append_messages, *messages)
+
+    def append_messages_with_option(self, option: AppendOption, *messages: Message) -> AppendResponses:
+        """`append_messages` with a barrier for each of its appends."""
+        return self._call(self._log.append_messages_with_option, option, *messages)
+
+    def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
+        """Appends any number of messages in order, without a transaction. They are taken from `messages` in the caller's thread."""
+        return self._call(self._log.append_bulk, list(messages))
+
+    def txn(
+        self, vchannel: str | None = None, *, vchannels: Sequence[str] | None = None, keepalive: float = 0.0
+    ) -> BlockingTxn:
+        """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits at the end, or rolls back."""
+        opening = self._log.txn(vchannel, vchannels=vchannels, keepalive=keepalive)
+        return BlockingTxn(self._call(_awaited, opening), self._thread)
+
+    def allocate_time_tick(self) -> int:
+        """A time tick above every one given before, for use as a barrier."""
+        return self._call(self._log.allocate_time_tick)
+
+    # -- reading
+
+    def read(
+        self,
+        vchannel: str | Sequence[str],
+        *,
+        deliver_policy: DeliverPolicy | None = None,
+        filters: DeliverFilter | Iterable[DeliverFilter] = (),
+        handler: BlockingHandler | None = None,
+        follow: bool = True,
+        until_time_tick: int | None = None,
+        resume: ReadPosition | None = None,
+        include_time_ticks: bool = False,
+    ) -> BlockingScanner:
+        """A scanner: a context manager and a plain iterator of messages. It begins when it is entered.
+
+        A `handler` is called in a thread of a pool, a message at a time; it may block and use the log.
+        """
+        scanner = self._log.read(
+            vchannel,
+            deliver_policy=deliver_policy,
+            filters=filters,
+            handler=blocking_handler(handler),
+            follow=follow,
+            until_time_tick=until_time_tick,
+            resume=resume,
+            include_time_ticks=include_time_ticks,
+        )
+        return BlockingScanner(scanner, self._thread)
+
+    def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
+        """A tick that covers every write to this vchannel that has returned; with `scanner.wait_for` it gives read-your-writes."""
+        return self._call(self._log.get_latest_mvcc_timestamp_if_local, vchannel)
+
+    # -- housekeeping
+
+    def vchannels(self) -> list[VChannelInfo]:
+        """All vchannels, by name."""
+        return self._call(self._log.vchannels)
+
+    def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
+        """Makes a vchannel, durably; ChannelExistError when there is one of that name."""
+        return self._call(self._log.create_vchannel, name, pchannel=pchannel)
+
+    def drop_vchannel(self, name: str) -> None:
+        """Drops a vchannel: its transactions fail, its readers end; a new one of that name shows nothing of it."""
+        self._call(self._log.drop_vchannel, name)
+
+    def truncate(self, *, up_to: MessageID) -> None:
+        """Truncates a pchannel up to this event, inclusive."""
+        self._call(self._log.truncate, up_to=up_to)
+
+    def statistics(self) -> LogStatistics:
+        """A snapshot of counts since opening."""
+        return self._call(_plain, self._log.statistics)
+
+    @property
+    def wal_name(self) -> str:
+        """The name of the backend: "journal" or "memory"."""
+        return self._call(_plain, lambda: self._log.wal_name)
+
+    def close(self) -> None:
+        """Drains what is in flight, then closes, and ends the thread. Idempotent; from any thread; concurrent calls all wait."""
+        self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, call: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return self._thread.call(call, *args, **kwargs)
+
+
+async def _awaited(awaitable: Awaitable[_T]) -> _T:
+    return await awaitable
+
+
+async def _plain(call: Callable[[], _T]) -> _T:
+    """A call that does not wait, but belongs on the loop."""
+    return call()
+
+
+async def _started(start: Callable[[], asyncio.Future[_T]]) -> concurrent.futures.Future[_T]:
+    """A future for any thread of a future of the loop. Cancelling it is refused, since it could not take anything back."""
+    inner = start()
+    outer: concurrent.futures.Future[_T] = concurrent.futures.Future()
+    outer.set_running_or_notify_cancel()
+
+    def settle(_: object) -> None:
+        if inner.cancelled():
+            outer.set_exception(concurrent.futures.CancelledError())
+        elif (error := inner.exception()) is not None:
+            outer.set_exception(error)
+        else:
+            outer.set_result(inner.result())
+
+    inner.add_done_callback(settle)
+    return outer

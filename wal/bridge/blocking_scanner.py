@@ -1,0 +1,222 @@
+"""BlockingScanner: a scanner for blocking callers, as a context manager and a plain iterator.
+
+Owns the page at hand: messages come over from the loop a frame at a time, and are given out in the caller's thread without asking the
+loop. Each message is given once, whichever threads take them; an interrupted `next` loses none. The scanner in the loop hears of
+what was given out when it is next asked, so `position`, `save` and `close` are exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+
+from wal.bridge.loop_thread import LoopThread
+from wal.errors import ClosedError, InvalidArgumentError
+from wal.message import ImmutableMessage
+from wal.pchannel import Handler, Scanner, ScannerStatistics, check_handler
+from wal.reading import ReadPosition
+
+__all__ = ["BlockingHandler", "BlockingMessageHandler", "BlockingScanner", "blocking_handler"]
+
+_T = TypeVar("_T")
+
+
+@runtime_checkable
+class BlockingMessageHandler(Protocol):
+    """A handler as an object: `handle` for each message, `close` once when the scanner ends."""
+
+    def handle(self, message: ImmutableMessage) -> None: ...
+
+    def close(self) -> None: ...
+
+
+BlockingHandler = Callable[[ImmutableMessage], Any] | BlockingMessageHandler
+
+
+class BlockingScanner:
+    """Messages in tick order, each once. Errors of the read are raised where it is driven, and kept in `error`. See `Scanner`."""
+
+    def __init__(self, scanner: Scanner, thread: LoopThread) -> None:
+        self._scanner = scanner
+        self._thread = thread
+        self._lock = threading.Lock()
+        self._page: list[ImmutableMessage] = []
+        self._at = 0
+        self._given = 0  # messages given out so far
+        self._told = 0  # … of which the scanner has heard; only its loop touches this
+        self._fetching: concurrent.futures.Future[list[ImmutableMessage]] | None = None
+        self._waiting = 0
+        self._closed = False
+
+    @property
+    def vchannels(self) -> tuple[str, ...]:
+        """The vchannels it reads."""
+        return self._scanner.vchannels
+
+    def __enter__(self) -> Self:
+        self._thread.call(self._scanner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- messages
+
+    def __iter__(self) -> Iterator[ImmutableMessage]:
+        return self
+
+    def __next__(self) -> ImmutableMessage:
+        page = self._take(1)
+        if not page:
+            raise StopIteration
+        return page[0]
+
+    def batches(self, size_max: int = 1024) -> Iterator[list[ImmutableMessage]]:
+        """Pages of 1 to `size_max` messages."""
+        if not isinstance(size_max, int) or isinstance(size_max, bool):
+            raise TypeError(f"size_max must be an int, not {size_max!r}")
+        if size_max < 1:
+            raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")
+        return iter(lambda: self._take(size_max), [])
+
+    @property
+    def position(self) -> ReadPosition | None:
+        """Behind what was handed over, stretches that held nothing for this reader included; None before anything."""
+        return self._settled(lambda: self._scanner.position)
+
+    def wait_for(self, time_tick: int) -> None:
+        """Returns when everything at or below `time_tick` was handed over; another thread, or the handler, drives the scanner."""
+        with self._lock:
+            self._waiting += 1  # meanwhile the loop hears of every message that is given out
+        try:
+            self._settled(lambda: None)
+            self._thread.call(self._scanner.wait_for, time_tick)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def statistics(self) -> ScannerStatistics:
+        """A snapshot of its counts."""
+        return self._settled(self._scanner.statistics)
+
+    # -- ending
+
+    def done(self) -> None:
+        """Returns when the scanner has ended, for whatever reason, and its handler is closed. Never raises; `error` says why."""
+        if not self._thread.stopped:
+            self._thread.call(self._scanner.done)
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the scanner ended; None while it runs and after a clean end."""
+        return self._scanner.error
+
+    def close(self) -> None:
+        """Ends the scanner cleanly, from any thread; whoever waits for a message sees the end. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._page, self._at = [], 0
+        self._settled(lambda: None)
+        if not self._thread.stopped:
+            self._thread.call(self._scanner.close)
+
+    # -- the page at hand
+
+    def _take(self, size_max: int) -> list[ImmutableMessage]:
+        """The next messages, waiting for them; none at the end."""
+        while True:
+            with self._lock:
+                if self._at < len(self._page):
+                    taken = self._page[self._at : self._at + size_max]
+                    self._at += len(taken)
+                    self._given += len(taken)
+                    break
+                fetching = self._fetching
+                if fetching is None:
+                    if self._ended():
+                        return []
+                    # Kept until its page is taken over: an interrupted caller leaves it to the next.
+                    fetching = self._fetching = self._thread.start(self._fetch, self._given)
+            try:
+                concurrent.futures.wait((fetching,))
+            finally:
+                self._take_over(fetching)
+            if fetching.cancelled():
+                raise ClosedError("the log was closed while this read waited for a message")
+            if not fetching.result():
+                return []
+        if self._waiting:
+            self._settled(lambda: None)
+        return taken
+
+    def _take_over(self, fetching: concurrent.futures.Future[list[ImmutableMessage]]) -> None:
+        """Makes the page that was fetched the one at hand, once."""
+        with self._lock:
+            if self._fetching is fetching and fetching.done():
+                self._fetching = None
+                if not self._closed and not fetching.cancelled() and fetching.exception() is None:
+                    self._page, self._at = fetching.result(), 0
+
+    def _ended(self) -> bool:
+        """Whether nothing comes any more and nobody need be asked; raises why, if that was an error."""
+        if not self._closed and not (self._thread.stopped and self._scanner.statistics().ended):
+            return False
+        if self._scanner.error is not None:
+            raise self._scanner.error
+        return True
+
+    async def _fetch(self, given: int) -> list[ImmutableMessage]:
+        self._tell(given)
+        return await self._scanner.page()
+
+    def _tell(self, given: int) -> None:
+        """In the loop: so many messages were given out in all."""
+        if given > self._told:
+            self._scanner.hand_over(given - self._told)
+            self._told = given
+
+    def _settled(self, ask: Callable[[], _T]) -> _T:
+        """Asks the scanner, in its loop, after telling it what was given out."""
+        with self._lock:
+            given = self._given
+        if not self._thread.stopped:
+            return self._thread.call(self._settle, given, ask)
+        self._tell(given)  # nothing runs beside this thread any more
+        return ask()
+
+    async def _settle(self, given: int, ask: Callable[[], _T]) -> _T:
+        self._tell(given)
+        return ask()
+
+
+def blocking_handler(handler: BlockingHandler | None) -> Handler | None:
+    """The handler of the scanner in the loop that calls this one in a thread. One that would have to be awaited is a TypeError."""
+    if handler is None:
+        return None
+    check_handler(handler)
+    handle = handler.handle if isinstance(handler, BlockingMessageHandler) else handler
+    if inspect.iscoroutinefunction(handle):
+        raise TypeError(
+            "a handler of a blocking scanner is a plain function: it is called in a thread, where it may block"
+        )
+    return _InThread(handle, handler.close if isinstance(handler, BlockingMessageHandler) else None)
+
+
+class _InThread:
+    def __init__(self, handle: Callable[[ImmutableMessage], Any], close: Callable[[], Any] | None) -> None:
+        self._handle = handle
+        self._close = close
+
+    async def handle(self, message: ImmutableMessage) -> None:
+        await asyncio.to_thread(self._handle, message)
+
+    async def close(self) -> None:
+        if self._close is not None:
+            await asyncio.to_thread(self._close)

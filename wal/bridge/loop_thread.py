@@ -1,0 +1,146 @@
+"""LoopThread: an event loop in a thread of its own, for calls from threads that have none.
+
+Owns the thread, anyio's blocking portal in it, and the count of calls under way. Promises: a call returns what the coroutine returns or
+raises what it raises; a caller that is interrupted cancels its call; once stopped, a call is a ClosedError and nothing hangs, also in a
+forked child. It is stopped by its owner, or when the interpreter exits, before the threads that the log needs for closing are gone.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread  # its hook at exit must be registered before ours, see the end of the file
+import importlib.util
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, ParamSpec, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from wal.errors import ClosedError, InvalidArgumentError
+
+__all__ = ["LoopThread"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class LoopThread:
+    """Started by making it. `closing` is awaited in the loop, once, before the loop is stopped; it may be set later."""
+
+    def __init__(self) -> None:
+        self.closing: Callable[[], Awaitable[None]] | None = None
+        self._pid = os.getpid()
+        self._stopping = threading.Lock()
+        self._idle = threading.Condition()
+        self._calls = 0
+        self._stopped = False
+        started: concurrent.futures.Future[BlockingPortal] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=_run, args=(started,), name="wal-bridge", daemon=True)
+        self._thread.start()
+        self._portal = started.result()
+        _running.add(self)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the loop is gone: nothing runs beside the caller any more."""
+        return self._stopped
+
+    def call(self, call: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Awaits the coroutine in the loop and returns its result. An interrupted caller cancels it."""
+        future = self.start(call, *args, **kwargs)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ClosedError("the log was closed while this call was under way") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def start(
+        self, call: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
+    ) -> concurrent.futures.Future[_T]:
+        """Starts awaiting the coroutine in the loop: a future of its result, whose `cancel` cancels it."""
+        if self._pid != os.getpid():
+            raise InvalidArgumentError(
+                "this log was opened before the process was forked, and its loop runs in the parent: open it in the child instead"
+            )
+        if self._thread is threading.current_thread():
+            raise InvalidArgumentError("a blocking call in the thread of the log's own loop would wait for itself")
+        with self._idle:
+            if self._stopped:
+                raise ClosedError("the log is closed: open it again to go on")
+            self._calls += 1
+        try:
+            future = self._portal.start_task_soon(partial(call, *args, **kwargs))
+        except BaseException:
+            self._ended()
+            raise
+        future.add_done_callback(self._ended)
+        return future
+
+    def stop(self) -> None:
+        """Has `closing` done, waits for the calls under way, and ends loop and thread. Idempotent; of several callers all wait.
+
+        Interrupted, it can be called again and goes on. In a forked child there is nothing to stop.
+        """
+        if self._pid != os.getpid():
+            return
+        with self._stopping:
+            if self._stopped:
+                return
+            failure: Exception | None = None
+            if self.closing is not None:
+                try:
+                    self.call(self.closing)
+                except Exception as error:
+                    failure = error
+            with self._idle:
+                while self._calls:
+                    self._idle.wait()
+                self._stopped = True
+            self._portal.start_task_soon(self._portal.stop)
+            self._thread.join()
+            _running.discard(self)
+            if failure is not None:
+                raise failure
+
+    def _ended(self, _: object = None) -> None:
+        with self._idle:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.notify_all()
+
+
+def _run(started: concurrent.futures.Future[BlockingPortal]) -> None:
+    try:
+        anyio.run(_serve, started, backend_options={"use_uvloop": importlib.util.find_spec("uvloop") is not None})
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)
+
+
+async def _serve(started: concurrent.futures.Future[BlockingPortal]) -> None:
+    async with BlockingPortal() as portal:
+        started.set_result(portal)
+        await portal.sleep_until_stopped()
+
+
+_running: Final[set[LoopThread]] = set()
+"""All that run: also one that its owner forgot is stopped in the end."""
+
+
+def _stop_all() -> None:
+    for thread in list(_running):
+        try:
+            thread.stop()
+        except Exception:  # whoever could hear of it is gone
+            pass
+
+
+# Thread pools take nothing any more from the moment the interpreter begins to exit, and closing a log needs some. `atexit` is called
+# behind that moment; this hook, which the pools use as well, is called in the opposite order of registration.
+_register: Callable[[Callable[[], Any]], Any] = threading._register_atexit  # type: ignore[attr-defined]
+_register(_stop_all)
