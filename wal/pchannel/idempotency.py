@@ -262,6 +262,7 @@ class IdempotencyTable:
 
         scopes: list[Scope] = []
         keys, producers = decode_state(blob, scope_of)
+        keys = [entry for entry in keys if entry.scope.live]
         keys = keys[-self._window_count :] if self._window_count else []
         self._order.extend(keys)
         self._window.update(zip(map(_PLACE, keys), keys, strict=True))

@@ -1,0 +1,401 @@
+"""IdempotencyTable against a model of a few lines: a list of what is durable, looked through from the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, InvalidRequestSeqError, WouldBlockError
+from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame
+from wal.pchannel.idempotency import FORGOTTEN, RESULTS_KEPT, Claim, IdempotencyTable
+from wal.pchannel.idempotency_state import Kept
+from wal.pchannel.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
+
+START_MS: Final = 1_700_000_000_000
+WINDOW_COUNT: Final = 6
+WINDOW_S: Final = 10.0
+PRODUCERS_MAX: Final = 3
+SCOPES: Final[tuple[tuple[RunName, ...], ...]] = (
+    (("a", 1),),
+    (("b", 1),),
+    (("c", 2),),
+    (("a", 1), ("b", 1)),
+    (("a", 1), ("b", 1), ("c", 2)),
+)
+KEYS: Final = st.one_of(
+    st.sampled_from("xyzé"),
+    st.builds(ProducerKey, st.sampled_from(("p", "q", "r", "s")), st.integers(0, 30)),
+)
+
+
+def new_table(**changes: float) -> IdempotencyTable:
+    settings = {"window_count": WINDOW_COUNT, "window_s": WINDOW_S, "producers_max": PRODUCERS_MAX} | changes
+    return IdempotencyTable(**settings)  # type: ignore[arg-type]
+
+
+def view_of(draft: FrameDraft, first_tick: int) -> FrameView:
+    frame = encode_frame(
+        draft, incarnation=1, term=1, sequence=1, first_tick=first_tick, promise=None if draft.indices else first_tick
+    )
+    data = b"".join(frame.buffers)
+    head = frame.header.head_bytes
+    return FrameView.decode(data, lambda start, end: data[head + start : head + end])
+
+
+class Machine(RuleBasedStateMachine):
+    """A pchannel as the table sees it: calls in their turn, frames that become durable or fail, checkpoints and openings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = new_table()
+        self.now_ms = START_MS
+        self.position = 0
+        self.pending: list[Claim] = []
+        self.events: list[
+            tuple[tuple[RunName, ...], Key, Kept] | str
+        ] = []  # what is durable; a text: that producer was forgotten
+        self.dropped: set[RunName] = set()
+        self.left_out: set[int] = set()  # of `events`: lost their place in the window when the log was opened
+        self.frames: list[tuple[int, FrameView]] = []  # behind the checkpoint
+        self.blob: bytes | None = None
+        self.taking: tuple[Iterator[bytes], int, set[int]] | None = None
+        self.lost_before: set[int] = set()  # of `events`: had no place in the window at the checkpoint
+
+    # -- what the model says
+
+    def live(self, names: tuple[RunName, ...]) -> bool:
+        return not self.dropped.intersection(names)
+
+    def remembered(self, names: tuple[RunName, ...], key: Key) -> Kept | None:
+        if isinstance(key, ProducerKey):
+            sequences = self.sequences(names, key.producer)
+            if key.sequence > max(sequences, default=-1):
+                return None
+            return dict(list(sequences.items())[-RESULTS_KEPT:]).get(key.sequence, FORGOTTEN)
+        for at in reversed(self.window()):
+            event_names, event_key, kept = self.events[at]
+            if (event_names, event_key) == (names, key):
+                return kept if self.now_ms - (kept.tick >> 18) <= WINDOW_S * 1000 else None
+        return None
+
+    def window(self) -> list[int]:
+        plain = [
+            at
+            for at, event in enumerate(self.events)
+            if isinstance(event, tuple) and isinstance(event[1], str) and at not in self.left_out
+        ]
+        return plain[-WINDOW_COUNT:]
+
+    def sequences(self, names: tuple[RunName, ...], producer: str) -> dict[int, Kept]:
+        found: dict[int, Kept] = {}
+        for event in self.events:
+            if isinstance(event, str):
+                if event == producer:
+                    found.clear()
+                continue
+            names_of, key, kept = event
+            if names_of == names and isinstance(key, ProducerKey) and key.producer == producer:
+                found[key.sequence] = kept
+        return found
+
+    def producers(self) -> dict[tuple[tuple[RunName, ...], str], int]:
+        keys = {
+            (event[0], event[1].producer)
+            for event in self.events
+            if isinstance(event, tuple) and isinstance(event[1], ProducerKey)
+        }
+        found = {
+            (names, name): max(self.sequences(names, name), default=-1) for names, name in keys if self.live(names)
+        }
+        return {place: last for place, last in found.items() if last >= 0}
+
+    def pending_of(self, names: tuple[RunName, ...], producer: str) -> list[Claim]:
+        return [
+            claim
+            for claim in self.pending
+            if claim.scope.names == names
+            and isinstance(claim.key, ProducerKey)
+            and claim.key.producer == producer
+            and not claim.doomed
+        ]
+
+    # -- what happens
+
+    @rule(names=st.sampled_from(SCOPES), key=KEYS, barrier=st.integers(0, 3))
+    def call(self, names: tuple[RunName, ...], key: Key, barrier: int) -> None:
+        if not self.live(names):
+            return
+        of_producer = self.pending_of(names, key.producer) if isinstance(key, ProducerKey) else []
+        expected = self.remembered(names, key)
+        same = [claim for claim in self.pending if (claim.scope.names, claim.key) == (names, key) and not claim.doomed]
+        if expected is None and not same and of_producer and key.sequence < of_producer[-1].key.sequence:  # type: ignore[union-attr]
+            with pytest.raises(InvalidRequestSeqError):
+                self.table.find(names, key, now_ms=self.now_ms)
+            return
+        found = self.table.find(names, key, now_ms=self.now_ms)
+        if same:
+            assert found is same[0]
+            return
+        assert found == expected
+        if found is not None:
+            return
+        if isinstance(key, ProducerKey):
+            known = set(self.producers()) | {
+                (claim.scope.names, claim.key.producer)
+                for claim in self.pending
+                if isinstance(claim.key, ProducerKey) and not claim.doomed and self.live(claim.scope.names)
+            }
+            if (names, key.producer) not in known and len(known) >= PRODUCERS_MAX:
+                with pytest.raises(WouldBlockError, match="producers_max=3"):
+                    self.table.claim(names, key)
+                return
+        claim = self.table.claim(names, key, barrier=barrier)
+        assert claim.barrier == max([barrier, *(other.barrier for other in of_producer)])
+        self.pending.append(claim)
+
+    @precondition(lambda self: self.pending)
+    @rule(count=st.integers(1, 3))
+    def frame_is_durable(self, count: int) -> None:
+        """The oldest pending ones are in one frame."""
+        draft = FrameDraft()
+        first_tick = self.now_ms << 18
+        self.position += 512
+        draft.append(("other", 9), [Record(b"plain")])
+        for claim in self.pending[:count]:
+            names, key = claim.scope.names, claim.key
+            if len(names) > 1 or (isinstance(key, str) and key == "z"):
+                index = draft.commit(
+                    [(names[-1], Record(b"body"))], names=names, txn_id=7, keepalive_ms=1500, key=key_ext(key)
+                )
+                kept = Kept(self.position, index, first_tick + index, 7, 1500)
+            else:
+                index = draft.append(names[0], [Record(b"", ext=key_ext(key))], keyed=True)
+                kept = Kept(self.position, index, first_tick + index)
+            self.table.durable(
+                claim,
+                position=kept.position,
+                index=index,
+                tick=kept.tick,
+                txn_id=kept.txn_id,
+                keepalive_ms=kept.keepalive_ms,
+            )
+            self.events.append((names, key, kept))
+            if not self.live(names):
+                self.left_out.add(len(self.events) - 1)
+        del self.pending[:count]
+        self.frames.append((self.position, view_of(draft, first_tick)))
+        self.now_ms += 1
+
+    @precondition(lambda self: self.pending)
+    @rule()
+    def oldest_fails(self) -> None:
+        claim = self.pending.pop(0)
+        expected: list[Claim] = []
+        if isinstance(claim.key, ProducerKey) and self.live(claim.scope.names):
+            expected = self.pending_of(claim.scope.names, claim.key.producer)
+        later = self.table.failed(claim)
+        assert later == expected
+        assert all(other.doomed for other in later)
+        for other in later:
+            self.pending.remove(other)
+            assert self.table.failed(other) == []
+
+    @rule(seconds=st.sampled_from((1, 4, 11)))
+    def time_passes(self, seconds: int) -> None:
+        self.now_ms += seconds * 1000
+
+    @rule(name=st.sampled_from((("a", 1), ("b", 1), ("c", 2))))
+    def drop(self, name: RunName) -> None:
+        if len(self.dropped) == 2:
+            return
+        self.dropped.add(name)
+        self.table.drop(name)
+
+    @rule(name=st.sampled_from("pqrs"))
+    def forget(self, name: str) -> None:
+        known = any(producer == name for _, producer in self.producers())
+        waiting = any(self.pending_of(names, name) for names in SCOPES if self.live(names))
+        if not known and not waiting:
+            with pytest.raises(InvalidArgumentError):
+                self.table.forget(name)
+            return
+        if waiting:
+            with pytest.raises(WouldBlockError):
+                self.table.forget(name)
+            return
+        self.table.forget(name)
+        with pytest.raises(WouldBlockError):
+            self.table.find(SCOPES[0], ProducerKey(name, 1), now_ms=self.now_ms)
+        with pytest.raises(WouldBlockError):
+            self.table.forget(name)
+        if self.position % 1024:
+            self.table.remembered(name)
+            return
+        self.table.forgotten(name)
+        self.position += 512
+        draft = FrameDraft()
+        draft.producer_forgotten(name)
+        self.frames.append((self.position, view_of(draft, self.now_ms << 18)))
+        self.events.append(name)
+
+    @rule()
+    def checkpoint_begins(self) -> None:
+        window = set(self.window())
+        self.taking = self.table.snapshot(), len(self.frames), set(range(len(self.events))) - window
+        self.table.keyed_since_checkpoint = 0
+
+    @precondition(lambda self: self.taking is not None)
+    @rule()
+    def checkpoint_ends(self) -> None:
+        assert self.taking is not None
+        pieces, covered, self.lost_before = self.taking
+        self.blob = b"".join(pieces)
+        self.frames = self.frames[covered:]
+        self.taking = None
+
+    @rule()
+    def reopen(self) -> None:
+        """After a crash: what was pending is gone."""
+        self.pending = []
+        self.taking = None
+        self.table = new_table()
+
+        def live(name: RunName) -> bool:
+            return name not in self.dropped
+
+        if self.blob is not None:
+            self.table.restore(self.blob, live=live)
+        counts = [self.table.replay(position, view, live=live) for position, view in self.frames]
+        assert self.table.keyed_since_checkpoint == sum(counts)
+        assert all(counts)
+        for at, event in enumerate(self.events):
+            if isinstance(event, tuple) and not self.live(event[0]):
+                self.left_out.add(at)
+        self.left_out |= self.lost_before
+
+    @invariant()
+    def producers_are_listed(self) -> None:
+        expected = [
+            ProducerInfo(name, tuple(vchannel for vchannel, _ in names), last)
+            for (names, name), last in self.producers().items()
+        ]
+        assert self.table.producers() == sorted(expected, key=lambda info: (info.name, info.vchannels))
+
+
+TestMachine = Machine.TestCase
+
+
+def kept_of(table: IdempotencyTable, names: tuple[RunName, ...], key: Key, position: int) -> Kept:
+    """Makes the key durable at this position."""
+    kept = Kept(position, 0, START_MS << 18)
+    table.durable(table.claim(names, key), position=position, index=0, tick=kept.tick)
+    return kept
+
+
+def test_results_are_kept_of_the_last_sixteen_and_gaps_are_duplicates() -> None:
+    table = new_table()
+    kept = {n: kept_of(table, SCOPES[0], ProducerKey("p", n), n) for n in range(0, 40, 2)}
+    for n in range(39):
+        found = table.find(SCOPES[0], ProducerKey("p", n), now_ms=START_MS)
+        assert found == (kept[n] if n % 2 == 0 and n >= 8 else FORGOTTEN)
+    assert table.find(SCOPES[0], ProducerKey("p", 39), now_ms=START_MS) is None
+    assert table.find(SCOPES[1], ProducerKey("p", 3), now_ms=START_MS) is None
+
+
+def test_room_of_a_failed_producer_is_given_back() -> None:
+    table = new_table(producers_max=1)
+    claim = table.claim(SCOPES[0], ProducerKey("p", 1))
+    with pytest.raises(WouldBlockError, match="forget_producer"):
+        table.claim(SCOPES[0], ProducerKey("q", 1))
+    table.claim(SCOPES[0], "plain keys need no room")
+    assert table.failed(claim) == []
+    table.claim(SCOPES[0], ProducerKey("q", 1))
+
+
+def test_nothing_is_held_of_what_is_over() -> None:
+    """Scopes are shared by what is known in them, and go with the last of it."""
+    table = new_table(window_count=2)
+    for number in range(100):
+        kept_of(table, ((f"v{number}", number),), "k", number)
+        table.failed(table.claim(((f"w{number}", number),), "k"))
+        table.failed(table.claim(((f"w{number}", number),), ProducerKey("p", 1)))
+        kept_of(table, ((f"x{number}", number), ("y", number)), "k", number)
+    assert (len(table._scopes), len(table._of_run), len(table._window), len(table._order)) == (2, 3, 2, 2)
+    table.drop(("y", 99))
+    table.drop(("v99", 99))
+    assert (len(table._scopes), len(table._of_run), len(table._pending)) == (0, 0, 0)
+
+
+def test_a_snapshot_is_cut_in_small_pieces() -> None:
+    table = new_table(window_count=5000, producers_max=200)
+    for number in range(5000):
+        kept_of(table, ((f"v{number % 100}", 1),), f"{number:040d}", number)
+    for number in range(200 * 16):
+        kept_of(table, SCOPES[number // 16 % 2], ProducerKey(f"producer-{number // 16:03d}", number), number)
+    wide = tuple((f"wide-{number:04d}", 1) for number in range(2000))
+    for number in range(3):
+        kept_of(table, wide[number:], "k", number)
+    pieces = list(table.snapshot())
+    assert max(map(len, pieces)) < 100_000
+    again = new_table(window_count=5000, producers_max=200)
+    again.restore(b"".join(pieces))
+    assert list(again.snapshot()) == pieces
+
+
+def test_damaged_snapshots_are_loud() -> None:
+    table = new_table()
+    kept_of(table, SCOPES[0], "k", 1)
+    kept_of(table, SCOPES[3], ProducerKey("p", 1), 2)
+    blob = b"".join(table.snapshot())
+    for wrong in (blob[:-1], blob[3:], b"\xff" * 40, blob + b"x"):
+        with pytest.raises(CorruptionError):
+            new_table().restore(wrong)
+    header = next(table.snapshot())
+    for newer in (header[:-1] + b"\x02", header + header[:-2] + b"\x09\x01"):
+        with pytest.raises(FormatError, match="upgrade"):
+            new_table().restore(newer)
+    empty = new_table()
+    empty.restore(b"".join(empty.snapshot()))
+    assert empty.producers() == []
+
+
+def test_smaller_settings_hold_after_an_opening() -> None:
+    table = new_table()
+    kept = [kept_of(table, SCOPES[0], key, position) for position, key in enumerate("abcd")]
+    for name in "pqr":
+        kept_of(table, SCOPES[0], ProducerKey(name, 1), 9)
+    smaller = new_table(window_count=2, producers_max=1)
+    smaller.restore(b"".join(table.snapshot()))
+    assert [smaller.find(SCOPES[0], key, now_ms=START_MS) for key in "abcd"] == [None, None, *kept[2:]]
+    assert len(smaller.producers()) == 3
+    with pytest.raises(WouldBlockError):
+        smaller.claim(SCOPES[0], ProducerKey("s", 1))
+    none = new_table(window_count=0)
+    none.restore(b"".join(table.snapshot()))
+    assert none.find(SCOPES[0], "d", now_ms=START_MS) is None
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 256, "é" * 128, "\ud800"])
+def test_wrong_texts(wrong: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        check_key(wrong)
+    with pytest.raises(InvalidArgumentError):
+        ProducerKey(wrong, 1)
+
+
+def test_wrong_sequences_and_types() -> None:
+    assert check_key("x" * 255) == "x" * 255
+    assert check_key(ProducerKey("p", 2**63 - 1)).sequence == 2**63 - 1  # type: ignore[union-attr]
+    for sequence in (-1, 2**63):
+        with pytest.raises(InvalidArgumentError):
+            ProducerKey("p", sequence)
+    for producer, wrong in ((b"p", 1), ("p", "1"), ("p", True), ("p", 1.0)):
+        with pytest.raises(TypeError):
+            ProducerKey(producer, wrong)  # type: ignore[arg-type]
+    for key in (None, 1, b"k", ("p", 1)):
+        with pytest.raises(TypeError):
+            check_key(key)
