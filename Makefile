@@ -11,7 +11,7 @@ SOURCES := $(PACKAGES) tests
 SYNCED := .venv/.synced
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
-BENCH ?= append
+BENCH ?=
 BENCH_ARGS ?=
 
 .PHONY: help setup demo test lint format bench soak clean
@@ -42,8 +42,8 @@ format: setup ## ruff format, and ruff's safe fixes
 	.venv/bin/ruff format $(SOURCES)
 	.venv/bin/ruff check --fix $(SOURCES)
 
-bench: setup ## durable appends beside SQLite, about 3 minutes; BENCH=journal_floor for another, see benchmarks/README.md
-	@$(PYTHON) -m benchmarks.$(BENCH) $(BENCH_ARGS)
+bench: setup ## beside the bare disk and SQLite, a quarter of an hour; BENCH="w1 w3" for some, BENCH_ARGS=--quick for 2 minutes
+	@$(PYTHON) -m benchmarks $(BENCH) $(BENCH_ARGS)
 
 soak: setup ## all tests in their long form
 	@SOAK=1 $(PYTHON) -m pytest $(PYTEST_ARGS)

@@ -3,8 +3,8 @@
 What a good engineer would write in an afternoon with the standard library: one thread owns the connection; appends of one turn of
 the loop are handed to it together; it takes everything that waits into one transaction (`executemany`), and one
 `call_soon_threadsafe` gives every caller its rowid. The same promise as the log's: on the disk when the await returns
-(`synchronous=FULL`: one fsync of SQLite's own write-ahead log a commit). It has no transactions over several messages, no
-ordered readers and no recovery of its own: SQLite's is enough for it.
+(`synchronous=FULL`: one fsync of SQLite's own write-ahead log a commit). Several messages at once stand in one transaction, with
+whatever else waits. It has no ordered readers and no recovery of its own: the rowid is the order, SQLite's recovery is enough.
 
 Tuned on the machine of README.md, 1 KB, each choice against its neighbours, interleaved: for many writers pages of 32 KiB and a checkpoint
 every 64 MiB (154 k messages a second with 256 writers; 110 k with SQLite's defaults of 4 KiB and 1,000 pages), for a writer alone the
@@ -18,13 +18,13 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-__all__ = ["ALONE", "MANY", "SqliteGroup", "Tuning"]
+__all__ = ["AS_IT_COMES", "MANY", "SqliteGroup", "Tuning"]
 
 
 class Tuning(msgspec.Struct, frozen=True):
@@ -34,39 +34,60 @@ class Tuning(msgspec.Struct, frozen=True):
     checkpoint_pages: int
 
 
-ALONE: Final = Tuning(4096, 1000)
-"""Best for one writer at a time."""
+AS_IT_COMES: Final = Tuning(4096, 1000)
+"""SQLite's defaults; best for one writer at a time."""
 MANY: Final = Tuning(32_768, 2048)
 """Best for groups of some tens of KB and more."""
 
 _INSERT: Final = "INSERT INTO log (vchannel, payload, properties) VALUES (?, ?, ?)"
 _Row = tuple[str, bytes, str | None]
-_Append = tuple[_Row, asyncio.Future[int]]
+_Waiting = asyncio.Future[int] | None
+"""Who waits for a row: of several that were appended at once the caller waits for the last one."""
+_Group = tuple[list[_Row], list[_Waiting]]
 
 _encode_json: Final = msgspec.json.Encoder().encode
 
 
 class SqliteGroup:
-    """A table that is appended to. Make it and use it within one running loop; `close` ends the thread."""
+    """A table that is appended to. Make it and use it within one running loop; `close` ends the thread.
 
-    def __init__(self, path: Path, *, tuning: Tuning = MANY) -> None:
+    With `readers` other connections may read the file meanwhile; with `index` they find the rows of a vchannel.
+    """
+
+    def __init__(self, path: Path, *, tuning: Tuning = MANY, readers: bool = False, index: bool = False) -> None:
         self._loop = asyncio.get_running_loop()
-        self._turn: list[_Append] = []
-        self._groups: queue.SimpleQueue[list[_Append] | None] = queue.SimpleQueue()
+        self._rows: list[_Row] = []
+        self._waiting: list[_Waiting] = []
+        self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self.commits = 0
         """Transactions committed, each with one fsync."""
         self.rows = 0
         """The newest rowid."""
-        self._thread = threading.Thread(target=self._run, args=(path, tuning), name="sqlite-group", daemon=True)
+        self.on_commit: Callable[[], None] | None = None
+        """Called on the loop when rows were committed, before their callers wake."""
+        self._thread = threading.Thread(
+            target=self._run, args=(path, tuning, readers, index), name="sqlite-group", daemon=True
+        )
         self._thread.start()
 
     async def append(self, vchannel: str, payload: bytes, properties: dict[str, str] | None = None) -> int:
         """Appends a message; its rowid, durable when it returns."""
         future: asyncio.Future[int] = self._loop.create_future()
-        if not self._turn:
+        if not self._rows:
             self._loop.call_soon(self._hand_over)
         text = _encode_json(properties).decode() if properties else None
-        self._turn.append(((vchannel, payload, text), future))
+        self._rows.append((vchannel, payload, text))
+        self._waiting.append(future)
+        return await future
+
+    async def append_many(self, vchannel: str, payloads: Sequence[bytes]) -> int:
+        """Appends messages in one transaction; the rowid of the last one, all durable when it returns."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        if not self._rows:
+            self._loop.call_soon(self._hand_over)
+        self._rows += [(vchannel, payload, None) for payload in payloads]
+        self._waiting += [None] * (len(payloads) - 1)
+        self._waiting.append(future)
         return await future
 
     def close(self) -> None:
@@ -75,70 +96,78 @@ class SqliteGroup:
         self._thread.join()
 
     def _hand_over(self) -> None:
-        self._groups.put(self._turn)
-        self._turn = []
+        self._groups.put((self._rows, self._waiting))
+        self._rows, self._waiting = [], []
 
-    def _run(self, path: Path, tuning: Tuning) -> None:
+    def _run(self, path: Path, tuning: Tuning, readers: bool, index: bool) -> None:
         connection = sqlite3.connect(path, isolation_level=None)
         execute = connection.execute
         execute(f"PRAGMA page_size={tuning.page_bytes}")
-        execute("PRAGMA locking_mode=EXCLUSIVE")
+        if not readers:
+            execute("PRAGMA locking_mode=EXCLUSIVE")
         execute("PRAGMA journal_mode=WAL")
         execute("PRAGMA synchronous=FULL")
         execute(f"PRAGMA wal_autocheckpoint={tuning.checkpoint_pages}")
         execute(
             "CREATE TABLE log (id INTEGER PRIMARY KEY, vchannel TEXT NOT NULL, payload BLOB NOT NULL, properties TEXT)"
         )
+        if index:
+            execute("CREATE INDEX by_vchannel ON log (vchannel)")  # ends in the rowid, as every index of SQLite
         executemany, commit = connection.executemany, connection.commit
         open_for_more = True
         while open_for_more and (group := self._groups.get()) is not None:
+            rows, waiting = group
             while not self._groups.empty():
                 if (more := self._groups.get()) is None:
                     open_for_more = False
                     break
-                group += more
+                rows += more[0]
+                waiting += more[1]
             outcome: Callable[[], None]
             try:
                 execute("BEGIN IMMEDIATE")
-                executemany(_INSERT, [row for row, _ in group])
+                executemany(_INSERT, rows)
                 commit()
             except sqlite3.Error as error:
                 connection.rollback()
-                outcome = _Failed(group, error)
+                outcome = _Failed(waiting, error)
             else:
                 # The table has one writer and loses no rows, so the rowids of a group are the next ones.
-                outcome = _Committed(group, self.rows + 1)
-                self.rows += len(group)
+                outcome = _Committed(waiting, self.rows + 1, self.on_commit)
+                self.rows += len(rows)
                 self.commits += 1
             self._loop.call_soon_threadsafe(outcome)
         connection.close()
 
 
 class _Committed:
-    """Gives every caller of a group its rowid, on the loop."""
+    """Tells who listens, and gives every caller of a group its rowid, on the loop."""
 
-    __slots__ = ("_first", "_group")
+    __slots__ = ("_first", "_listener", "_waiting")
 
-    def __init__(self, group: list[_Append], first: int) -> None:
-        self._group = group
+    def __init__(self, waiting: list[_Waiting], first: int, listener: Callable[[], None] | None) -> None:
+        self._waiting = waiting
         self._first = first
+        self._listener = listener
 
     def __call__(self) -> None:
-        for rowid, (_, future) in enumerate(self._group, self._first):
-            if not future.done():
+        if self._listener is not None:
+            self._listener()
+        for rowid, future in enumerate(self._waiting, self._first):
+            if future is not None and not future.done():
                 future.set_result(rowid)
 
 
 class _Failed:
     """Gives every caller of a group the error, on the loop."""
 
-    __slots__ = ("_error", "_group")
+    __slots__ = ("_error", "_waiting")
 
-    def __init__(self, group: list[_Append], error: sqlite3.Error) -> None:
-        self._group = group
+    def __init__(self, waiting: list[_Waiting], error: sqlite3.Error) -> None:
+        self._waiting = waiting
         self._error = error
 
     def __call__(self) -> None:
-        for _, future in self._group:
-            if not future.done():
+        for future in self._waiting:
+            if future is not None and not future.done():
                 future.set_exception(type(self._error)(*self._error.args))

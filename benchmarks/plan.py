@@ -1,0 +1,111 @@
+"""Plan: which rows a run measures, how long, how often. Full, quick, or the smallest that still has every workload and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from benchmarks.cell import Row
+from benchmarks.stores import ALONE_FULL, ALONE_SAME, AS_IT_COMES_ENGINE
+
+__all__ = ["OPENING", "WORKLOADS", "Plan", "full", "quick", "smallest"]
+
+WORKLOADS: Final = {
+    "w1": "W1 append",
+    "w2": "W2 bulk append",
+    "w3": "W3 catch-up read",
+    "w4": "W4 append to scanner",
+    "w5": "W5 transactions of 10",
+    "w6": "W6 256 writers over vchannels",
+    "w7": "W7 one vchannel of many",
+    "w8": "W8 tailing scanners",
+}
+OPENING: Final = "opening"
+"""The ninth: `opening.py`, which measures by itself."""
+
+_THREE: Final = ("floor", "wal", "sqlite")
+_FOUR: Final = (*_THREE, AS_IT_COMES_ENGINE)
+_READ: Final = ("floor", "pages", "async for", "arrow", "sqlite")
+_ONE_OF_MANY: Final = ("floor", "wal", ALONE_SAME, ALONE_FULL, "sqlite")
+_TAIL: Final = ("wal", "sqlite")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows, in the order they are run; rounds of all of them; seconds of a cell."""
+
+    rows: tuple[Row, ...]
+    rounds: int
+    seconds: float
+    warm_up_s: float
+    opening: tuple[str, ...]
+    """The options of `benchmarks.opening`."""
+
+    def only(self, workloads: Sequence[str]) -> Plan:
+        """The plan with the rows of these workloads."""
+        return msgspec.structs.replace(self, rows=tuple(row for row in self.rows if row.workload in workloads))
+
+
+def full() -> Plan:
+    """Everything, in about a quarter of an hour."""
+    rows = [
+        Row(workload="w1", engines=_THREE, writers=writers, payload_bytes=payload_bytes, properties=properties)
+        if (payload_bytes, properties) != (1024, 0)
+        else Row(workload="w1", engines=_FOUR, writers=writers)
+        for payload_bytes in (1024, 100, 16_384)
+        for properties in (0, 4)
+        for writers in (1, 16, 256, 4096)
+    ]
+    rows += [
+        Row(workload="w1", engines=("wal", "sqlite"), writers=256, uvloop=False),
+        Row(workload="w1", engines=("floor", "wal"), writers=256, recycling=True, messages=400_000),
+        Row(workload="w2", engines=_THREE, payload_bytes=1024, messages=10_000),
+        Row(workload="w2", engines=_THREE, payload_bytes=100, messages=10_000),
+        Row(workload="w2", engines=_THREE, payload_bytes=16_384, messages=1_000),
+        Row(workload="w3", engines=_READ, payload_bytes=100, messages=2_000 * 256),
+        Row(workload="w3", engines=_READ, payload_bytes=1024, messages=1_000 * 256),
+        Row(workload="w4", engines=_THREE, readers=1),
+        *[Row(workload="w5", engines=_THREE, writers=writers) for writers in (1, 16, 256)],
+        *[Row(workload="w6", engines=_THREE, writers=256, vchannels=vchannels) for vchannels in (1, 16, 128, 1024)],
+        Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=2_000 * 256),
+        *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
+    ]
+    return Plan(rows=tuple(rows), rounds=3, seconds=1.0, warm_up_s=0.4, opening=())
+
+
+def quick() -> Plan:
+    """Every workload and every target, briefly: two minutes."""
+    rows = [
+        *[Row(workload="w1", engines=_FOUR, writers=writers) for writers in (1, 16, 256)],
+        Row(workload="w1", engines=_THREE, writers=4096),
+        Row(workload="w1", engines=_THREE, writers=256, properties=4),
+        Row(workload="w1", engines=_THREE, writers=256, payload_bytes=100),
+        Row(workload="w1", engines=_THREE, writers=256, payload_bytes=16_384),
+        Row(workload="w1", engines=("wal",), writers=256, recycling=True, messages=300_000),
+        Row(workload="w2", engines=_THREE, messages=10_000),
+        Row(workload="w3", engines=_READ, payload_bytes=100, messages=500 * 256),
+        Row(workload="w3", engines=_READ, payload_bytes=1024, messages=300 * 256),
+        Row(workload="w4", engines=_THREE, readers=1),
+        Row(workload="w5", engines=_THREE, writers=16),
+        *[Row(workload="w6", engines=_THREE, writers=256, vchannels=vchannels) for vchannels in (1, 1024)],
+        Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=400 * 256),
+        *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
+    ]
+    return Plan(rows=tuple(rows), rounds=2, seconds=0.3, warm_up_s=0.15, opening=("--quick",))
+
+
+def smallest() -> Plan:
+    """Every workload with every engine once, for a moment: whether it runs, not how fast."""
+    rows = [
+        Row(workload="w1", engines=_FOUR, writers=2, properties=4),
+        Row(workload="w1", engines=("wal",), writers=2, recycling=True, messages=100, uvloop=False),
+        Row(workload="w2", engines=_THREE, messages=100),
+        Row(workload="w3", engines=_READ, payload_bytes=100, messages=2_048),
+        Row(workload="w4", engines=_THREE, readers=1),
+        Row(workload="w5", engines=_THREE, writers=2),
+        Row(workload="w6", engines=_THREE, writers=2, vchannels=3),
+        Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=512),
+        Row(workload="w8", engines=_TAIL, writers=2, readers=3),
+    ]
+    return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=("--rounds=1", "--log-bytes=1048576"))

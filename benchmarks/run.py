@@ -1,0 +1,109 @@
+"""Run: the cells of a plan, turn by turn, and what they measured.
+
+All engines of a row follow each other, the order reversed every round, so that what else the machine does meets all of them; the rounds
+go through all rows. Each cell is a process of its own on a directory of its own, which is removed afterwards; the disk is synced before it.
+A cell that fails is kept as such, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cell import Cell, CellError, Measured, Row, run_cell
+from benchmarks.plan import Plan
+from benchmarks.targets import Results
+
+__all__ = ["check_disk", "run_opening", "run_plan"]
+
+
+def check_disk(place: Path) -> None:
+    """Refuses a file system in memory: a sync costs nothing there."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    holding = [mount for mount in mounts if f"{place}/".startswith(mount[1].rstrip("/") + "/")]
+    kind = max(holding, key=lambda mount: len(mount[1]))[2]
+    if kind in ("tmpfs", "ramfs"):
+        raise SystemExit(f"{place} is on {kind}, where a sync costs nothing: give --directory on a real disk")
+
+
+def run_plan(plan: Plan, place: Path) -> tuple[Results, list[str]]:
+    """What was measured, round by round, and the errors of the cells that failed."""
+    measured: dict[tuple[str, str, str], list[Measured]] = {}
+    errors: list[str] = []
+    prepared: dict[Row, str] = {}
+    try:
+        for row in plan.rows:
+            if row.workload in ("w3", "w7"):
+                prepared[row] = tempfile.mkdtemp(prefix=".bench-", dir=place)
+                _run(plan, row, "prepare", prepared[row], errors)
+        for number in range(plan.rounds):
+            for row in plan.rows:
+                for engine in row.engines if number % 2 == 0 else row.engines[::-1]:
+                    _tell(f"round {number + 1} of {plan.rounds}: {row.workload}, {row.name}, {engine}")
+                    with _directory(prepared.get(row), place) as directory:
+                        os.sync()
+                        found = _run(plan, row, engine, directory, errors)
+                    measured.setdefault((row.workload, row.name, engine), []).append(found)
+    finally:
+        _tell("")
+        for made in prepared.values():
+            shutil.rmtree(made)
+    return measured, errors
+
+
+def run_opening(plan: Plan, place: Path) -> dict[str, Any]:
+    """The document of `benchmarks.opening`; CellError when it fails."""
+    _tell("opening")
+    with _directory(None, place) as directory:
+        output = Path(directory) / "opening.json"
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.opening",
+            *plan.opening,
+            "--directory",
+            directory,
+            "--output",
+            str(output),
+        ]
+        run = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, check=False)
+        _tell("")
+        if run.returncode:
+            raise CellError(f"opening:\n{run.stderr.decode(errors='replace')}")
+        document: dict[str, Any] = json.loads(output.read_text())
+        return document
+
+
+def _run(plan: Plan, row: Row, engine: str, directory: str, errors: list[str]) -> Measured:
+    cell = Cell(row=row, engine=engine, seconds=plan.seconds, warm_up_s=plan.warm_up_s, directory=directory)
+    try:
+        return run_cell(cell)
+    except CellError as error:
+        errors.append(str(error))
+        return Measured(skipped="failed, see below")
+
+
+@contextlib.contextmanager
+def _directory(prepared: str | None, place: Path) -> Iterator[str]:
+    """The directory of a row that is read, or one of its own."""
+    if prepared is not None:
+        yield prepared
+        return
+    directory = tempfile.mkdtemp(prefix=".bench-", dir=place)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+def _tell(what: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{what:<100.100}" if what else f"\r{'':<100}\r", end="", file=sys.stderr, flush=True)

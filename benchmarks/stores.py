@@ -1,0 +1,71 @@
+"""Stores: both logs as the workloads open them, and the names and properties that messages have.
+
+Ours runs with its defaults. SQLite runs with the settings that were best on the machine of README.md for the number of its writers
+(`sqlite`), or with its page size and checkpoint as they come (`sqlite as it comes`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from benchmarks.cell import Row
+from benchmarks.sqlite_group import AS_IT_COMES, MANY, SqliteGroup
+
+__all__ = [
+    "ALONE_FULL",
+    "ALONE_SAME",
+    "AS_IT_COMES_ENGINE",
+    "log_path",
+    "open_sqlite",
+    "properties_of",
+    "sqlite_path",
+    "vchannel_name",
+]
+
+AS_IT_COMES_ENGINE: Final = "sqlite as it comes"
+ALONE_SAME: Final = "wal alone, same frames"
+ALONE_FULL: Final = "wal alone, full frames"
+PROPERTIES: Final = {
+    "tenant": "a-company-of-some-size",
+    "trace": "4bf92f3577b34da6a3ce929d0e0e4736",
+    "schema": "orders/v3",
+    "source": "checkout-7f9c",
+}
+"""99 bytes in all."""
+
+
+def properties_of(row: Row) -> dict[str, str]:
+    """The properties of every message of this row."""
+    return dict(list(PROPERTIES.items())[: row.properties])
+
+
+def vchannel_name(number: int) -> str:
+    """The name of a row's vchannel of this number."""
+    return f"orders-{number:04}"
+
+
+def log_path(directory: str) -> Path:
+    """Where a cell has our log."""
+    return Path(directory) / "data"
+
+
+def sqlite_path(directory: str) -> Path:
+    """Where a cell has SQLite's file."""
+    return Path(directory) / "log.sqlite3"
+
+
+@contextlib.asynccontextmanager
+async def open_sqlite(
+    directory: str, row: Row, *, engine: str, readers: bool = False, index: bool = False
+) -> AsyncIterator[SqliteGroup]:
+    """SQLite for appending. `readers`: other connections read beside it. `index`: they read by vchannel."""
+    tuning = AS_IT_COMES if row.writers == 1 or engine == AS_IT_COMES_ENGINE else MANY
+    group = SqliteGroup(sqlite_path(directory), tuning=tuning, readers=readers, index=index)
+    try:
+        yield group
+    finally:
+        await asyncio.to_thread(group.close)

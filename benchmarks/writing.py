@@ -1,0 +1,209 @@
+"""Writing: W1 appends, W2 bulk appends, W5 transactions, W6 appends over many vchannels.
+
+Writers are closed loops: each makes its messages, awaits that they are durable, and goes on, as the handlers of a service would. What
+is measured begins after a warm-up that makes the first files and finds the rhythm. Zero-filling ahead runs inside the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.cell import Cell, Measured, payload
+from benchmarks.floor import write_floor
+from benchmarks.gauge import Gauge, percentile
+from benchmarks.stores import log_path, open_sqlite, properties_of, vchannel_name
+from wal import AppendResult, Message, MessageID, WALAccesser, open_wal
+
+__all__ = ["TXN_BODIES", "measure"]
+
+TXN_BODIES: Final = 10
+TRUNCATE_EVERY_S: Final = 0.05
+"""Of a log whose segments are used again: how often everything before now is let go."""
+
+Call = Callable[[int], Awaitable[object]]
+"""What one writer does once; it gets its number."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """A call and how many messages it appends, how often the engine has synced, and what runs beside the writers."""
+
+    call: Call
+    messages: int
+    syncs: Callable[[], int]
+    beside: Callable[[], Awaitable[None]] | None = None
+
+
+async def measure(cell: Cell) -> Measured:
+    """Runs the cell in this loop; the floor without one."""
+    row = cell.row
+    each = {"w2": row.messages, "w5": TXN_BODIES}.get(row.workload, 1)
+    if cell.engine == "floor":
+        bodies = TXN_BODIES if row.workload == "w5" else 0
+        return write_floor(cell, messages=row.writers * each, txn_bodies=bodies)
+    engine = _wal if cell.engine == "wal" else _sqlite
+    async with engine(cell) as load:
+        return await _closed_loops(cell, load)
+
+
+@contextlib.asynccontextmanager
+async def _wal(cell: Cell) -> AsyncIterator[Load]:
+    row, data = cell.row, payload(cell.row)
+    async with open_wal(str(log_path(cell.directory))) as log:
+
+        def syncs() -> int:
+            return sum(pchannel.frames for pchannel in log.statistics().pchannels)
+
+        if row.workload == "w2":
+            yield Load(_bulk(log, data, row.messages), row.messages, syncs)
+        elif row.workload == "w5":
+            yield Load(_txn(log, data), TXN_BODIES, syncs)
+        elif row.workload == "w6":
+            yield Load(_spread(cell, lambda name: log.raw_append(Message(name, data))), 1, syncs)
+        elif row.recycling:
+            truncating = _Truncating(log, data)
+            yield Load(truncating.append, 1, syncs, truncating.run)
+        else:
+            properties, name = properties_of(row), vchannel_name(0)
+            yield Load(lambda writer: log.raw_append(Message(name, data, properties=properties)), 1, syncs)
+
+
+@contextlib.asynccontextmanager
+async def _sqlite(cell: Cell) -> AsyncIterator[Load]:
+    row, data, name = cell.row, payload(cell.row), vchannel_name(0)
+    async with open_sqlite(cell.directory, row, engine=cell.engine) as group:
+
+        def syncs() -> int:
+            return group.commits
+
+        if row.workload in ("w2", "w5"):
+            each = row.messages if row.workload == "w2" else TXN_BODIES
+            yield Load(lambda writer: group.append_many(name, [data] * each), each, syncs)
+        elif row.workload == "w6":
+            yield Load(_spread(cell, lambda vchannel: group.append(vchannel, data)), 1, syncs)
+        else:
+            properties = properties_of(row)
+            yield Load(lambda writer: group.append(name, data, properties), 1, syncs)
+
+
+def _bulk(log: WALAccesser, data: bytes, count: int) -> Call:
+    name = vchannel_name(0)
+
+    async def call(writer: int) -> None:
+        await log.append_bulk([Message(name, data) for _ in range(count)])
+
+    return call
+
+
+def _txn(log: WALAccesser, data: bytes) -> Call:
+    name = vchannel_name(0)
+
+    async def call(writer: int) -> None:
+        async with log.txn(name) as txn:
+            for _ in range(TXN_BODIES):
+                await txn.append(data)
+
+    return call
+
+
+def _spread(cell: Cell, append: Callable[[str], Awaitable[object]]) -> Call:
+    """Every writer goes round the vchannels, so that all of them are written to at any time."""
+    count, writers = cell.row.vchannels, cell.row.writers
+    names = [vchannel_name(at) for at in range(count)]
+    following = list(range(writers))
+
+    def call(writer: int) -> Awaitable[object]:
+        at = following[writer]
+        following[writer] = (at + writers) % max(count, writers)
+        return append(names[at % count])
+
+    return call
+
+
+class _Truncating:
+    """Appends, and lets go of what was appended a moment ago."""
+
+    def __init__(self, log: WALAccesser, data: bytes) -> None:
+        self._log = log
+        self._data = data
+        self._newest: MessageID | None = None
+
+    async def append(self, writer: int) -> AppendResult:
+        result = await self._log.raw_append(Message(vchannel_name(0), self._data))
+        self._newest = result.message_id
+        return result
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(TRUNCATE_EVERY_S)
+            if self._newest is not None:
+                await self._log.truncate(up_to=self._newest)
+
+
+async def _closed_loops(cell: Cell, load: Load) -> Measured:
+    """The writers, from the warm-up into the measured time."""
+    clock, call = time.perf_counter, load.call
+    latencies: list[array[float]] = [array("d") for _ in range(cell.row.writers)]
+    warm, measuring, stopping = 0, False, False
+
+    async def write(writer: int, latency: array[float]) -> None:
+        nonlocal warm
+        while not stopping:
+            began = clock()
+            await call(writer)
+            if measuring:
+                latency.append(clock() - began)
+            else:
+                warm += 1
+
+    tasks: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(write(writer, latency)) for writer, latency in enumerate(latencies)
+    ]
+    beside = None if load.beside is None else asyncio.ensure_future(load.beside())
+    if beside is not None:
+        tasks.append(beside)
+    try:
+        await _pass(tasks, cell.warm_up_s)
+        while cell.row.recycling and warm < cell.row.messages:
+            await _pass(tasks, TRUNCATE_EVERY_S)
+        synced = load.syncs()
+        gauge = Gauge(cell.directory, asyncio.get_running_loop())
+        measuring = True
+        await _pass(tasks, cell.seconds)
+        measuring = False
+        cost = gauge.stop()
+        synced = load.syncs() - synced
+    finally:
+        stopping = True
+        if beside is not None:
+            tasks.remove(beside)
+            beside.cancel()
+            await asyncio.wait([beside])
+        await asyncio.gather(*tasks)
+    ordered = sorted(value for latency in latencies for value in latency)
+    messages = len(ordered) * load.messages
+    return Measured(
+        messages=messages,
+        seconds=cost.seconds,
+        rate=messages / cost.seconds,
+        p50_s=percentile(ordered, 0.5),
+        p99_s=percentile(ordered, 0.99),
+        cpu_s=cost.cpu_s,
+        syncs=synced,
+        loop_lag_p99_s=cost.loop_lag_p99_s,
+        device_bytes=cost.device_bytes,
+        payload_bytes=messages * cell.row.payload_bytes,
+    )
+
+
+async def _pass(tasks: list[asyncio.Future[Any]], seconds: float) -> None:
+    """Lets the time pass; a writer that fails meanwhile ends the cell with its error."""
+    done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    for task in done:
+        task.result()
