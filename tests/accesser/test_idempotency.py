@@ -1,0 +1,516 @@
+"""Idempotency keys where they meet the rest of the write path: frames that wait or fail, barriers, exclusive messages, drops, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actors import VirtualClock
+from tests.accesser.probes import grouped, made_on, payloads, read_all, start, turns
+from tests.accesser.virtual import open_virtual
+from tests.backends.faults import FaultyDisk
+from wal import AppendResult, Message, MessageType, ProducerInfo, ProducerKey, WALAccesser, open_wal, timestamp
+from wal.backends.journal import backend as journal_backend
+from wal.embedded import Embedded
+from wal.errors import (
+    ChannelNotExistError,
+    ClosedError,
+    InvalidArgumentError,
+    InvalidRequestSeqError,
+    InvalidTransactionStateError,
+    NoSpaceError,
+    StorageError,
+    TransactionExpiredError,
+    WouldBlockError,
+)
+from wal.frame import EncodedFrame
+
+
+def inside(log: WALAccesser) -> Embedded:
+    opened = log._lifecycle.log
+    assert opened is not None
+    return opened
+
+
+class Gate:
+    """Keeps the frames of a pchannel from its backend until the test lets them pass, or refuses them as a full disk does."""
+
+    def __init__(self, log: WALAccesser, monkeypatch: pytest.MonkeyPatch, name: str = "p0") -> None:
+        self._log = inside(log).pchannels[name].log
+        self._append = self._log.append
+        self.held: list[tuple[EncodedFrame, Any]] = []
+        self.shut = True
+        monkeypatch.setattr(self._log, "append", self._take)
+
+    def _take(self, frame: EncodedFrame, done: Any) -> None:
+        if self.shut:
+            self.held.append((frame, done))
+        else:
+            self._append(frame, done)
+
+    def open(self) -> None:
+        self.shut = False
+        for frame, done in self.held:
+            self._append(frame, done)
+        self.held = []
+
+    def refuse(self) -> None:
+        """All that was handed over, in order, as the journal does; what is handed over from then on passes."""
+        self.shut = False
+        held, self.held = self.held, []
+        for _, done in held:
+            done(-1, NoSpaceError("no room for the next segment: nothing was written"))
+
+
+def key(sequence: int, producer: str = "p") -> ProducerKey:
+    return ProducerKey(producer, sequence)
+
+
+def nowait(log: WALAccesser, payload: bytes, idempotency_key: Any, **options: Any) -> asyncio.Future[AppendResult]:
+    return log.append_nowait(Message("orders", payload), idempotency_key=idempotency_key, **options)
+
+
+def the_first(first: AppendResult, again: AppendResult) -> bool:
+    """Whether this is the duplicate of that."""
+    fields = ("message_id", "time_tick", "last_confirmed", "txn_context")
+    same = all(getattr(first, field) == getattr(again, field) for field in fields)
+    return same and again.duplicate and not first.duplicate
+
+
+async def outcomes(futures: list[asyncio.Future[AppendResult]]) -> list[AppendResult | BaseException]:
+    return await asyncio.gather(*futures, return_exceptions=True)
+
+
+# -- frames that wait or fail
+
+
+async def test_a_key_in_flight_shares_its_result_and_takes_no_room(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.create_vchannel("orders")
+    gate = Gate(log, monkeypatch)
+    first = nowait(log, b"1", "k")
+    in_flight = inside(log).in_flight
+    await turns()
+    size = in_flight.size
+    sharers = [nowait(log, b"other", "k") for _ in range(5)]
+    sharers[0].cancel()
+    await turns()
+    assert in_flight.size == size
+    gate.open()
+    result = await first
+    assert all([the_first(result, await future) for future in sharers[1:]])
+    assert in_flight.size == 0
+    assert await payloads(log, "orders") == [b"1"]
+
+
+async def test_a_refused_frame_fails_the_sharers_and_frees_the_keys(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.create_vchannel("orders")
+    gate = Gate(log, monkeypatch)
+    first = nowait(log, b"1", "k")
+    first.cancel()
+    sharer = nowait(log, b"1", "k")
+    await turns()
+    gate.refuse()
+    with pytest.raises(NoSpaceError):
+        await sharer
+    assert not (await nowait(log, b"2", "k")).duplicate
+    assert inside(log).in_flight.size == 0
+    assert await payloads(log, "orders") == [b"2"]
+
+
+async def test_what_is_behind_a_failed_sequence_fails_wherever_it_waits(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the frame behind it, for the next frame, and for a barrier; neighbours of it go on."""
+    tick = (await log.raw_append(Message("orders", b"0"))).time_tick
+    later = timestamp.compose(timestamp.parse(tick)[0] + 3_600_000, 0)
+    gate = Gate(log, monkeypatch)
+    futures = []
+    for sequence in (1, 2, 3):
+        futures.append(nowait(log, b"%d" % sequence, key(sequence)))
+        await turns()
+    plain = log.append_nowait(Message("orders", b"plain"))
+    other = nowait(log, b"other", key(1, "q"))
+    sharer = nowait(log, b"3", key(3))
+    waiting = nowait(log, b"4", key(4), barrier_time_tick=later)
+    behind = nowait(log, b"5", key(5))
+    await turns()
+    assert len(gate.held) == 2
+    assert log.statistics().pchannels[0].barriers == 2
+    gate.refuse()
+    found = await outcomes([*futures, sharer, waiting, behind])
+    assert [type(error) for error in found] == [NoSpaceError] + [InvalidRequestSeqError] * 5
+    assert "sequence 3 of producer 'p'" in str(found[2])
+    assert not (await other).duplicate
+    await plain
+    assert log.statistics().pchannels[0].barriers == 0
+    assert inside(log).in_flight.size == 0
+    results = [await nowait(log, b"%d" % sequence, key(sequence)) for sequence in (1, 2, 3)]
+    assert not any(result.duplicate for result in results)
+    assert await payloads(log, "orders") == [b"0", b"plain", b"other", b"1", b"2", b"3"]
+    assert [info.last_sequence for info in await log.producers()] == [3, 1]
+
+
+async def test_a_frame_that_waits_for_ticks_is_drafted_again_without_it(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.raw_append(Message("orders", b"0"))
+    gate = Gate(log, monkeypatch)
+    first = nowait(log, b"1", key(1))
+    await turns()
+    opened = inside(log)
+    pchannel = opened.pchannels["p0"]
+    take = opened.oracle.take
+    monkeypatch.setattr(opened.oracle, "take", lambda count: None)
+    monkeypatch.setattr(pchannel, "_need_ticks", lambda _: None)
+    second = nowait(log, b"2", key(2))
+    plain = log.append_nowait(Message("orders", b"plain"))
+    async with asyncio.timeout(10):
+        while pchannel._prepared is None:
+            await asyncio.sleep(0)
+    gate.refuse()
+    assert [type(error) for error in await outcomes([first, second])] == [NoSpaceError, InvalidRequestSeqError]
+    monkeypatch.setattr(opened.oracle, "take", take)
+    pchannel.ticks_extended(None)
+    await plain
+    assert await payloads(log, "orders") == [b"0", b"plain"]
+
+
+async def test_a_failed_disk_says_so_to_all_and_reopening_tells(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FaultyDisk()
+    monkeypatch.setattr(journal_backend, "Disk", lambda: disk)
+    log = await open_wal(data)
+    first = await nowait(log, b"1", key(1))
+    disk.fail_sync = True
+    futures = [nowait(log, b"%d" % sequence, key(sequence)) for sequence in (2, 2, 3)]
+    found = await outcomes(futures)
+    assert all(isinstance(error, StorageError) and error.outcome_unknown for error in found)
+    with pytest.raises(StorageError):
+        await nowait(log, b"4", key(4))
+    await log.close()
+    async with open_wal(data) as log:
+        assert the_first(first, await nowait(log, b"1", key(1)))
+        results = [await nowait(log, b"%d" % sequence, key(sequence)) for sequence in (2, 3, 4)]
+        assert [result.duplicate for result in results][2] is False
+        assert await payloads(log, "orders") == [b"1", b"2", b"3", b"4"]
+
+
+# -- transactions
+
+
+async def test_a_transaction_in_flight_shares_with_one_over_the_same_set(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made_on(log, "p0", "a", "b")
+    gate = Gate(log, monkeypatch)
+    txns = [await log.txn(vchannels=names, idempotency_key="k") for names in (["a", "b"], ["b", "a"], ["a"])]
+    for txn in txns:
+        await txn.append(Message("a", b"body"))
+    commits = [start(txn.commit()) for txn in txns]
+    await turns()
+    commits[0].cancel()
+    await turns()
+    gate.open()
+    again, alone = await commits[1], await commits[2]
+    assert again.duplicate
+    assert again.txn_context == txns[0].context
+    assert not alone.duplicate
+    assert txns[1].result == again
+    assert grouped(await read_all(log, ["a", "b"])) == [[b"body"], [b"body"]]
+    assert log.statistics().pchannels[0].open_transactions == 0
+    assert log.statistics().pchannels[0].open_transaction_bytes == 0
+    with pytest.raises(InvalidTransactionStateError):
+        await txns[1].commit()
+
+
+async def test_the_context_is_the_same_after_reopening(data: str) -> None:
+    async with open_wal(data) as log, log.txn("orders", keepalive=0.0123456, idempotency_key="k") as txn:
+        pass
+    async with open_wal(data) as log:
+        async with log.txn("orders", idempotency_key="k") as again:
+            await again.append(b"dropped")
+        assert again.result is not None
+        assert txn.result is not None
+        assert the_first(txn.result, again.result)
+        assert [message.txn_context for message in await read_all(log, "orders")] == [txn.context]
+
+
+async def test_a_commit_that_finds_no_room_stays_open(location: str) -> None:
+    async with open_wal(location, producers_max=1) as log:
+        await nowait(log, b"1", key(1))
+        async with log.txn("orders", idempotency_key=key(1, "q")) as txn:
+            await txn.append(b"body")
+            with pytest.raises(WouldBlockError, match="producers_max=1"):
+                await txn.commit()
+            await txn.append(b"more")
+            await log.forget_producer("p")
+        assert grouped(await read_all(log, "orders")) == [[b"1"], [b"body", b"more"]]
+
+
+async def test_a_full_inbox_leaves_a_transaction_open(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+    txn = await log.txn("orders")
+    await txn.append(b"body")
+    group = inside(log).pchannels["p0"].lanes
+    monkeypatch.setattr(group, "_inbox_max", 0)
+    with pytest.raises(WouldBlockError):
+        await txn.commit()
+    with pytest.raises(WouldBlockError):
+        await nowait(log, b"refused", "k")
+    assert inside(log).in_flight.size == 0
+    monkeypatch.undo()
+    await txn.commit()
+    assert not (await nowait(log, b"1", "k")).duplicate
+    assert grouped(await read_all(log, "orders")) == [[b"body"], [b"1"]]
+
+
+async def test_a_commit_out_of_order_is_over(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+    txn = await log.txn("orders", idempotency_key=key(1))
+    await txn.append(b"body")
+    gate = Gate(log, monkeypatch)
+    second = nowait(log, b"2", key(2))
+    with pytest.raises(InvalidRequestSeqError, match="ascending"):
+        await txn.commit()
+    assert log.statistics().pchannels[0].open_transactions == 0
+    gate.open()
+    await second
+
+
+async def test_an_expired_one_leaves_its_key_free(location: str) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
+    txn = await log.txn("orders", keepalive=1.0, idempotency_key="k")
+    for _ in range(20):
+        clock.advance(0.2)
+        await turns()
+    with pytest.raises(TransactionExpiredError):
+        await txn.commit()
+    assert not (await nowait(log, b"1", "k")).duplicate
+    await log.close()
+
+
+# -- barriers and exclusive messages
+
+
+async def test_what_waits_for_a_barrier_is_pending_and_is_not_overtaken(location: str) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
+    tick = (await log.raw_append(Message("orders", b"0"))).time_tick
+    later = timestamp.compose(timestamp.parse(tick)[0] + 1000, 0)
+    txn = await log.txn("orders", keepalive=60.0, idempotency_key=key(1))
+    await txn.append(b"1")
+    await txn.append(Message("orders", b"1b"), barrier_time_tick=later)
+    commit = start(txn.commit())
+    await turns()
+    second = nowait(log, b"2", key(2), barrier_time_tick=tick)
+    third = nowait(log, b"3", "plain key", barrier_time_tick=later)
+    third.cancel()
+    sharer = nowait(log, b"3", "plain key")
+    commit.cancel()
+    overtaking = await log.raw_append(Message("orders", b"plain"))
+    assert not second.done()
+    assert not sharer.done()
+    for _ in range(10):
+        clock.advance(0.2)
+        await turns()
+    assert (await second).time_tick > later > overtaking.time_tick
+    assert (await sharer).duplicate, "its first caller was cancelled, the append goes on"
+    assert grouped(await read_all(log, "orders")) == [[b"0"], [b"plain"], [b"1", b"1b"], [b"2"], [b"3"]]
+    await log.close()
+
+
+async def test_closing_tells_what_waits_for_a_barrier_that_it_was_not_sent(data: str) -> None:
+    log = await open_wal(data)
+    tick = (await log.raw_append(Message("orders", b"0"))).time_tick
+    later = timestamp.compose(timestamp.parse(tick)[0] + 3_600_000, 0)
+    futures = [nowait(log, b"1", "k", barrier_time_tick=later) for _ in range(2)]
+    futures += [nowait(log, b"%d" % sequence, key(sequence), barrier_time_tick=later) for sequence in (1, 2)]
+    await turns()
+    await log.close()
+    assert [type(error) for error in await outcomes(futures)] == [ClosedError] * 4
+    async with open_wal(data) as log:
+        assert not (await nowait(log, b"1", "k")).duplicate
+        assert not (await nowait(log, b"2", key(2))).duplicate
+
+
+async def test_an_exclusive_duplicate_fails_no_transaction(log: WALAccesser) -> None:
+    exclusive = Message("orders", b"schema", message_type=MessageType.SCHEMA_CHANGE)
+    spanned = await log.txn("orders")
+    first = await log.raw_append(exclusive, idempotency_key="k")
+    with pytest.raises(TransactionExpiredError):
+        await spanned.commit()
+    txn = await log.txn("orders")
+    assert the_first(first, await log.raw_append(exclusive, idempotency_key="k"))
+    await txn.commit()
+
+
+async def test_an_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAccesser) -> None:
+    tick = (await log.raw_append(Message("orders", b"0"))).time_tick
+    later = timestamp.compose(timestamp.parse(tick)[0] + 3_600_000, 0)
+    txn = await log.txn("orders", idempotency_key=key(1))
+    await txn.append(Message("orders", b"body"), barrier_time_tick=later)
+    commit = start(txn.commit())
+    await turns()
+    behind = nowait(log, b"2", key(2))
+    await log.raw_append(Message("orders", b"", message_type=MessageType.SCHEMA_CHANGE))
+    with pytest.raises(TransactionExpiredError):
+        await commit
+    with pytest.raises(InvalidRequestSeqError):
+        await behind
+    assert await log.producers() == []
+    assert inside(log).in_flight.size == 0
+    assert not (await nowait(log, b"1", key(1))).duplicate
+
+
+# -- what is forgotten
+
+
+async def test_a_drop_with_keys_in_flight(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+    await made_on(log, "p0", "orders", "stock")
+    async with log.txn(vchannels=["orders", "stock"], idempotency_key=key(5)):
+        pass
+    async with log.txn(vchannels=["stock"], idempotency_key=key(4)):
+        pass
+    await nowait(log, b"1", "k")
+    gate = Gate(log, monkeypatch)
+    futures = [nowait(log, b"2", "in flight"), nowait(log, b"2", "in flight"), nowait(log, b"3", key(1))]
+    await turns()
+    dropping = start(log.drop_vchannel("orders"))
+    await turns()
+    gate.open()
+    assert [result.duplicate for result in await asyncio.gather(*futures)] == [False, True, False]
+    await dropping
+    assert await log.producers() == [ProducerInfo("p", ("stock",), 4)]
+    await made_on(log, "p0", "orders")
+    for again in ("k", "in flight", key(1)):
+        assert not (await nowait(log, b"new", again)).duplicate
+    async with log.txn(vchannels=["orders", "stock"], idempotency_key=key(5)) as txn:
+        pass
+    assert txn.result is not None
+    assert not txn.result.duplicate
+
+
+async def test_what_was_dropped_stays_forgotten_after_reopening(data: str) -> None:
+    async with open_wal(data) as log:
+        await nowait(log, b"1", key(1))
+        await nowait(log, b"1", "k")
+        await log.raw_append(Message("stock", b"1"), idempotency_key=key(1))
+        await log.drop_vchannel("orders")
+        await log.create_vchannel("orders")
+    async with open_wal(data) as log:
+        assert await log.producers() == [ProducerInfo("p", ("stock",), 1)]
+        assert not (await nowait(log, b"1", "k")).duplicate
+        assert not (await nowait(log, b"1", key(1))).duplicate
+
+
+async def test_forgetting_has_its_place_in_the_order_of_the_calls(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await nowait(log, b"5", key(5))
+    gate = Gate(log, monkeypatch)
+    sixth = nowait(log, b"6", key(6))
+    with pytest.raises(WouldBlockError, match="1 appends in flight"):
+        await log.forget_producer("p")
+    gate.open()
+    await sixth
+    gate = Gate(log, monkeypatch)
+    forgetting = start(log.forget_producer("p"))
+    await turns()
+    for refused in (log.forget_producer("p"), log.raw_append(Message("orders", b""), idempotency_key=key(6))):
+        with pytest.raises(WouldBlockError, match="being forgotten"):
+            await refused
+    gate.refuse()
+    with pytest.raises(NoSpaceError):
+        await forgetting
+    assert (await nowait(log, b"6", key(6))).duplicate
+    forgetting = start(log.forget_producer("p"))
+    await turns()
+    forgetting.cancel()
+    async with asyncio.timeout(10):
+        while await log.producers():
+            await turns(1)
+    assert not (await nowait(log, b"0", key(0))).duplicate
+    assert await payloads(log, "orders") == [b"5", b"6", b"0"]
+    for unknown in ("q", ""):
+        with pytest.raises(InvalidArgumentError, match=r"log\.producers\(\)"):
+            await log.forget_producer(unknown)
+    with pytest.raises(TypeError):
+        await log.forget_producer(b"p")  # type: ignore[arg-type]
+
+
+async def test_a_producer_is_forgotten_on_all_pchannels(data: str) -> None:
+    async with open_wal(data, pchannels=4) as log:
+        for number in range(4):
+            await log.create_vchannel(f"v{number}", pchannel=f"p{number}")
+            await log.raw_append(Message(f"v{number}", b""), idempotency_key=key(number))
+            await log.raw_append(Message(f"v{number}", b""), idempotency_key=key(number, "q"))
+        assert [info.vchannels for info in await log.producers()] == [(f"v{number}",) for number in range(4)] * 2
+        await log.forget_producer("p")
+    async with open_wal(data) as log:
+        assert {info.name for info in await log.producers()} == {"q"}
+
+
+# -- windows
+
+
+async def test_the_window_is_bounded_by_count_and_by_age(location: str) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(location, clock, idempotency_window_count=3, idempotency_window_s=100.0)
+    for name in ("a", "b", "c", "d"):
+        await log.raw_append(Message("orders" if name == "a" else "stock", b""), idempotency_key=name)
+    assert not (await nowait(log, b"", "a")).duplicate, "three more keys came, on another vchannel"
+    clock.advance(96.0)
+    await log.allocate_time_tick()
+    assert (await nowait(log, b"", "a")).duplicate
+    clock.advance(9.0)
+    await log.allocate_time_tick()
+    assert not (await nowait(log, b"", "a")).duplicate
+    await log.close()
+
+
+@pytest.mark.parametrize("setting", ["idempotency_window_count", "idempotency_window_s"])
+async def test_without_a_window_plain_keys_are_refused(setting: str) -> None:
+    async with open_wal("memory:", **{setting: 0}) as log:
+        with pytest.raises(InvalidArgumentError, match=f"{setting}=0"):
+            nowait(log, b"", "k")
+        with pytest.raises(InvalidArgumentError, match="ProducerKey"):
+            await log.txn("orders", idempotency_key="k")
+        await nowait(log, b"", key(1))
+        assert (await nowait(log, b"", key(1))).duplicate
+        assert await log.vchannels() != []
+
+
+async def test_no_room_in_flight(location: str) -> None:
+    async with open_wal(location, in_flight_bytes_max=100) as log:
+        large = log.append_nowait(Message("orders", bytes(200)))
+        with pytest.raises(WouldBlockError):
+            nowait(log, b"1", "k")
+        waiting = [start(log.raw_append(Message("orders", b"1"), idempotency_key="k")) for _ in range(3)]
+        assert sorted([(await task).duplicate for task in waiting]) == [False, True, True]
+        await large
+        assert inside(log).in_flight.size == 0
+
+
+async def test_a_wide_transaction_counts_its_key_in_the_frame(location: str) -> None:
+    """In each commit row: one that would not fit is refused when it begins."""
+    async with open_wal(location, message_bytes_max=1000, txn_bytes_max=1000) as log:
+        names = [f"vchannel-{number:05d}" for number in range(22_000)]
+        for name in names[:1]:
+            await log.create_vchannel(name)
+        await log.txn(vchannels=names[:10_000], idempotency_key="k" * 255)
+        with pytest.raises(InvalidArgumentError, match="one frame"):
+            await log.txn(vchannels=names, idempotency_key="k" * 255)
+
+
+async def test_an_unknown_vchannel_makes_no_key(location: str) -> None:
+    async with open_wal(location, create_vchannels=False) as log:
+        for idempotency_key in ("k", key(1)):
+            with pytest.raises(ChannelNotExistError):
+                await nowait(log, b"", idempotency_key)
+        await log.create_vchannel("orders")
+        assert not (await nowait(log, b"", "k")).duplicate
+        assert inside(log).in_flight.size == 0
