@@ -6,12 +6,15 @@ stretch goes, its newest event and its largest promise. It is derived: whatever 
 
 One thread adds while others ask: a reader passes ordinals below those of frames known to be durable, and arrays only grow.
 
-    <base:016x>.idx   magic "WALX" | version u32 | incarnation u64 | generation u64 | base u64 | end u64 | last_term u64 |
-                      last_sequence i64 | frames u32 | wide u32 | keyed u32 | names u32 | names_len u32
+    <base:016x>.idx   one part for all of a sealed segment; while a segment is written, parts one behind the other, each of the frames
+                      behind those of the part before it; a part that does not hold ends the index there
+      part            magic "WALX" | version u32 | length u64 (of the part) | incarnation u64 | generation u64 | base u64 | end u64 |
+                      last_term u64 | last_sequence i64 | first u32 (ordinal) | frames u32 | wide u32 | keyed u32 | names u32 |
+                      names_len u32
                       a column each: position u64, first_tick u64, promise u64, length u32, head_len u32, indices u32
                       ordinals (u32 each) of the frames for every reader, then of those with keyed events
                       for each name: name_len u16, frames u32; names; ordinals
-                      crc32c u32 of everything before it
+                      crc32c u32 of everything before it in the part
 
 An index of version 1 did not know keyed events; it counts as missing, and is made again from the segment.
 """
@@ -26,12 +29,22 @@ from collections.abc import Iterable
 from typing import Final
 
 import google_crc32c
+import msgspec
 
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, slot_bytes
 from wal.errors import CorruptionError
 from wal.frame import KEYED, FrameHeader, FrameView, RunKind
 
-__all__ = ["SegmentIndex", "index_name"]
+__all__ = ["IndexPart", "SegmentIndex", "index_name"]
+
+
+class IndexPart(msgspec.Struct, frozen=True, gc=False):
+    """The frames [first, stop) of an index, as they are stored: `end` is the position behind them, `last` (term, sequence) of the last."""
+
+    first: int
+    stop: int
+    end: int
+    last: tuple[int, int] | None
 
 
 class SegmentIndex:
@@ -110,15 +123,14 @@ class SegmentIndex:
         if names is None:
             return list(range(first, end))
         rows = [self._wide, *[row for name in names if (row := self._names.get(name)) is not None]]
-        stretches = [stretch for row in rows if (stretch := row[bisect_left(row, first) : bisect_left(row, end)])]
+        stretches = [stretch for row in rows if (stretch := _cut(row, first, end))]
         if len(stretches) == 1:
             return list(stretches[0])
         return sorted(set().union(*stretches))
 
     def keyed(self, first: int, end: int) -> list[int]:
         """The ordinals in [first, end) of the frames that hold keyed events."""
-        row = self._keyed
-        return list(row[bisect_left(row, first) : bisect_left(row, end)])
+        return list(_cut(self._keyed, first, end))
 
     def last_event(self, first: int, end: int) -> tuple[int, int] | None:
         """(position, index) of the newest event in the frames [first, end)."""
@@ -139,76 +151,122 @@ class SegmentIndex:
             + sum(4 * len(row) + 200 for row in list(self._names.values()))
         )
 
-    def encode(self, *, incarnation: int, generation: int) -> bytes:
-        """The bytes of the index file. No frame is added while it runs."""
-        names = [name.encode() for name in self._names]
-        rows = list(self._names.values())
-        term, sequence = self.last or (0, -1)
-        head = _HEAD.pack(
-            _MAGIC,
-            _VERSION,
-            incarnation,
-            generation,
-            self.base,
-            self.end,
-            term,
-            sequence,
-            len(self),
-            len(self._wide),
-            len(self._keyed),
-            len(names),
-            sum(map(len, names)),
-        )
-        data = b"".join(
+    def part(self, first: int) -> IndexPart:
+        """The frames from this ordinal to the newest; called where frames are added."""
+        return IndexPart(first, len(self), self.end, self.last)
+
+    def encode(self, *, incarnation: int, generation: int, part: IndexPart | None = None) -> bytes:
+        """The bytes of this part, or of all of it as one (then no frame is added while it runs)."""
+        part = part or self.part(0)
+        first, stop = part.first, part.stop
+        wide, keyed = (_cut(row, first, stop) for row in (self._wide, self._keyed))
+        names: list[bytes] = []
+        rows: list[array[int]] = []
+        for name in list(self._names):  # a copy: names may be added meanwhile
+            row = self._names[name]
+            if row[-1] >= first and (row := _cut(row, first, stop)):
+                names.append(name.encode())
+                rows.append(row)
+        term, sequence = part.last or (0, -1)
+        columns = b"".join(
             (
-                head,
-                *map(_pack, (self.positions, self.first_ticks, self.promises)),
-                *map(_pack, (self.lengths, self.head_lens, self.indices, self._wide, self._keyed)),
+                *[_pack(column[first:stop]) for column in (self.positions, self.first_ticks, self.promises)],
+                *[_pack(column[first:stop]) for column in (self.lengths, self.head_lens, self.indices)],
+                _pack(wide),
+                _pack(keyed),
                 struct.pack(f"<{len(names)}H{len(names)}I", *map(len, names), *map(len, rows)),
                 *names,
                 *map(_pack, rows),
             )
         )
+        head = _HEAD.pack(
+            _MAGIC,
+            _VERSION,
+            _HEAD.size + len(columns) + _CRC.size,
+            incarnation,
+            generation,
+            self.base,
+            part.end,
+            term,
+            sequence,
+            first,
+            stop - first,
+            len(wide),
+            len(keyed),
+            len(names),
+            sum(map(len, names)),
+        )
+        data = head + columns
         return data + _CRC.pack(google_crc32c.value(data))
 
     @classmethod
-    def decode(cls, data: bytes, *, base: int, incarnation: int, generation: int) -> SegmentIndex:
-        """The index in these bytes. Damage, another version, or the index of another segment is a CorruptionError."""
-        if len(data) < _HEAD.size + _CRC.size:
+    def decode(
+        cls, data: bytes, *, base: int, incarnation: int, generation: int, end_max: int | None = None
+    ) -> SegmentIndex:
+        """The index in these bytes, as far as its parts hold and do not pass `end_max`.
+
+        A first part that is damaged, of another version or of another segment is a CorruptionError.
+        """
+        index = cls(base)
+        identity = [incarnation, generation, base]
+        at = 0
+        while at < len(data) or not at:
+            try:
+                following = index._take(data, at, identity, end_max)
+            except CorruptionError:
+                if not at:
+                    raise
+                break
+            if following is None:
+                break
+            at = following
+        return index
+
+    def _take(self, data: bytes, at: int, identity: list[int], end_max: int | None) -> int | None:
+        """Adds the part at `at`; answers where the next one begins, None when this one passes `end_max`."""
+        if len(data) - at < _HEAD.size + _CRC.size:
             raise CorruptionError(
                 f"an index of {len(data)} bytes is cut short", expected=f"{_HEAD.size} bytes of header"
             )
-        body = data[: -_CRC.size]
-        (crc,) = _CRC.unpack_from(data, len(body))
+        magic, version, length, *found, end, term, sequence, first, frames, wide, keyed, names, names_len = (
+            _HEAD.unpack_from(data, at)
+        )
+        if (magic, version) != (_MAGIC, _VERSION) or found != identity or first != len(self):
+            raise CorruptionError("an index belongs to another segment", expected=f"generation {identity[1]:#x}")
+        if not _HEAD.size + _CRC.size <= length <= len(data) - at:
+            raise CorruptionError(f"an index of {len(data)} bytes is cut short", expected=f"a part of {length} bytes")
+        body = data[at : at + length - _CRC.size]
+        (crc,) = _CRC.unpack_from(data, at + len(body))
         if google_crc32c.value(body) != crc:
             raise CorruptionError("an index does not match its CRC32C", expected=f"{crc:#010x}")
-        magic, version, *identity, end, term, sequence, frames, wide, keyed, names, names_len = _HEAD.unpack_from(body)
-        if (magic, version) != (_MAGIC, _VERSION) or identity != [incarnation, generation, base]:
-            raise CorruptionError("an index belongs to another segment", expected=f"generation {generation:#x}")
-        index = cls(base)
-        index.end = end
-        index.last = (term, sequence) if frames else None
-        at = _HEAD.size
-        index.positions, at = _unpack("Q", body, at, frames)
-        index.first_ticks, at = _unpack("Q", body, at, frames)
-        index.promises, at = _unpack("Q", body, at, frames)
-        index.lengths, at = _unpack("I", body, at, frames)
-        index.head_lens, at = _unpack("I", body, at, frames)
-        index.indices, at = _unpack("I", body, at, frames)
-        index._wide, at = _unpack("I", body, at, wide)
-        index._keyed, at = _unpack("I", body, at, keyed)
-        counts = struct.unpack_from(f"<{names}H{names}I", body, at)
-        at += names * 6
-        text, name_at = body[at : at + names_len], 0
-        at += names_len
-        for length, count in zip(counts[:names], counts[names:], strict=True):
-            name = text[name_at : name_at + length].decode()
-            name_at += length
-            index._names[name], at = _unpack("I", body, at, count)
-        return index
+        if end_max is not None and end > end_max:
+            return None
+        self.end = end
+        if frames:
+            self.last = (term, sequence)
+        column_at = _HEAD.size
+        for column in (self.positions, self.first_ticks, self.promises):
+            column_at = _unpack(column, body, column_at, frames)
+        for column in (self.lengths, self.head_lens, self.indices):
+            column_at = _unpack(column, body, column_at, frames)
+        column_at = _unpack(self._wide, body, column_at, wide)
+        column_at = _unpack(self._keyed, body, column_at, keyed)
+        counts = struct.unpack_from(f"<{names}H{names}I", body, column_at)
+        column_at += names * 6
+        text, name_at = body[column_at : column_at + names_len], 0
+        column_at += names_len
+        for name_len, count in zip(counts[:names], counts[names:], strict=True):
+            name = text[name_at : name_at + name_len].decode()
+            name_at += name_len
+            row = self._names.get(name)
+            if row is None:
+                row = self._names[name] = array("I")
+            column_at = _unpack(row, body, column_at, count)
+        following: int = at + length
+        return following
 
 
-_HEAD: Final = struct.Struct("<4sIQQQQQqIIIII")
+_HEAD: Final = struct.Struct("<4sIQQQQQQqIIIIII")
 _CRC: Final = struct.Struct("<I")
 _MAGIC: Final = b"WALX"
 _VERSION: Final = 2
@@ -229,10 +287,17 @@ def _pack(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-def _unpack(code: str, data: bytes, at: int, count: int) -> tuple[array[int], int]:
-    column = array(code)
+def _unpack(column: array[int], data: bytes, at: int, count: int) -> int:
     end = at + count * column.itemsize
-    column.frombytes(data[at:end])
     if sys.byteorder == "big":
-        column.byteswap()
-    return column, end
+        more = array(column.typecode, data[at:end])
+        more.byteswap()
+        column.extend(more)
+    else:
+        column.frombytes(data[at:end])
+    return end
+
+
+def _cut(row: array[int], first: int, stop: int) -> array[int]:
+    """The ordinals in [first, stop)."""
+    return row[bisect_left(row, first) : bisect_left(row, stop)]

@@ -10,19 +10,21 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from wal.backends.base import AppendDone, FramePage, PChannelLog
+from wal.backends.base import AppendDone, FramePage, PChannelLog, Stretch
 from wal.backends.journal.active import ActiveSegment
 from wal.backends.journal.checkpoint import CheckpointFiles
 from wal.backends.journal.disk import Disk
+from wal.backends.journal.index_keeper import IndexKeeper
 from wal.backends.journal.preparer import Preparer
 from wal.backends.journal.reader import LogReader
 from wal.backends.journal.recovery import Recovered
-from wal.backends.journal.segments import SegmentSet, write_index
+from wal.backends.journal.segments import SegmentSet, last_truncated, write_index
 from wal.backends.journal.truncation import Truncation
 from wal.backends.journal.writer import Writer
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, StorageError
@@ -106,6 +108,7 @@ class JournalLog(PChannelLog):
             control,
             recovered.active,
             self._preparer,
+            IndexKeeper(disk, directory, self._preparer),
             pchannel=pchannel,
             term=term,
             last=(recovered.state.last_term, recovered.state.last_sequence),
@@ -157,6 +160,21 @@ class JournalLog(PChannelLog):
     def promise(self, tick: int, limit: int) -> None:
         if self._closing is None:
             self._writer.promise(tick, limit)
+
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        return last_truncated(self._segments.segments, self.earliest)
+
+    def stretches(self) -> list[Stretch]:
+        segments = self._segments.segments
+        found = [
+            # What was promised when the next one was begun: nothing in this one is newer.
+            Stretch(segment.base, following.base, following.header.promise, sealed=True)
+            for segment, following in pairwise(segments)
+        ]
+        end = max(self.durable_end, segments[-1].base)
+        found.append(Stretch(segments[-1].base, end, segments[-1].header.promise, sealed=False))
+        return found
 
     @property
     def checkpointed(self) -> int | None:
@@ -239,6 +257,12 @@ class JournalLog(PChannelLog):
         self._segments.add(new.segment, new.index)
         old.file.close()
         self._preparer.run(lambda: write_index(self._disk, self._directory, old.segment, old.index))
+        with contextlib.suppress(RuntimeError):  # the loop was closed over an open log
+            self._loop.call_soon_threadsafe(self._tell_sealed)
+
+    def _tell_sealed(self) -> None:
+        if self.sealed is not None:
+            self.sealed()
 
     def _earliest_now(self) -> tuple[int, int]:
         """The earliest event as the control page has it: another writer may have truncated since we were fenced."""

@@ -111,8 +111,8 @@ class ObservedSegments:
         ]
         last, before = segments[-1], self._last_index
         if not self.segments or last.base != before.base:
-            index = load_index(self._disk, self._directory, last)
-            if index is None or index.end > durable:
+            index = load_index(self._disk, self._directory, last, end_max=durable)
+            if index is None:
                 index = SegmentIndex(last.base)
             if any(segment.base == before.end and segment.header.previous_base == before.base for segment in segments):
                 self._cache.keep(before)  # it was the last one, and is complete

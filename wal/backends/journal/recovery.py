@@ -171,8 +171,8 @@ def _tail(
 ) -> ActiveSegment:
     """The last segment, cut behind its last whole frame, synced."""
     durable = max(before.durable, before.earliest[0], checkpoint or 0)
-    index = load_index(disk, directory, segment)
-    if index is None or index.end > durable:
+    index = load_index(disk, directory, segment, end_max=durable)
+    if index is None:
         index = SegmentIndex(segment.base)
     file = disk.open(segment.path)
     try:

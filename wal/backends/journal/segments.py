@@ -22,7 +22,15 @@ from wal.backends.journal.index import SegmentIndex, index_name
 from wal.backends.journal.segment import Segment, damaged
 from wal.errors import CorruptionError
 
-__all__ = ["IndexCache", "SegmentSet", "load_index", "open_shared", "sealed_index", "write_index"]
+__all__ = [
+    "IndexCache",
+    "SegmentSet",
+    "last_truncated",
+    "load_index",
+    "open_shared",
+    "sealed_index",
+    "write_index",
+]
 
 _CACHE_BYTES: Final = 64 << 20
 """The most memory that the indices of sealed segments take (at least one is kept)."""
@@ -117,6 +125,15 @@ class IndexCache:
             self._size -= cached[1]
 
 
+def last_truncated(segments: tuple[Segment, ...], earliest: tuple[int, int]) -> tuple[int, int] | None:
+    """The newest event below `earliest` if that is where one of the segments begins; else it is not known here."""
+    if earliest[1] == 0:
+        for segment in segments:
+            if segment.base == earliest[0]:
+                return segment.header.newest
+    return None
+
+
 def open_shared(disk: Disk, path: Path) -> JournalFile:
     """The segment's file under a shared flock: while it is open the writer does not use it again.
 
@@ -171,8 +188,8 @@ def sealed_index(disk: Disk, directory: Path, segment: Segment, following: Segme
     return index, rebuilt
 
 
-def load_index(disk: Disk, directory: Path, segment: Segment) -> SegmentIndex | None:
-    """The stored index of this segment; None when there is none that holds."""
+def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | None = None) -> SegmentIndex | None:
+    """The stored index of this segment, as far as it goes and does not pass `end_max`; None when there is none that holds."""
     try:
         file = disk.open(directory / index_name(segment.base), write=False)
     except FileNotFoundError:
@@ -183,7 +200,9 @@ def load_index(disk: Disk, directory: Path, segment: Segment) -> SegmentIndex | 
         file.close()
     header = segment.header
     try:
-        return SegmentIndex.decode(data, base=header.base, incarnation=header.incarnation, generation=header.generation)
+        return SegmentIndex.decode(
+            data, base=header.base, incarnation=header.incarnation, generation=header.generation, end_max=end_max
+        )
     except CorruptionError:
         return None
 

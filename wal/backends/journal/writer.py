@@ -22,6 +22,7 @@ from wal.backends.base import AppendDone
 from wal.backends.journal.active import ActiveSegment, begin_segment
 from wal.backends.journal.control import ControlPage, ControlRecord
 from wal.backends.journal.disk import Disk
+from wal.backends.journal.index_keeper import IndexKeeper
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding, slot_bytes
 from wal.backends.journal.preparer import Preparer, Spare
 from wal.errors import NoSpaceError, StorageError, WALError
@@ -52,6 +53,7 @@ class Writer:
         control: ControlPage,
         active: ActiveSegment,
         preparer: Preparer,
+        keeper: IndexKeeper,
         *,
         pchannel: str,
         term: int,
@@ -66,6 +68,8 @@ class Writer:
         self._disk = disk
         self._control = control
         self._preparer = preparer
+        self._keeper = keeper
+        keeper.begin(active.segment, active.index)
         self._pchannel = pchannel
         self._term = term
         self._last = last
@@ -191,6 +195,7 @@ class Writer:
                 self._newest = (position, header.indices - 1)
             self._control.store_owned(self._next(record, active.index.end, header.promise))
         self.durable_end = active.index.end
+        self._keeper.look(active.index)
         self._frames += 1
         self._frame_bytes += frame.length
         if spare is not None:
@@ -204,6 +209,7 @@ class Writer:
         )
         self._segments += 1
         self._sealed(old, self.active)
+        self._keeper.begin(self.active.segment, self.active.index)
         return self.active
 
     def _next(self, record: ControlRecord, durable: int, promise: int) -> ControlRecord:
