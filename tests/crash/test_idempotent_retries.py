@@ -1,0 +1,143 @@
+"""Killed at any moment and retried with the same keys, every keyed append is in the log exactly once, with its first result (D8)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tests.crash.keyed_child import PIPELINED, WORKERS, Done, KeyedPlan, payloads_of
+from wal import WALAccesser, open_wal
+from wal.pchannel.idempotency import RESULTS_KEPT
+
+ROOT: Final = Path(__file__).parents[2]
+RETRIED: Final = 30
+"""Every process begins so many appends before the newest that was reported."""
+ACKED_MAX: Final = 400
+OPENING_S: Final = 0.05
+"""About what an opening takes: some are killed within it."""
+
+
+class Results:
+    """The first result of every append, as the processes reported them."""
+
+    def __init__(self) -> None:
+        self.first: dict[tuple[int, int], Done] = {}
+        self.newest = [0] * WORKERS
+        self.duplicates = self.forgotten = self.unreported = 0
+
+    def begin(self) -> list[int]:
+        return [max(newest - RETRIED, 0) for newest in self.newest]
+
+    def hear(self, done: Done) -> None:
+        """A report; AssertionError when it contradicts those before it."""
+        place = done.worker, done.number
+        first = self.first.get(place)
+        if first is None:
+            self.unreported += done.duplicate  # written by a process that did not live to say so
+            assert done.message_id is not None, f"the first result of {place} is gone: {done}"
+            assert done.last_confirmed == done.message_id
+            assert (done.txn is not None) == (done.worker >= 3)
+            self.first[place] = done
+            self.newest[done.worker] = max(self.newest[done.worker], done.number)
+            return
+        self.duplicates += 1
+        assert done.duplicate, f"{place} was written again: first {first}, then {done}"
+        if done.message_id is None:
+            self.forgotten += 1
+            assert done.worker in (2, 4), f"a plain key lost its result: {done}"
+            assert done.number <= self.newest[done.worker] + PIPELINED - RESULTS_KEPT, f"it is not so old: {done}"
+            assert (done.time_tick, done.last_confirmed) == (None, None)
+        else:
+            again = msgspec.structs.replace(done, duplicate=first.duplicate)
+            assert again == first, f"another result for {place}: first {first}, then {done}"
+
+    async def check(self, log: WALAccesser) -> None:
+        """The log holds every append that was reported once, where it was said to be, and none twice."""
+        found: dict[tuple[int, int], tuple[str, int]] = {}
+        seen: Counter[bytes] = Counter()
+        for vchannels in (["keyed"], ["other"], ["produced"], ["txns", "wide"]):
+            async with log.read(vchannels, follow=False) as scanner:
+                async for message in scanner:
+                    payloads = [body.payload for body in message.bodies()]
+                    seen.update(payloads)
+                    worker, number, _ = map(int, payloads[0].split())
+                    assert sorted(payloads) == payloads_of(worker, number)
+                    found[worker, number] = str(message.message_id), message.time_tick
+        assert [payload for payload, count in seen.items() if count > 1] == []
+        for place, done in self.first.items():
+            assert found.get(place) == (done.message_id, done.time_tick), f"{done} is elsewhere: {found.get(place)}"
+        beyond = Counter(worker for worker, _ in found.keys() - self.first.keys())
+        assert all(count <= PIPELINED for count in beyond.values())
+        last = {worker: max(number for of, number in found if of == worker) for worker in (2, 4)}
+        assert {info.name: info.last_sequence for info in await log.producers()} == {"p": last[2], "wide": last[4]}
+
+
+async def start(directory: Path, first: list[int]) -> Process:
+    """A process that has done its imports and waits for `go`."""
+    plan = msgspec.json.encode(KeyedPlan(str(directory), first, 2)).decode()
+    command = [sys.executable, "-m", "tests.crash.keyed_child", plan]
+    child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    assert child.stdout is not None
+    if await child.stdout.readline() != b"ready\n":
+        assert child.stderr is not None
+        raise AssertionError(f"the child did not start:\n{(await child.stderr.read()).decode()}")
+    return child
+
+
+async def run_and_kill(child: Process, results: Results, *, acked: int, delay_s: float) -> int:
+    """Lets it go, kills it after so many reports or, for 0, after this time; answers how many were heard."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stderr is not None
+    errors = asyncio.ensure_future(child.stderr.read())
+    child.stdin.write(b"go\n")
+    if not acked:
+        await asyncio.sleep(delay_s)  # the moment of the kill itself, not something that is waited for
+        os.kill(child.pid, signal.SIGKILL)
+    heard = 0
+    while (line := await child.stdout.readline()).endswith(b"\n"):
+        results.hear(msgspec.json.decode(line, type=Done))
+        heard += 1
+        if heard == acked:
+            os.kill(child.pid, signal.SIGKILL)
+    said = (await errors).decode()
+    assert await child.wait() == -signal.SIGKILL, f"the child failed by itself:\n{said}"
+    child.stdin.close()
+    return heard
+
+
+async def test_killed_and_retried(data_dir: Path, soak: int) -> None:
+    """Thirty kills on one directory, every fifth within the opening; three hundred in a soak."""
+    seed = int(os.environ.get("IDEMPOTENT_RETRIES_SEED") or random.SystemRandom().getrandbits(32))
+    rng = random.Random(seed)
+    results = Results()
+    try:
+        async with asyncio.timeout(60 * soak):
+            for kill in range(30 * soak):
+                child = await start(data_dir, results.begin())
+                acked = 0 if kill % 5 == 4 else int(1 + ACKED_MAX * rng.random() ** 2)
+                try:
+                    await run_and_kill(child, results, acked=acked, delay_s=rng.uniform(0, 2 * OPENING_S))
+                finally:
+                    if child.returncode is None:
+                        child.kill()
+                        await child.wait()
+                if kill % 10 == 9:
+                    async with open_wal(data_dir) as log:
+                        await results.check(log)
+    except BaseException:
+        print(f"replay with IDEMPOTENT_RETRIES_SEED={seed} pytest {Path(__file__).relative_to(ROOT)}")
+        raise
+    assert results.duplicates > 30 * soak * RETRIED
+    assert results.forgotten > 0
+    assert results.unreported > 0
+    assert min(results.newest) > 100
