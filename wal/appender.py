@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from threading import get_ident
 from typing import Any, Final
 
 from actors import ActorError, InboxFullError
@@ -23,7 +24,6 @@ from wal.pchannel import (
     AppendResult,
     Atomic,
     Begin,
-    Body,
     Bulk,
     Commit,
     ForgetProducer,
@@ -45,6 +45,8 @@ BULK_BYTES: Final = 1024 * 1024
 """`append_bulk` hands over about so much at a time, …"""
 BULK_RECORDS: Final = 1024
 """… in pieces of at most so many messages."""
+BODIES_A_TURN: Final = 256
+"""After so many bodies a transaction lets others have a turn of the loop: about half a millisecond."""
 
 
 class Appender:
@@ -187,18 +189,28 @@ class Appender:
         return results
 
     async def txn_append(self, txn_id: int, message: Message, barrier_time_tick: int) -> None:
-        """A body of an open transaction."""
-        log = await self._lifecycle.ready()
-        record = _record(log, message)
-        if not type_properties(message.message_type).dml:
-            raise InvalidArgumentError(
-                f"a {message.message_type.name} message cannot stand in a transaction, only INSERT and DELETE can: append it by itself"
-            )
-        vchannel = _live(log, message.vchannel)
-        future = asyncio.get_running_loop().create_future()
-        body = Body(txn_id, record, message.estimate_size(), _barrier(barrier_time_tick), future)
-        _tell(vchannel, body)
-        await future
+        """A body of an open transaction. It waits for nothing but, now and then, for a turn of the loop."""
+        lifecycle = self._lifecycle
+        log = lifecycle.log
+        if log is None or get_ident() != lifecycle.thread or not log.is_running():
+            log = await lifecycle.ready()
+        size = message.estimate_size()
+        if size > log.message_bytes_max:
+            _check_size(log, message)
+        kind = _INSERT
+        if message.message_type is not _INSERT_TYPE:
+            kind = int(message.message_type)
+            if not type_properties(kind).dml:
+                raise InvalidArgumentError(
+                    f"a {message.message_type.name} message cannot stand in a transaction, only INSERT and DELETE can: append it by "
+                    "itself"
+                )
+        properties = encode_properties(message.properties) if message.properties else b""
+        barrier = 0 if barrier_time_tick is _NO_BARRIER else _barrier(barrier_time_tick)
+        vchannel = log.routes.get(message.vchannel) or _live(log, message.vchannel)
+        bodies = vchannel.add_body(txn_id, Record(message.payload, kind, 0, properties), counted=size, barrier=barrier)
+        if bodies % BODIES_A_TURN == 0:
+            await asyncio.sleep(0)
 
     async def txn_commit(self, txn_id: int, vchannel: str, key: Key | None) -> AppendResult:
         """The end of an open transaction: its result, durable when it returns. After a WouldBlockError it is still open."""

@@ -6,12 +6,12 @@ from wal.pchannel.handler import Handler, MessageHandler, check_handler
 from wal.pchannel.idempotency import IdempotencyTable
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
+from wal.pchannel.observed import ObservedPChannel
 from wal.pchannel.operations import (
     Append,
     AppendResult,
     Atomic,
     Begin,
-    Body,
     Bulk,
     Commit,
     Drop,
@@ -22,6 +22,7 @@ from wal.pchannel.operations import (
     Rollback,
 )
 from wal.pchannel.pchannel import PChannel, PChannelStatistics
+from wal.pchannel.readable import ReadablePChannel
 from wal.pchannel.replay import recover
 from wal.pchannel.scanner import Scanner, ScannerStatistics
 from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits
@@ -33,7 +34,6 @@ __all__ = [
     "AppendResult",
     "Atomic",
     "Begin",
-    "Body",
     "Bulk",
     "Checkpoint",
     "CheckpointRule",
@@ -48,11 +48,13 @@ __all__ = [
     "KeyedAppend",
     "KeyedCommit",
     "MessageHandler",
+    "ObservedPChannel",
     "OrderedAppend",
     "PChannel",
     "PChannelStatistics",
     "ProducerInfo",
     "ProducerKey",
+    "ReadablePChannel",
     "Rollback",
     "Scanner",
     "ScannerStatistics",

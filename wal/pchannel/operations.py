@@ -21,7 +21,6 @@ __all__ = [
     "AppendResult",
     "Atomic",
     "Begin",
-    "Body",
     "Bulk",
     "Commit",
     "Drop",
@@ -96,16 +95,6 @@ class Begin(msgspec.Struct, gc=False):
     future: asyncio.Future[TxnContext]
     key_bytes: int = 0
     """What its idempotency key will take in each commit row."""
-
-
-class Body(msgspec.Struct, gc=False):
-    """A message of an open transaction; `counted` is its `estimate_size()`."""
-
-    txn_id: int
-    record: Record
-    counted: int
-    barrier: int
-    future: asyncio.Future[None]
 
 
 class Commit(msgspec.Struct, gc=False):

@@ -92,8 +92,8 @@ class TxnTable:
         self._open[txn_id] = OpenTxn(context, names, now + keepalive, 0, stored, [])
         return context
 
-    def append(self, txn_id: int, name: RunName, record: Record, *, size: int, barrier: int, now: float) -> None:
-        """Adds a body and refreshes the lease.
+    def append(self, txn_id: int, name: RunName, record: Record, *, size: int, barrier: int, now: float) -> int:
+        """Adds a body and refreshes the lease; answers how many bodies the transaction has.
 
         TransactionExpiredError when it is over; InvalidArgumentError when it would get too large, WouldBlockError when all open
         transactions together would: both leave it open and unchanged but for its lease.
@@ -102,17 +102,25 @@ class TxnTable:
         txn.deadline = now + txn.context.keepalive
         counted = size + BODY_OVERHEAD
         stored = record_size(record)
-        check_txn_size(len(txn.bodies) + 1, txn.size + counted, txn.stored + stored, self._limits)
-        if self.size + counted > self._limits.open_txn_bytes_max:
+        limits, bodies = self._limits, txn.bodies
+        if (
+            len(bodies) >= limits.txn_bodies_max
+            or txn.size + counted > limits.txn_bytes_max
+            or txn.stored + stored > limits.frame_bytes_max
+        ):
+            check_txn_size(len(bodies) + 1, txn.size + counted, txn.stored + stored, limits)
+        if self.size + counted > limits.open_txn_bytes_max:
             raise WouldBlockError(
                 f"open transactions hold {self.size} bytes and this body of {counted} would pass open_txn_bytes_max="
-                f"{self._limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
+                f"{limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
             )
-        txn.bodies.append((name, record))
-        txn.barrier = max(txn.barrier, barrier)
+        bodies.append((name, record))
+        if barrier > txn.barrier:
+            txn.barrier = barrier
         txn.size += counted
         txn.stored += stored
         self.size += counted
+        return len(bodies)
 
     def get(self, txn_id: int, *, now: float) -> OpenTxn:
         """The open transaction; TransactionExpiredError when it is over."""

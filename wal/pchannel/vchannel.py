@@ -19,13 +19,12 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
-from wal.frame import RunName
+from wal.frame import Record, RunName
 from wal.message import MessageType, TxnContext
 from wal.pchannel.operations import (
     Append,
     Atomic,
     Begin,
-    Body,
     Bulk,
     Commit,
     Drop,
@@ -110,6 +109,19 @@ class VChannel(Member):
         self.closed = closed
         self.pchannel.fail_transactions(self.run_name, lambda _: closed())
         self.refuse(unhandled[self._handled_to :], closed())
+
+    def add_body(self, txn_id: int, record: Record, *, counted: int, barrier: int) -> int:
+        """Adds a body to an open transaction, at once; answers how many bodies it has now.
+
+        It takes no turn: nobody sees a body before the commit, and only that has a place in the order of the calls. What is
+        called before it and fails the transaction in a later turn fails the commit.
+        """
+        if self.closed is not None:
+            raise self.closed()
+        pchannel = self.pchannel
+        return pchannel.table.append(
+            txn_id, self.run_name, record, size=counted, barrier=barrier, now=pchannel.lease_now()
+        )
 
     def released(self, operation: OrderedAppend | TxnSubmission | Atomic) -> None:
         """The promise passed the barrier this operation waited for."""
@@ -265,21 +277,6 @@ class VChannel(Member):
         else:
             operation.future.set_result(context)
 
-    def _body(self, operation: Body) -> None:
-        try:
-            self.pchannel.table.append(
-                operation.txn_id,
-                self.run_name,
-                operation.record,
-                size=operation.counted,
-                barrier=operation.barrier,
-                now=self.pchannel.lease_now(),
-            )
-        except WALError as error:
-            fail_future(operation.future, error)
-        else:
-            _resolve(operation)
-
     def _commit(self, operation: Commit) -> None:
         pchannel = self.pchannel
         try:
@@ -346,7 +343,7 @@ class VChannel(Member):
         _resolve(operation)
 
 
-def _resolve(operation: Body | Rollback | Drop) -> None:
+def _resolve(operation: Rollback | Drop) -> None:
     if not operation.future.done():
         operation.future.set_result(None)
 
@@ -357,7 +354,6 @@ _HANDLERS: dict[type, Callable[[VChannel, Any], None]] = {
     Bulk: VChannel._bulk,
     Atomic: VChannel._atomic,
     Begin: VChannel._begin,
-    Body: VChannel._body,
     Commit: VChannel._commit,
     Rollback: VChannel._rollback,
     Drop: VChannel._drop,
