@@ -43,6 +43,7 @@ class PowerCutDisk(Disk):
         for control in root.glob("pchannels/*/control"):
             self._maps[control] = control.read_bytes()
         self.dead = False
+        self._boot = rng.randbytes(16)  # of the machine that this disk is in; what it leaves behind is found by another
 
     def go_on(self, operations: int, *, power: bool) -> None:
         """A process begins, and is to end after so many operations: by a power cut, or (`power` False) alone."""
@@ -93,6 +94,9 @@ class PowerCutDisk(Disk):
                     if kept.stat().st_nlink == 1:
                         self._sectors.pop(kept.stat().st_ino, None)
                     kept.unlink()
+
+    def boot(self) -> bytes:
+        return self._boot
 
     def sync_map(self, mapping: mmap.mmap, path: Path) -> None:
         with self._lock:

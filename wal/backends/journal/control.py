@@ -7,6 +7,10 @@ says which of them are known to be durable (damage below that is no torn tail), 
 The lock (`locked`) makes "is this term still mine?" and what depends on it one step, between handles and between processes. A
 store is seen by other processes at once and survives a crash of the process; only `sync` makes it survive a power cut. Who only
 reads maps the page as a `ControlView`, takes no lock and never writes: what a slot says holds by its CRC.
+
+A writer also notes which boot of the machine it runs in: while that lasts, nothing that it stored can have been lost.
+
+    at 1024   magic "WALB" | boot 16 B | crc32c u32
 """
 
 from __future__ import annotations
@@ -149,6 +153,14 @@ class ControlPage:
         """Replaces the older slot. Only inside `locked`."""
         self._put(self._newest()[0] + 1, record)
 
+    def is_of_boot(self, boot: bytes) -> bool:
+        """Whether the last writer ran in this boot of the machine, so that its last store is what `load` finds."""
+        return bool(boot) and self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES] == _boot_mark(boot)
+
+    def note_boot(self, boot: bytes) -> None:
+        """Stores start in this boot. Only inside `locked`."""
+        self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES] = _boot_mark(boot) if boot else bytes(_BOOT_BYTES)
+
     def sync(self) -> None:
         """Makes what was stored survive a power cut."""
         self._disk.sync_map(self._map, self._path)
@@ -253,5 +265,12 @@ def _sequence(slot: tuple[int, ControlRecord]) -> int:
     return slot[0]
 
 
+def _boot_mark(boot: bytes) -> bytes:
+    packed = b"WALB" + boot
+    return packed + _CRC.pack(google_crc32c.value(packed))
+
+
+_BOOT_AT: Final = 2 * SECTOR_BYTES
+_BOOT_BYTES: Final = 24
 _SLOT: Final = struct.Struct("<4sIQQQQQIIQQ")
 _CRC: Final = struct.Struct("<I")

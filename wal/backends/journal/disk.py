@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from wal.backends.journal.layout import SECTOR_BYTES
 
 __all__ = ["BUFFERS_MAX", "Disk", "JournalFile"]
 
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ALIGNED_BYTES: Final = 1 << 20
 BUFFERS_MAX: Final = 1024
 """IOV_MAX of Linux: the most buffers that one pwritev takes."""
@@ -176,6 +178,13 @@ class Disk:
             self.make_directory(path.parent)
         path.mkdir(exist_ok=True)
         self.sync_directory(path.parent)
+
+    def boot(self) -> bytes:
+        """16 bytes that are others after each start of the machine; empty when they cannot be known."""
+        try:
+            return uuid.UUID(_BOOT_ID.read_text().strip()).bytes
+        except (OSError, ValueError):
+            return b""
 
     def sync_map(self, mapping: mmap.mmap, path: Path) -> None:
         """Returns when a mapped file is on the disk."""

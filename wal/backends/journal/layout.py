@@ -13,6 +13,7 @@ frame's own position: what an earlier life of a recycled file left behind is nev
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Final
 
 import google_crc32c
@@ -133,18 +134,20 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     def find(data: bytes, *, generation: int, base: int, offset: int) -> int:
         """The offset in the file of the first valid envelope in `data`, which begins at `offset` there (a multiple of 512); or -1.
 
-        `base` is the segment's. Looks for the generation, which is random, so that a segment of zeros costs one pass in C.
+        `base` is the segment's. Looks for the generation, which is random, where an envelope would have it: eight bytes a sector.
         """
-        needle = struct.pack("<Q", generation)
-        at = data.find(needle, _GENERATION_AT)
-        while at >= 0:
-            start = at - _GENERATION_AT
-            if start % SECTOR_BYTES == 0:
+        words = memoryview(data)[: len(data) // 8 * 8].cast("Q")[_GENERATION_AT // 8 :: SECTOR_BYTES // 8].tolist()
+        needle = int.from_bytes(generation.to_bytes(8, "little"), sys.byteorder)
+        sector = -1
+        try:
+            while True:
+                sector = words.index(needle, sector + 1)
+                start = sector * SECTOR_BYTES
                 position = base + offset + start
                 if Envelope.unpack(data, start, generation=generation, position=position) is not None:
                     return offset + start
-            at = data.find(needle, at + 1)
-        return -1
+        except ValueError:
+            return -1
 
 
 _HEADER: Final = struct.Struct("<8sIIQQQQQQqQQQI")

@@ -10,7 +10,8 @@ there, so the writer before us is fenced and the files hold still.
 3. The last segment is scanned, from the end of its stored index if it has one. Frames at or below the durable position need no look
    at their bodies, whether the process or the machine stopped: each was synced before the control page said so, and readers check
    every block. A broken frame there, or one before a later valid envelope, is damage and loud. Any other is a torn tail: at most one
-   frame was ever unsynced.
+   frame was ever unsynced. While the machine still runs since that writer opened the log, the control page is as it left it; then
+   an envelope is looked for where a next frame could begin, else in all of the segment.
 4. The directory is synced: a process that ended between naming a segment and that left it to us. The torn tail is zeroed. The last
    accepted frame is written once more, because a sync that failed before us may have left it in the page cache only, marked clean;
    then the segment is synced. Only after that is anything of it shown.
@@ -42,7 +43,9 @@ from wal.errors import ChannelFencedError, CorruptionError
 
 __all__ = ["Recovered", "recover_log"]
 
-_SEARCH_BYTES: Final = 1 << 20
+_SEARCH_BYTES: Final = 4 << 20
+_SEARCH_SAME_BOOT_BYTES: Final = 8 << 20
+"""More than a frame takes by default, so that the one behind a broken one begins within."""
 
 
 class Recovered(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +78,10 @@ def recover_log(
         control = ControlPage(disk, control_path)
         undo.callback(control.close)
         with control.locked():
-            before = control.load() or _rebuilt(disk, directory)
+            found = control.load()
+            before = found or _rebuilt(disk, directory)
+            boot = disk.boot()
+            search_bytes = _SEARCH_SAME_BOOT_BYTES if found is not None and control.is_of_boot(boot) else None
             if before.incarnation != incarnation:
                 raise CorruptionError(
                     f"the log of pchannel {pchannel!r} is of incarnation {before.incarnation:#x}",
@@ -92,12 +98,13 @@ def recover_log(
             spares = _tidy(disk, directory, before, segments)
             if not before.closed:
                 disk.sync_directory(directory)  # the name of the last segment may be known to the kernel only
-            active = _tail(disk, directory, before, segments[-1], checkpoint)
+            active = _tail(disk, directory, before, segments[-1], checkpoint, search_bytes=search_bytes)
             undo.callback(active.file.close)
             state = _state(before, active)
             control.store(
                 msgspec.structs.replace(before, term=term, closed=False, durable=state.end, promise=state.promise)
             )
+            control.note_boot(boot)
         undo.pop_all()
     return Recovered(state, control, segments, active, spares)
 
@@ -167,9 +174,15 @@ def _tidy(disk: Disk, directory: Path, before: ControlRecord, segments: tuple[Se
 
 
 def _tail(
-    disk: Disk, directory: Path, before: ControlRecord, segment: Segment, checkpoint: int | None
+    disk: Disk,
+    directory: Path,
+    before: ControlRecord,
+    segment: Segment,
+    checkpoint: int | None,
+    *,
+    search_bytes: int | None,
 ) -> ActiveSegment:
-    """The last segment, cut behind its last whole frame, synced."""
+    """The last segment, cut behind its last whole frame, synced. `search_bytes`: see `_cut`."""
     durable = max(before.durable, before.earliest[0], checkpoint or 0)
     index = load_index(disk, directory, segment, end_max=durable)
     if index is None:
@@ -184,7 +197,7 @@ def _tail(
                 end.offset,
             )
         if not before.closed or end.broken is not None:
-            _cut(file, segment, index, end)
+            _cut(file, segment, index, end, search_bytes)
         file.bypass_cache()
     except BaseException:
         file.close()
@@ -192,10 +205,12 @@ def _tail(
     return ActiveSegment(segment, file, index)
 
 
-def _cut(file: JournalFile, segment: Segment, index: SegmentIndex, end: ScanEnd) -> None:
+def _cut(file: JournalFile, segment: Segment, index: SegmentIndex, end: ScanEnd, search_bytes: int | None) -> None:
+    """Cuts the tail off, once nothing valid was found in the `search_bytes` behind it (None: all that there are)."""
     header = segment.header
-    for offset in range(end.offset + SECTOR_BYTES, header.size, _SEARCH_BYTES):
-        data = file.read(min(_SEARCH_BYTES, header.size - offset), offset)
+    stop = header.size if search_bytes is None else min(header.size, end.offset + max(search_bytes, 2 * end.extent))
+    for offset in range(end.offset + SECTOR_BYTES, stop, _SEARCH_BYTES):
+        data = file.read(min(_SEARCH_BYTES, stop - offset), offset)
         later = Envelope.find(data, generation=header.generation, base=header.base, offset=offset)
         if later >= 0:
             raise end.broken or damaged(
