@@ -63,6 +63,7 @@ class SegmentIndex:
         "lengths",
         "positions",
         "promises",
+        "runs",
     )
 
     def __init__(self, base: int) -> None:
@@ -70,6 +71,8 @@ class SegmentIndex:
         self.end = base + HEADER_PAGE_BYTES
         self.last: tuple[int, int] | None = None
         """(term, sequence) of the last frame, None when there is no frame."""
+        self.runs = 0
+        """Of all frames that were added here, not those of a stored index."""
         self.positions = array("Q")
         self.first_ticks = array("Q")
         self.promises = array("Q")
@@ -103,6 +106,7 @@ class SegmentIndex:
         self.lengths.append(length)
         self.head_lens.append(header.head_bytes)
         self.indices.append(header.indices)
+        self.runs += header.runs
         self.last = (header.term, header.sequence)
         self.end = position + slot_bytes(length)
         self.positions.append(position)

@@ -19,8 +19,8 @@ __all__ = ["IndexKeeper"]
 
 PART_FRAMES: Final = 1024
 """Heads of so many frames are read in about 20 ms; …"""
-PART_BYTES: Final = 16 << 20
-"""… and large frames, which have large heads, are at most so many bytes of log."""
+PART_RUNS: Final = 8192
+"""… and those of frames with so many runs in about 10."""
 
 
 class IndexKeeper:
@@ -32,22 +32,22 @@ class IndexKeeper:
         self._preparer = preparer
         self._stored: _Stored
         self._frames_due = 0
-        self._end_due = 0
+        self._runs_due = 0
 
     def begin(self, segment: Segment, index: SegmentIndex) -> None:
         """This segment is written from now on. What it holds already will be stored with what comes."""
         self._stored = _Stored(segment)
         self._frames_due = len(index) + PART_FRAMES
-        self._end_due = index.end + PART_BYTES
+        self._runs_due = index.runs + PART_RUNS
 
     def look(self, index: SegmentIndex) -> None:
         """Stores the newest frames if there are enough of them."""
-        if len(index) >= self._frames_due or index.end >= self._end_due:
+        if len(index) >= self._frames_due or index.runs >= self._runs_due:
             stored = self._stored
             part = index.part(stored.frames)
             stored.frames = part.stop
             self._frames_due = part.stop + PART_FRAMES
-            self._end_due = part.end + PART_BYTES
+            self._runs_due = index.runs + PART_RUNS
             self._preparer.run(lambda: self._append(stored, index, part))
 
     def _append(self, stored: _Stored, index: SegmentIndex, part: IndexPart) -> None:

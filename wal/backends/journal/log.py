@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,6 +88,8 @@ class JournalLog(PChannelLog):
         self._preparer = Preparer(disk, directory, name=pchannel, term=term, segment_bytes=segment_bytes)
         for spare in recovered.spares:
             self._preparer.adopt(spare)
+        for path in recovered.leftovers:
+            self._preparer.run(partial(disk.unlink, path))
         self._reader = LogReader(
             disk, self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now
         )

@@ -49,13 +49,15 @@ _SEARCH_SAME_BOOT_BYTES: Final = 8 << 20
 
 
 class Recovered(msgspec.Struct, frozen=True, gc=False):
-    """A log ready to be written: what was found, its segments (the last one active), and files that can become segments."""
+    """A log ready to be written: what was found, its segments (the last one active), files that can become segments, and `leftovers`
+    of the writer before, which are large and can be removed when there is time."""
 
     state: LogState
     control: ControlPage
     segments: tuple[Segment, ...]
     active: ActiveSegment
     spares: list[Spare]
+    leftovers: list[Path]
 
     def close(self) -> None:
         self.active.file.close()
@@ -95,7 +97,7 @@ def recover_log(
             control.store(msgspec.structs.replace(before, term=term, closed=False))
             control.sync()
             segments = _chain(disk, directory, before, checkpoint)
-            spares = _tidy(disk, directory, before, segments)
+            spares, leftovers = _tidy(disk, directory, before, segments)
             if not before.closed:
                 disk.sync_directory(directory)  # the name of the last segment may be known to the kernel only
             active = _tail(disk, directory, before, segments[-1], checkpoint, search_bytes=search_bytes)
@@ -106,7 +108,7 @@ def recover_log(
             )
             control.note_boot(boot)
         undo.pop_all()
-    return Recovered(state, control, segments, active, spares)
+    return Recovered(state, control, segments, active, spares, leftovers)
 
 
 def _state(before: ControlRecord, active: ActiveSegment) -> LogState:
@@ -159,18 +161,23 @@ def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int |
     return tuple(segments)
 
 
-def _tidy(disk: Disk, directory: Path, before: ControlRecord, segments: tuple[Segment, ...]) -> list[Spare]:
-    """Removes what an earlier writer left half done; answers the spare files of one that closed."""
+def _tidy(
+    disk: Disk, directory: Path, before: ControlRecord, segments: tuple[Segment, ...]
+) -> tuple[list[Spare], list[Path]]:
+    """Removes what an earlier writer left half done; answers the spare files of one that closed, and the large files that may go."""
     keep = {segment.base for segment in segments}
     spares: list[Spare] = []
+    leftovers: list[Path] = []
     for path in sorted(directory.iterdir()):
         if path.suffix == SPARE_SUFFIX and before.closed and path.name.startswith(f"{before.term:016x}-"):
             spares.append(Spare(path, path.stat().st_size))
-        elif path.suffix in (".tmp", ZEROS_SUFFIX, SPARE_SUFFIX) or (
+        elif path.suffix in (ZEROS_SUFFIX, SPARE_SUFFIX):
+            leftovers.append(path)
+        elif path.suffix == ".tmp" or (
             path.suffix == ".idx" and not any(path.name == index_name(base) for base in keep)
         ):
             disk.unlink(path)
-    return spares
+    return spares, leftovers
 
 
 def _tail(
