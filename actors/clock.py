@@ -45,11 +45,8 @@ class SystemClock:
 
     __slots__ = ()
 
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def wall(self) -> float:
-        return time.time()
+    monotonic = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)
 
     def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
         return asyncio.get_running_loop().call_later(delay_s, callback, *args)

@@ -103,17 +103,20 @@ class FrameDraft:
             if name not in counts:
                 raise InvalidArgumentError(f"a body for {name} in a transaction over {list(names)}: name it in `names`")
             counts[name] += 1
-        self.in_order = False
         self.has_flags = True
         if key:
             self.keyed = True
-        for name, record in bodies:
-            run = self.by_name.get(name) or self._new_run(name)
-            record.flags = FLAG_BODY
-            run.records.append(record)
-            run.indices.append(self.indices)
-            self.indices += 1
-        commit = self.indices
+        if len(counts) == 1:
+            commit = self._bodies_of_one(names[0], [record for _, record in bodies])
+        else:
+            self.in_order = False
+            for name, record in bodies:
+                run = self.by_name.get(name) or self._new_run(name)
+                record.flags = FLAG_BODY
+                run.records.append(record)
+                run.indices.append(self.indices)
+                self.indices += 1
+            commit = self.indices
         for name, count in counts.items():
             run = self.by_name.get(name) or self._new_run(name)
             ext = encode_txn(txn_id=txn_id, keepalive_ms=keepalive_ms, bodies=count, bodies_total=len(bodies))
@@ -158,6 +161,19 @@ class FrameDraft:
         """The record that ends what is remembered of a producer."""
         self.keyed = True
         self.system(SystemRecord.PRODUCER_FORGOTTEN, name.encode())
+
+    def _bodies_of_one(self, name: RunName, records: list[Record]) -> int:
+        """The bodies of a transaction over one vchannel, the usual case; returns the index that follows them."""
+        run = self.by_name.get(name) or self._new_run(name)
+        if run is not self.runs[-1]:
+            self.in_order = False
+        for record in records:
+            record.flags = FLAG_BODY
+        first = self.indices
+        self.indices = end = first + len(records)
+        run.records += records
+        run.indices += range(first, end)
+        return end
 
     def _new_run(self, name: RunName) -> Run:
         run = self.by_name[name] = Run(_VCHANNEL, name[0], name[1], [], [])

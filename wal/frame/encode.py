@@ -59,7 +59,13 @@ def encode_frame(
     `promise` defaults to the tick of the last event; a frame without events (a TimeTick frame) must state it.
     """
     runs = draft.runs
-    if draft.in_order and len(runs) == 1 and len(runs[0].records) == 1 and runs[0].kind is RunKind.VCHANNEL:
+    if (
+        draft.in_order
+        and len(runs) == 1
+        and len(runs[0].records) == 1
+        and runs[0].kind is RunKind.VCHANNEL
+        and not draft.has_flags
+    ):
         tables = _one(runs[0])
     else:
         tables = _many(draft)

@@ -56,7 +56,8 @@ class Message(_Target, frozen=True, gc=False, kw_only=True):
 
     def estimate_size(self) -> int:
         """Bytes of the payload and of all property keys and values."""
-        return len(self.payload) + properties_size(self.properties)
+        properties = self.properties
+        return len(self.payload) + (properties_size(properties) if properties else 0)
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):

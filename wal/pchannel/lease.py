@@ -28,6 +28,10 @@ class LeaseClock:
 
     def at(self, monotonic: float, *, unsynced_since: float | None) -> float:
         """The lease time between two timer turns, without moving the clock."""
-        if unsynced_since is not None:  # from the moment that the frame was unsynced for too long, it stands still
-            monotonic = min(monotonic, unsynced_since + self._gap_max)
-        return self.now + min(max(monotonic - self._last, 0.0), self._gap_max)
+        gap_max = self._gap_max
+        if unsynced_since is not None and monotonic > unsynced_since + gap_max:
+            monotonic = unsynced_since + gap_max  # from here on the frame was unsynced for too long: it stands still
+        gap = monotonic - self._last
+        if gap <= 0.0:
+            return self.now
+        return self.now + (gap if gap < gap_max else gap_max)

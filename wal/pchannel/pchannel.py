@@ -211,7 +211,8 @@ class PChannel(ReadablePChannel, Member):
 
     def lease_now(self) -> float:
         """The time that leases are judged by."""
-        return self._lease.at(self._monotonic(), unsynced_since=self._unsynced_since())
+        flights = self._flights
+        return self._lease.at(self._monotonic(), unsynced_since=flights[0].since if flights else None)
 
     def fail_transactions(self, name: RunName, reason: Callable[[int], WALError]) -> None:
         """Ends every transaction on this vchannel that no frame holds yet: the open ones, and commits that wait for their barrier."""
@@ -346,8 +347,11 @@ class PChannel(ReadablePChannel, Member):
         self.tail.fail(error)
         self._check_drained()
 
-    async def truncate(self, message_id: MessageID) -> None:
-        """Truncates up to this event, inclusive; a body stands for its transaction. See `WALAccesser.truncate`."""
+    async def behind(self, message_id: MessageID) -> tuple[int, int] | None:
+        """The place behind this event, where the log begins when it is truncated up to it; None when it is truncated already.
+
+        A body stands for its transaction. An id above the durable end, or of no event, is an InvalidArgumentError.
+        """
         position, index = message_id.position, message_id.index
         log = self.log
         if position >= self.tail.durable_end:
@@ -356,15 +360,13 @@ class PChannel(ReadablePChannel, Member):
                 "to a message that was appended"
             )
         if (position, index) < log.earliest:
-            return
+            return None
         event = await self.event_of(message_id)
         if event is None:
             raise InvalidArgumentError(
                 f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read"
             )
-        await log.truncate(position, event.index + 1)
-        if self.checkpointer is not None:
-            await self.checkpointer.make_room()
+        return (position, event.index + 1)
 
     def statistics(self) -> PChannelStatistics:
         """A snapshot of its counts."""

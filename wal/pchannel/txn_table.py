@@ -98,10 +98,12 @@ class TxnTable:
         TransactionExpiredError when it is over; InvalidArgumentError when it would get too large, WouldBlockError when all open
         transactions together would: both leave it open and unchanged but for its lease.
         """
-        txn = self._live(txn_id, now)
+        txn = self._open.get(txn_id)
+        if txn is None or txn.deadline <= now:
+            txn = self._live(txn_id, now)
         txn.deadline = now + txn.context.keepalive
         counted = size + BODY_OVERHEAD
-        stored = record_size(record)
+        stored = len(record.payload) + len(record.properties) + BODY_OVERHEAD
         limits, bodies = self._limits, txn.bodies
         if (
             len(bodies) >= limits.txn_bodies_max
