@@ -15,7 +15,9 @@ def ledger(last: Checkpoint | None = None, *, state_bytes: int = 0) -> Checkpoin
 
 
 def test_the_defaults_are_those_of_the_design() -> None:
-    assert CheckpointRule() == CheckpointRule(log_bytes=256 * 1024 * 1024, keyed_events=32_768)
+    assert CheckpointRule() == CheckpointRule(
+        log_bytes=256 * 1024 * 1024, keyed_events=32_768, keyed_bytes=32 * 1024 * 1024
+    )
 
 
 def test_due_after_so_much_log_or_so_many_keyed_events() -> None:
@@ -28,13 +30,28 @@ def test_due_after_so_much_log_or_so_many_keyed_events() -> None:
         (500, 10, False),  # nothing lies behind the last one
         (499, 10, False),
     ):
-        assert found.is_due(end=end, keyed=keyed, held_bytes=0, now_s=0.0) is due, (end, keyed)
+        assert found.is_due(end=end, keyed=keyed, keyed_bytes=0, held_bytes=0, now_s=0.0) is due, (end, keyed)
+
+
+def test_frames_with_keyed_events_count_as_what_is_read_again() -> None:
+    found = CheckpointLedger(Checkpoint(0), rule=CheckpointRule(1_000, 10, keyed_bytes=100))
+    for state_bytes, keyed, keyed_bytes, due in (
+        (0, 1, 99, False),
+        (0, 1, 100, True),
+        (0, 0, 100, False),
+        (12, 1, 100, True),
+        (13, 1, 103, False),
+        (13, 1, 104, True),
+    ):
+        found.state_bytes = state_bytes
+        case = (state_bytes, keyed, keyed_bytes)
+        assert found.is_due(end=1, keyed=keyed, keyed_bytes=keyed_bytes, held_bytes=0, now_s=0.0) is due, case
 
 
 def test_held_space_is_worth_a_state_of_its_size() -> None:
     found = ledger(state_bytes=300)
     for keyed, held, due in ((1, 299, False), (1, 300, True), (0, 1, True), (0, 0, False)):
-        assert found.is_due(end=1, keyed=keyed, held_bytes=held, now_s=0.0) is due, (keyed, held)
+        assert found.is_due(end=1, keyed=keyed, keyed_bytes=0, held_bytes=held, now_s=0.0) is due, (keyed, held)
 
 
 def test_at_close_only_for_keyed_events() -> None:
@@ -59,10 +76,10 @@ def test_failures_wait_longer_each_time() -> None:
     for _ in range(10):
         found.begin(end=2_000, keyed=0)
         waits.append(found.failed(now_s))
-        assert not found.is_due(end=2_000, keyed=0, held_bytes=0, now_s=now_s + waits[-1] - 0.01)
+        assert not found.is_due(end=2_000, keyed=0, keyed_bytes=0, held_bytes=0, now_s=now_s + waits[-1] - 0.01)
         assert found.is_due_at_close(end=2_000, keyed=1), "the last chance is taken"
         now_s += waits[-1]
-        assert found.is_due(end=2_000, keyed=0, held_bytes=0, now_s=now_s)
+        assert found.is_due(end=2_000, keyed=0, keyed_bytes=0, held_bytes=0, now_s=now_s)
     assert waits[0] == RETRY_S
     assert waits == sorted(waits)
     assert waits[-1] == RETRY_MAX_S
@@ -94,9 +111,11 @@ class Ledger(RuleBasedStateMachine):
     @precondition(lambda self: self.running is None)
     @rule(held=st.integers(0, 500), now_s=st.floats(0, 1_000))
     def look(self, held: int, now_s: float) -> None:
-        if self.ledger.is_due(end=self.end, keyed=self.since, held_bytes=held, now_s=now_s):
+        if self.ledger.is_due(end=self.end, keyed=self.since, keyed_bytes=0, held_bytes=held, now_s=now_s):
             checkpoint = self.ledger.begin(end=self.end, keyed=self.since)
-            assert not self.ledger.is_due(end=self.end + 10_000, keyed=99, held_bytes=held, now_s=1e9), "one at a time"
+            assert not self.ledger.is_due(end=self.end + 10_000, keyed=99, keyed_bytes=0, held_bytes=held, now_s=1e9), (
+                "one at a time"
+            )
             if checkpoint.state == checkpoint.position:
                 self.states[checkpoint.position] = set(self.keyed)
             self.running = checkpoint, self.since

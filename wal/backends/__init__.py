@@ -6,9 +6,12 @@ from wal.backends.base import (
     FramePage,
     LogBackend,
     LogState,
+    ObservableLog,
+    ObservedState,
     PChannelLog,
     ReadableLog,
     StoredFrame,
+    Stretch,
 )
 
 __all__ = [
@@ -17,7 +20,10 @@ __all__ = [
     "FramePage",
     "LogBackend",
     "LogState",
+    "ObservableLog",
+    "ObservedState",
     "PChannelLog",
     "ReadableLog",
     "StoredFrame",
+    "Stretch",
 ]

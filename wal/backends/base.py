@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import ClassVar, Final
 
 import msgspec
@@ -27,9 +28,12 @@ __all__ = [
     "FramePage",
     "LogBackend",
     "LogState",
+    "ObservableLog",
+    "ObservedState",
     "PChannelLog",
     "ReadableLog",
     "StoredFrame",
+    "Stretch",
 ]
 
 FRAME_BYTES_MAX: Final = 4_718_592
@@ -59,6 +63,18 @@ class FramePage(msgspec.Struct, frozen=True, gc=False):
     next_position: int
     last_event: tuple[int, int] | None
     promise: int
+
+
+class Stretch(msgspec.Struct, frozen=True, gc=False):
+    """A part of the log, [start, end), in which space is given back whole.
+
+    `sealed`: nothing is added any more; the last one is not, and never goes. `newest_tick`: no event of a sealed one has a larger one.
+    """
+
+    start: int
+    end: int
+    newest_tick: int
+    sealed: bool
 
 
 class LogState(msgspec.Struct, frozen=True, gc=False):
@@ -95,6 +111,11 @@ class ReadableLog(abc.ABC):
     def earliest(self) -> tuple[int, int]:
         """Events at or above this (position, index) are not truncated; as `truncate` set it, (0, 0) before."""
 
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        """The newest event below `earliest` where that is the beginning of a stretch; None when there is none, or it is not known."""
+        return None
+
     @abc.abstractmethod
     async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """The durable frames at or after `start` that hold a run of one of `names` (or for every reader); all if None.
@@ -108,6 +129,53 @@ class ReadableLog(abc.ABC):
     @abc.abstractmethod
     async def close(self) -> None:
         """Lets go of it; a log that was written is written out and marked closed before. Idempotent."""
+
+
+class ObservedState(msgspec.Struct, frozen=True, gc=False):
+    """One moment of a log that another process writes: everything at or below `promise` lies below `durable_end`.
+
+    `newest`: (position, index) of the newest event as far as is known, None before any. `closed`: no writer has the log open (one that
+    was killed did not say so).
+    """
+
+    term: int
+    durable_end: int
+    earliest: tuple[int, int]
+    promise: int
+    closed: bool
+    newest: tuple[int, int] | None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why nothing comes any more: never known here, another writer may open the log at any time."""
+        return None
+
+
+class ObservableLog(ReadableLog):
+    """One pchannel's log that another process writes, or nobody. It moves by itself; its readers see what they are shown."""
+
+    shown: ObservedState
+    """What `durable_end` goes by."""
+
+    @property
+    def durable_end(self) -> int:
+        return self.shown.durable_end
+
+    def show(self, state: ObservedState) -> None:
+        """From now on readers see this moment."""
+        self.shown = state
+
+    @abc.abstractmethod
+    def refresh(self) -> ObservedState:
+        """The log as it is now, without waiting; `newest` may lag behind. ClosedError when it was made anew."""
+
+    @abc.abstractmethod
+    async def reach(self) -> ObservedState:
+        """The log as it is now, its newest event for certain."""
+
+    @abc.abstractmethod
+    async def read_to(self, end: int, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """`read` up to an end that is durable and need not be shown yet."""
 
 
 class PChannelLog(ReadableLog):
@@ -133,6 +201,16 @@ class PChannelLog(ReadableLog):
         Space is given back at the backend's own grain: never anything at or above `position`, or `checkpointed`.
         """
 
+    sealed: Callable[[], None] | None = None
+    """Called on the loop when one more of the `stretches` is sealed."""
+
+    @abc.abstractmethod
+    def stretches(self) -> list[Stretch]:
+        """What the log holds, oldest first and without gaps up to its durable end; truncated ones that are still held included.
+
+        Truncating at (the `end` of a sealed one, 0) gives back that one and all before it, as far as `checkpointed` lets it.
+        """
+
     @property
     @abc.abstractmethod
     def checkpointed(self) -> int | None:
@@ -142,6 +220,11 @@ class PChannelLog(ReadableLog):
     @abc.abstractmethod
     def held_bytes(self) -> int:
         """Space that is truncated and could be given back if `checkpointed` were at the end of the log."""
+
+    @property
+    @abc.abstractmethod
+    def keyed_bytes(self) -> int:
+        """Bytes of the frames with keyed events that were written through this handle."""
 
     @abc.abstractmethod
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
@@ -199,6 +282,10 @@ class LogBackend(abc.ABC):
         not exist, or is of another incarnation, or damaged at or below its durable position is a CorruptionError. `checkpoint`:
         what `checkpointed` is at first; a log that has lost something at or above it is a CorruptionError.
         """
+
+    def folder(self, pchannel: str) -> Path | None:
+        """The directory of this pchannel, for what other processes are to find beside its log; None when logs are no files."""
+        return None
 
     @abc.abstractmethod
     async def close(self) -> None:

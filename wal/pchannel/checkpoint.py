@@ -1,7 +1,8 @@
 """CheckpointLedger: where recovery begins, and when it is worth moving that on. Pure.
 
-Owns the rules. A checkpoint is due when so much log or so many keyed events lie behind the last one that replaying them would make
-the next opening slow; when truncated space waits for it that is worth its cost; and at a clean close, if anything keyed happened.
+Owns the rules. A checkpoint is due when so many keyed events lie behind the last one, or so many bytes of frames that hold some, that
+replaying them would make the next opening slow; when so much log does; when truncated space waits for it that is worth its cost; and
+at a clean close, if anything keyed happened. Its state is an eighth of the frames that it replaces, at most, but for the first rule.
 Where nothing keyed happened since the last, the state stored for that one still holds and only the position moves, which costs a
 record in the KV. After a failure the next try waits, each time longer. One is under way at a time. It keeps no clock.
 
@@ -16,6 +17,8 @@ import msgspec
 
 __all__ = ["Checkpoint", "CheckpointLedger", "CheckpointRule"]
 
+SHARE: Final = 8
+"""Frames with keyed events are as large as so many states, before these bytes alone make a checkpoint due."""
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 
@@ -28,10 +31,11 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class CheckpointRule(msgspec.Struct, frozen=True, gc=False):
-    """A checkpoint is due after so many bytes of log, or so many keyed events."""
+    """A checkpoint is due after so many bytes of log, so many keyed events, or so many bytes of the frames that hold these."""
 
     log_bytes: int = 256 << 20
     keyed_events: int = 32_768
+    keyed_bytes: int = 32 << 20
 
 
 class CheckpointLedger:
@@ -46,13 +50,14 @@ class CheckpointLedger:
         self._next: Checkpoint | None = None
         self._retry_at_s = 0.0
 
-    def is_due(self, *, end: int, keyed: int, held_bytes: int, now_s: float) -> bool:
+    def is_due(self, *, end: int, keyed: int, keyed_bytes: int, held_bytes: int, now_s: float) -> bool:
         """Whether one should begin now: the log ends at `end`, `keyed` events happened since the last, truncated space waits."""
         if self._next is not None or end <= self.last.position or now_s < self._retry_at_s:
             return False
         rule = self._rule
         return (
             keyed >= rule.keyed_events
+            or (keyed > 0 and keyed_bytes >= max(rule.keyed_bytes, SHARE * self.state_bytes))
             or end - self.last.position >= rule.log_bytes
             or self.pays(keyed=keyed, held_bytes=held_bytes)
         )

@@ -32,15 +32,18 @@ class Checkpointer:
         table: IdempotencyTable,
         *,
         last: Checkpoint,
+        replayed_bytes: int = 0,
         end: Callable[[], int],
         save: Callable[[Checkpoint], Awaitable[None]],
         monotonic: Callable[[], float],
         rule: CheckpointRule | None = None,
     ) -> None:
-        """`end`: the position up to which the table knows the log. `save` stores the record; ChannelFencedError when it is not ours."""
+        """`last` is what the table was recovered by, from frames of `replayed_bytes` besides. `end`: the position up to which it
+        knows the log. `save` stores the record; ChannelFencedError when it is not ours."""
         self.ledger = CheckpointLedger(last, rule=rule or CheckpointRule())
         self._log = log
         self._table = table
+        self._keyed_bytes = log.keyed_bytes - replayed_bytes
         self._end = end
         self._save = save
         self._monotonic = monotonic
@@ -54,6 +57,7 @@ class Checkpointer:
         due = self.ledger.is_due(
             end=self._end(),
             keyed=self._table.keyed_since_checkpoint,
+            keyed_bytes=self._log.keyed_bytes - self._keyed_bytes,
             held_bytes=self._log.held_bytes,
             now_s=self._monotonic(),
         )
@@ -82,18 +86,23 @@ class Checkpointer:
         checkpoint = self.ledger.begin(end=self._end(), keyed=keyed)
         snapshot = self._table.snapshot() if checkpoint.state == checkpoint.position else None
         self._table.keyed_since_checkpoint = 0
+        before, self._keyed_bytes = self._keyed_bytes, self._log.keyed_bytes
         self._running = asyncio.get_running_loop().create_task(
-            self._guarded(checkpoint, snapshot, keyed), name=f"checkpoint {self._log.pchannel}"
+            self._guarded(checkpoint, snapshot, keyed, before), name=f"checkpoint {self._log.pchannel}"
         )
         return self._running
 
-    async def _guarded(self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, keyed: int) -> None:
+    async def _guarded(
+        self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, keyed: int, keyed_bytes: int
+    ) -> None:
+        """Takes the steps. What was counted since the checkpoint before counts again if they fail."""
         try:
             await self._store(checkpoint, snapshot)
         except (ChannelFencedError, ClosedError):
             self._ended = True  # whoever took over, or opens the log next, goes on from the last one
         except Exception as error:
             self._table.keyed_since_checkpoint += keyed
+            self._keyed_bytes = keyed_bytes
             wait_s = self.ledger.failed(self._monotonic())
             known = isinstance(error, WALError)
             _logger.log(

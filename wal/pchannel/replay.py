@@ -7,6 +7,7 @@ where it holds nothing keyed: its index knows which frames do.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Final
 
@@ -23,8 +24,8 @@ PAGE_BYTES: Final = 1 << 20
 
 async def recover(
     log: PChannelLog, table: IdempotencyTable, checkpoint: Checkpoint, *, live: Callable[[RunName], bool] | None = None
-) -> None:
-    """Sets an empty table to what it was when the log ended. `live`: whether a vchannel still exists.
+) -> tuple[int, int]:
+    """Sets an empty table to what it was when the log ended; answers as `replay`. `live`: whether a vchannel still exists.
 
     CorruptionError when the checkpoint's state is missing or damaged; it names the file, and what can be done.
     """
@@ -42,14 +43,15 @@ async def recover(
                 offset=error.offset,
                 expected=error.expected,
             ) from error
-    await replay(log, table, checkpoint.position, live=live)
+    # The same few vchannels are asked for again and again.
+    return await replay(log, table, checkpoint.position, live=None if live is None else functools.cache(live))
 
 
 async def replay(
     log: PChannelLog, table: IdempotencyTable, start: int, *, live: Callable[[RunName], bool] | None = None
-) -> int:
-    """Applies every keyed event at or after `start`; answers how many there are."""
-    count = 0
+) -> tuple[int, int]:
+    """Applies every keyed event at or after `start`; answers how many there are, and the bytes of the frames that hold them."""
+    count = size = 0
     reading = asyncio.ensure_future(log.read_keyed(start, bytes_max=PAGE_BYTES))
     try:
         while True:
@@ -59,9 +61,10 @@ async def replay(
                 reading = asyncio.ensure_future(log.read_keyed(page.next_position, bytes_max=PAGE_BYTES))
             for frame in page.frames:
                 count += table.replay(frame.position, frame.view, live=live)
+                size += frame.view.header.frame_bytes
                 await asyncio.sleep(0)
             if not more:
-                return count
+                return count, size
     finally:
         if not reading.cancel() and not reading.cancelled():
             reading.exception()  # it was said already, or something else was

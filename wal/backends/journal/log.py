@@ -187,6 +187,10 @@ class JournalLog(PChannelLog):
     def held_bytes(self) -> int:
         return self._segments.bytes_below(self._earliest[0])
 
+    @property
+    def keyed_bytes(self) -> int:
+        return self._writer.keyed_bytes
+
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
         self._check_open()
         end = self._writer.durable_end

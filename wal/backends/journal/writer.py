@@ -26,7 +26,7 @@ from wal.backends.journal.index_keeper import IndexKeeper
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding, slot_bytes
 from wal.backends.journal.preparer import Preparer, Spare
 from wal.errors import NoSpaceError, StorageError, WALError
-from wal.frame import EncodedFrame
+from wal.frame import KEYED, EncodedFrame
 
 __all__ = ["Writer", "WriterStatistics"]
 
@@ -78,6 +78,8 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self.active = active
         self.durable_end = active.index.end
+        self.keyed_bytes = 0
+        """Of the durable frames that hold keyed events."""
         self.failure: WALError | None = None
         self._frames = self._frame_bytes = self._syncs = self._segments = 0
         self._tick = self._limit = 0
@@ -198,6 +200,8 @@ class Writer:
         self._keeper.look(active.index)
         self._frames += 1
         self._frame_bytes += frame.length
+        if header.compatible & KEYED:
+            self.keyed_bytes += frame.length
         if spare is not None:
             self._preparer.prepare(2 * spare.size)
         return position

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from wal.backends.base import AppendDone, FramePage, PChannelLog
+from wal.backends.base import AppendDone, FramePage, PChannelLog, Stretch
 from wal.backends.memory.store import StoredChannel
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError
-from wal.frame import EncodedFrame
+from wal.frame import KEYED, EncodedFrame
 
 __all__ = ["MemoryLog"]
 
@@ -30,6 +30,7 @@ class MemoryLog(PChannelLog):
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[EncodedFrame, AppendDone, BaseException | None]] = []
         self._closed = False
+        self._keyed_bytes = 0
         channel.clean = False
 
     @property
@@ -61,8 +62,19 @@ class MemoryLog(PChannelLog):
         self._channel.truncate(position, index)
 
     @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        return self._channel.last_truncated
+
+    def stretches(self) -> list[Stretch]:
+        return self._channel.stretches()
+
+    @property
     def checkpointed(self) -> int | None:
         return self._channel.checkpoint
+
+    @property
+    def keyed_bytes(self) -> int:
+        return self._keyed_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -100,11 +112,16 @@ class MemoryLog(PChannelLog):
         """Writes everything that waits, then answers it, in order."""
         waiting, self._waiting = self._waiting, []
         outcomes: list[tuple[AppendDone, int, BaseException | None]] = []
+        sealed_before = self._channel.sealed_end
         for frame, done, refused in waiting:
             error = refused or self._fenced()
             outcomes.append((done, -1 if error else self._channel.add(frame), error))
+            if error is None and frame.header.compatible & KEYED:
+                self._keyed_bytes += frame.length
         for done, position, error in outcomes:
             done(position, error)
+        if self.sealed is not None and self._channel.sealed_end != sealed_before:
+            self.sealed()
 
     def _fenced(self) -> ChannelFencedError | None:
         if self._channel.term == self.term:

@@ -10,13 +10,15 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
-from wal.backends.base import FramePage, LogState, StoredFrame
+from wal.backends.base import FramePage, LogState, StoredFrame, Stretch
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.frame import KEYED, EncodedFrame, FrameView
 from wal.message import FORM_JOURNAL, MessageID
 
 __all__ = ["MemoryStore", "StoredChannel"]
 
+STRETCH_BYTES: Final = 256 * 1024
+"""A stretch is sealed by the frame that makes it this large."""
 _REPLACED: Final = 1 << 64
 """The term of a channel that was made anew: above every real one, so that handles on the old one are fenced."""
 
@@ -71,6 +73,10 @@ class StoredChannel:
         self._frames: list[EncodedFrame] = []
         self._views: list[FrameView | None] = []
         self._dropped = 0
+        self.last_truncated: tuple[int, int] | None = None
+        self.sealed_end = 0
+        """Where the stretch begins that is not sealed."""
+        self._sealed: list[Stretch] = []
         self._last = (0, -1)
         self._newest: tuple[int, int] | None = None
 
@@ -90,7 +96,15 @@ class StoredChannel:
         if header.indices:
             self._newest = (position, header.indices - 1)
         self.promise = max(self.promise, header.promise)
+        if self.end - self.sealed_end >= STRETCH_BYTES:
+            self._sealed.append(Stretch(self.sealed_end, self.end, header.promise, sealed=True))
+            self.sealed_end = self.end
         return position
+
+    def stretches(self) -> list[Stretch]:
+        """See `PChannelLog.stretches`."""
+        start = max(self.sealed_end, self._positions[0] if self._positions else self.end)
+        return [*self._sealed, Stretch(start, self.end, self.promise, sealed=False)]
 
     def page(self, start: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """The frames from `start` on, as `PChannelLog.read` describes them."""
@@ -140,6 +154,10 @@ class StoredChannel:
         if (position, index) <= self.earliest:
             return
         self.earliest = (position, index)
+        below = range(bisect_left(self._positions, position) - 1, -1, -1)
+        newest = next((at for at in below if self._frames[at].header.indices), None)
+        if newest is not None:
+            self.last_truncated = (self._positions[newest], self._frames[newest].header.indices - 1)
         self._drop()
 
     def recover_from(self, checkpoint: int | None) -> None:
@@ -181,6 +199,8 @@ class StoredChannel:
         count = bisect_left(self._positions, self._kept_from())
         if count:
             self._dropped = self._positions[count - 1] + 1
+            kept = next((at for at, stretch in enumerate(self._sealed) if stretch.end > self._kept_from()), None)
+            del self._sealed[: len(self._sealed) if kept is None else kept]
             del self._positions[:count], self._frames[:count], self._views[:count]
 
     def _view(self, at: int) -> FrameView:
