@@ -36,13 +36,19 @@ class CursorDesk:
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-cursors")
         self._running: set[concurrent.futures.Future[Any]] = set()
         self._closed = False
+        self.judge: Callable[[], Awaitable[None]] | None = None
+        """What marks the cursors that are over a bound, before they are looked at; the writer's process has it."""
 
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
         """The cursor to go on from on this pchannel, None when nothing is saved; see `resumable` for what it raises."""
+        if self.judge is not None:
+            await self.judge()
         return resumable(await self.run(lambda: self.store.load(key)), self.view(), pchannel=pchannel)
 
     async def infos(self) -> list[CursorInfo]:
         """All cursors, by name and vchannels; those of dropped vchannels are gone. A damaged one is warned of, and named by `retention`."""
+        if self.judge is not None:
+            await self.judge()
         cursors = await self.run(self.store.load_all)
         view = self.view()
         infos: list[CursorInfo] = []

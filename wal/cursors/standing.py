@@ -22,11 +22,21 @@ __all__ = ["LogPlace", "LogView", "Standing", "resumable", "shown", "standing"]
 
 
 class LogPlace(msgspec.Struct, frozen=True, gc=False):
-    """A pchannel's log at one moment: which life of it, its first event that is not truncated, and its end."""
+    """A pchannel's log at one moment: which life of it, its first event that is not truncated, and its end.
+
+    `last_frame`, if it is known: the position of the last frame, so that who stands behind it is not said to lag by it.
+    """
 
     incarnation: int
     earliest: tuple[int, int]
     durable_end: int
+    last_frame: int | None = None
+
+    def lag_bytes(self, start: tuple[int, int]) -> int:
+        """The log from this place on."""
+        if self.last_frame is not None and start[0] > self.last_frame:
+            return 0
+        return max(0, self.durable_end - start[0])
 
 
 class LogView(msgspec.Struct, frozen=True):
@@ -99,7 +109,7 @@ def shown(cursor: Cursor, view: LogView) -> CursorInfo | None:
         return None
     lag_bytes = 0
     if what is not Standing.OTHER_LIFE:
-        lag_bytes = max(0, view.places[cursor.pchannel].durable_end - cursor.start[0])
+        lag_bytes = view.places[cursor.pchannel].lag_bytes(cursor.start)
     return CursorInfo(
         cursor.key.name, cursor.key.vchannels, cursor.position, lag_bytes, what in (Standing.STALE, Standing.TRUNCATED)
     )

@@ -65,11 +65,14 @@ class CursorStore(abc.ABC):
             self._put(cursor)
         self.sync()
 
-    def change(self, expected: Cursor, changed: Cursor) -> bool:
-        """Inside `locked`: stores `changed` if `expected` is what is stored; whether it was."""
+    def change(self, expected: Cursor, changed: Cursor | None) -> bool:
+        """Inside `locked`: stores `changed` (None: deletes it) if `expected` is what is stored; whether it was."""
         if self.load(expected.key) != expected:
             return False
-        self._put(changed)
+        if changed is None:
+            self._remove(expected.key)
+        else:
+            self._put(changed)
         return True
 
     def delete(self, keep: Callable[[Cursor], bool]) -> None:

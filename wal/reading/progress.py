@@ -12,13 +12,15 @@ import enum
 from collections import deque
 from typing import Final, Protocol
 
+import msgspec
+
 from wal.backends import FramePage, StoredFrame
 from wal.errors import InvalidArgumentError
 from wal.frame import RunKind, RunRow
 from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TimeTickMessage
 from wal.reading.assembly import assemble
 from wal.reading.options import ReadOptions
-from wal.reading.policies import Latest, StartAfter, StartFrom
+from wal.reading.policies import All, Latest, StartAfter, StartFrom
 from wal.reading.position import ReadPosition
 from wal.reading.selection import Selection
 
@@ -60,9 +62,9 @@ class Progress:
     """The state of one read. `messages[following:]` are to be handed over next; who takes them moves `following`."""
 
     __slots__ = (
-        "_after", "_end", "_end_event", "_end_promise", "_event", "_filter", "_frame_event", "_frame_tick", "_frames", "_from", "_log",
-        "_options", "_over", "_page_event", "_page_promise", "_tick", "_told_tick", "at", "following", "frame", "frame_count",
-        "message_count", "messages", "page_count", "page_end", "selection",
+        "_after", "_end", "_end_event", "_end_promise", "_event", "_filter", "_frame_event", "_frame_passed", "_frame_tick", "_frames",
+        "_from", "_log", "_options", "_over", "_page_event", "_page_passed", "_page_promise", "_passed", "_tick", "_told_tick", "_went_on",
+        "at", "following", "frame", "frame_count", "message_count", "messages", "page_count", "page_end", "selection",
     )  # fmt: skip
 
     def __init__(self, options: ReadOptions) -> None:
@@ -79,6 +81,8 @@ class Progress:
         self._end: int | None = None
         self._end_promise = 0
         self._end_event: tuple[int, int] | None = None
+        # Where a cursor says to begin, in the place of the policy.
+        self._went_on: tuple[int, int] | None = None
         # Events whose last index is below this (position, index) were handed over before; see `_skip`.
         self._from: tuple[int, int] | None = None
         self._after: tuple[int, int] | None = None
@@ -97,10 +101,17 @@ class Progress:
         # The same for the frame whose messages are at hand, once these are handed over.
         self._frame_event: tuple[int, int] | None = None
         self._frame_tick = 0
+        # Both once more as places in the log: everything below was handed over, or held nothing for this reader.
+        self._passed = self._frame_passed = self._page_passed = _BEGINNING
         self._over = False
         self.message_count = self.frame_count = self.page_count = 0
 
     # -- beginning
+
+    def go_on(self, start: tuple[int, int], position: ReadPosition | None) -> None:
+        """Before `begin`: begin at this place, where a reader before this one was at `position`, whatever the options say."""
+        self._options = msgspec.structs.replace(self._options, policy=All(), resume=position)
+        self._went_on = start
 
     def begin(
         self,
@@ -110,17 +121,20 @@ class Progress:
         earliest: tuple[int, int],
         *,
         after: MessageID | None = None,
+        last_truncated: tuple[int, int] | None = None,
     ) -> MessageID | None:
         """Fixes start and end; returns the id that the read should start at if that has been truncated.
 
         `log` names the log (an origin in it, at any position), `earliest` its first event that is not truncated; `after` is the
-        event to start after, in the place of a policy that names a body of it. An id of another log, or one above the durable
-        end, is an InvalidArgumentError.
+        event to start after, in the place of a policy that names a body of it, `last_truncated` the newest event below `earliest`, if
+        that is known. An id of another log, or one above the durable end, is an InvalidArgumentError.
         """
         options = self._options
         self._log, self.selection = log, selection
         self._end = None if options.follow else tail.durable_end
         self._end_promise, self._end_event = tail.promise, tail.newest
+        if self._went_on is not None:
+            return self._begin_there(self._went_on, earliest)
         policy = options.policy
         if options.resume is not None:
             policy = StartAfter(options.resume.message_id)
@@ -131,31 +145,39 @@ class Progress:
             start = self._own(policy.message_id, tail)
             inclusive = isinstance(policy, StartFrom)
             # The last truncated event itself is no lost start: everything after it is there.
-            if start < earliest and (inclusive or start != (earliest[0], earliest[1] - 1)):
+            if start < earliest and (inclusive or start not in ((earliest[0], earliest[1] - 1), last_truncated)):
                 return policy.message_id
             if inclusive:
                 self._from = start
             else:
                 self._after = start
                 self._event = start
+            self._passed = start if inclusive else (start[0], start[1] + 1)
             self.at = max(start[0], earliest[0])
         elif isinstance(policy, Latest):
             self.at = tail.durable_end
             self._tick = tail.promise
             self._event = tail.newest
+            self._passed = (self.at, 0)
         else:
             self.at = earliest[0]
         if self._from is None or self._from < earliest:
             self._from = earliest
+        self._passed = max(self._passed, earliest)
         return None
 
-    def move(self, log: Origin, tail: TailView) -> None:
-        """The read goes on in another log, from its durable end: what it waits for is made there. So far nothing was for it."""
+    def move(self, log: Origin, tail: TailView, *, since: tuple[int, int] | None = None) -> None:
+        """The read goes on in another log: what it waits for is made there. So far nothing was for it.
+
+        It begins at the durable end, or at the event `since` when it may have been made some time ago.
+        """
         self._log = log
-        self.at = tail.durable_end
-        self._end = None if self._end is None else self.at
-        self._from = self._after = None
+        self.at = tail.durable_end if since is None else since[0]
+        self._end = None if self._end is None else tail.durable_end
+        self._from, self._after = since, None
         self._event = self._frame_event = self._page_event = self._end_event = None
+        self._passed = since or (self.at, 0)
+        self._frame_passed = self._page_passed = _BEGINNING
         self._frames.clear()
 
     # -- going on
@@ -189,7 +211,7 @@ class Progress:
             self.page_end = end
             return Need.PAGE
         if self._end is not None:
-            self._pass(self._end_event, self._end_promise)
+            self._pass(self._end_event, self._end_promise, (self._end, 0))
             return self._last_tick(self._end_promise)
         until = options.until_time_tick
         if promise > self._tick:  # at the tail everything up to the promise was handed over
@@ -210,10 +232,11 @@ class Progress:
         if end is not None and page.promise > self._end_promise:
             # The page reaches beyond this read's end: only its frames below the end count.
             self._frames.extend(frame for frame in page.frames if frame.position < end)
-            self._page_event, self._page_promise = None, 0
+            self._page_event, self._page_promise, self._page_passed = None, 0, _BEGINNING
         else:
             self._frames.extend(page.frames)
             self._page_event, self._page_promise = page.last_event, page.promise
+            self._page_passed = (page.next_position, 0)
 
     def assemble(self) -> bool:
         """Makes `messages` of the frame at hand; whether there are any."""
@@ -266,6 +289,7 @@ class Progress:
         if header.indices:
             self._frame_event = (frame.position, header.indices - 1)
         self._frame_tick = header.promise
+        self._frame_passed = (frame.next_position, 0)
 
     # -- what was handed over
 
@@ -292,28 +316,56 @@ class Progress:
             return self._options.resume
         return ReadPosition(self._origin(event[0]).message_id(event[1]), tick)
 
+    @property
+    def start(self) -> tuple[int, int]:
+        """Where what follows begins: everything below this place was handed over, or held nothing for this reader."""
+        messages, following = self.messages, self.following
+        if following < len(messages):
+            if following == 0:
+                return self._passed
+            last = messages[following - 1]
+            return max(self._passed, (last._origin.position, last._index + 1))
+        passed = max(self._passed, self._frame_passed)
+        return passed if self._frames else max(passed, self._page_passed)
+
     def let_go(self) -> None:
         """What is still at hand will neither be handed over nor count as passed."""
+        self._passed = self.start
         self._event, self._tick = self.handed
         self._frames.clear()
         self.messages, self.following = [], 0
         self._frame_event = self._page_event = None
         self._frame_tick = self._page_promise = 0
+        self._frame_passed = self._page_passed = _BEGINNING
 
     def settle(self) -> None:
         """The messages at hand were handed over, all of them: so was their frame, and with the last frame the page."""
         self.messages, self.following = [], 0
-        self._pass(self._frame_event, self._frame_tick)
+        self._pass(self._frame_event, self._frame_tick, self._frame_passed)
         if not self._frames:
-            self._pass(self._page_event, self._page_promise)
+            self._pass(self._page_event, self._page_promise, self._page_passed)
 
-    def _pass(self, event: tuple[int, int] | None, tick: int) -> None:
+    def _pass(self, event: tuple[int, int] | None, tick: int, place: tuple[int, int]) -> None:
         if event is not None and event > (self._event or _NONE):
             self._event = event
         if tick > self._tick:
             self._tick = tick
+        if place > self._passed:
+            self._passed = place
 
     # -- where it begins and ends
+
+    def _begin_there(self, start: tuple[int, int], earliest: tuple[int, int]) -> MessageID | None:
+        """`begin` where a cursor stands."""
+        if start < earliest:
+            return self._origin(start[0]).message_id(start[1])
+        position = self._options.resume
+        if position is not None:
+            self._event = (position.message_id.position, position.message_id.index)
+            self._tick = position.time_tick
+        self.at = start[0]
+        self._from = self._passed = start
+        return None
 
     def _own(self, message_id: MessageID, tail: TailView) -> tuple[int, int]:
         """The (position, index) of an id, checked to be one of this log."""
@@ -351,11 +403,12 @@ class Progress:
         """Ends the read within this frame: what is above `until` is neither handed over nor passed."""
         self._over = True
         self._frames.clear()
-        self._page_event, self._page_promise = None, 0
+        self._page_event, self._page_promise, self._page_passed = None, 0, _BEGINNING
         messages = [message for message in messages if message.time_tick <= until]
         if frame.view.header.promise > until:
             self._frame_event = (frame.position, messages[-1]._index) if messages else None
             self._frame_tick = until
+            self._frame_passed = (frame.position, messages[-1]._index + 1) if messages else _BEGINNING
         return messages
 
     def _last_tick(self, promise: int) -> Need:
@@ -387,6 +440,7 @@ class Progress:
 
 
 _NONE: Final = (-1, -1)
+_BEGINNING: Final = (0, 0)
 
 
 def _first_index(message: ImmutableMessage) -> int:

@@ -27,6 +27,14 @@ class Selection:
         """The runs of this frame that the reader sees, those for every reader included."""
         return [run for run in view.find(self.names) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
 
+    def incarnation(self, name: str) -> int | None:
+        """The life of this vchannel that the reader is bound to; None while it is to no one."""
+        return self._bound[name]
+
+    def bind(self, name: str, incarnation: int) -> None:
+        """Binds a name that was unknown so far."""
+        self._bound[name] = incarnation
+
     def _accepts(self, run: RunRow) -> bool:
         bound = self._bound[run.name]
         if bound is None and run.incarnation >= self._floor:

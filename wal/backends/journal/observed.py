@@ -13,41 +13,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-import msgspec
-
-from wal.backends.base import FramePage
+from wal.backends.base import FramePage, ObservedState
 from wal.backends.journal.control import CONTROL_NAME, REPLACED_TERM, ControlRecord, ControlView
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.lock import check_format
 from wal.backends.journal.observed_segments import ObservedSegments
 from wal.backends.journal.reader import LogReader
 from wal.backends.journal.segment import damaged
+from wal.backends.journal.segments import last_truncated
 from wal.errors import ClosedError, CorruptionError, FormatError, StorageError
 
 __all__ = ["ObservedJournal", "ObservedLog", "ObservedState"]
 
 _T = TypeVar("_T")
 _PCHANNELS: Final = "pchannels"
-
-
-class ObservedState(msgspec.Struct, frozen=True, gc=False):
-    """One moment of the log, consistent in itself: everything at or below `promise` lies below `durable_end`.
-
-    `newest`: (position, index) of the newest event as far as is known, None before any; certain only from `ObservedLog.reach`. `closed`:
-    no writer has the log open (one that was killed did not say so).
-    """
-
-    term: int
-    durable_end: int
-    earliest: tuple[int, int]
-    promise: int
-    closed: bool
-    newest: tuple[int, int] | None
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why nothing comes any more: never known here, another writer may open the log at any time."""
-        return None
 
 
 class ObservedJournal:
@@ -104,6 +83,11 @@ class ObservedLog:
     def earliest(self) -> tuple[int, int]:
         """(position, index) of the first event that is not truncated, as it is now. Waits for nothing."""
         return self._load().earliest
+
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        """See `ReadableLog.last_truncated`. Waits for nothing; known from `reach` on."""
+        return last_truncated(self._segments.segments, self.earliest)
 
     def refresh(self) -> ObservedState:
         """What the control page says now. Takes some microseconds, touches no file and waits for nothing."""

@@ -1,0 +1,265 @@
+"""RetentionKeeper: carries retention out, and every other truncation.
+
+Owns: the turn, about every second and whenever a stretch was sealed, in which cursors over their bounds are marked stale, those of dropped
+vchannels go, and what the policy lets go is truncated. All truncations of the log pass here, one at a time, with the lock on the
+cursors held from the look at them to the new earliest event, so that none passes a cursor that is saved meanwhile.
+
+It never waits long for that lock: who was stopped while holding it delays what is dropped, with a warning, and no append. What fails in a
+turn is warned of once and tried again in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from actors import Clock
+from wal.backends import Stretch
+from wal.cursors import Cursor, CursorDesk, DamagedCursor, LogView, Standing, standing
+from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
+from wal.message import MessageID
+from wal.pchannel import PChannel
+from wal.retention.clock_watch import DRIFT_MAX_S, ClockWatch
+from wal.retention.policy import Pin, RetentionBounds, over_bound, pins_of, plan
+from wal.retention.report import PChannelRetention, report_of
+
+__all__ = ["RetentionKeeper"]
+
+TURN_S: Final = 1.0
+LOCK_TIMEOUT_S: Final = 5.0
+OPENING_LOCK_TIMEOUT_S: Final = 1.0
+_STRETCHES_MAX: Final = 16
+"""So many at a time, so that who wants to save a cursor meanwhile does not wait for long."""
+_log: Final = logging.getLogger("wal.retention")
+
+
+class RetentionKeeper:
+    """Of an open log. `start` once its pchannels are open, `close` before they are closed."""
+
+    def __init__(
+        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], desk: CursorDesk, *, clock: Clock
+    ) -> None:
+        self.bounds = bounds
+        self._pchannels = pchannels
+        self._desk = desk
+        self._clock = clock
+        self._watch = ClockWatch(wall=clock.wall(), monotonic=clock.monotonic())
+        self._believed = True
+        self._lock = asyncio.Lock()
+        self._warned: set[str] = set()
+        self._sealed = False
+        self._woken: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Marks what turned stale while the log was closed, and begins its turns, if there is any bound at all."""
+        if self.bounds.of_cursors:
+            await self.turn(lock_timeout_s=OPENING_LOCK_TIMEOUT_S)
+            self._desk.judge = self.turn
+        if self.bounds.of_cursors or self.bounds.of_logs:
+            for pchannel in self._pchannels.values():
+                pchannel.log.sealed = self._stretch_sealed
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
+
+    async def close(self) -> None:
+        """Ends its turns. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    async def turn(self, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
+        """Does what is to be done now. Never raises for what fails: it is warned of, and left to the next turn."""
+        try:
+            async with self._lock:
+                again = True
+                while again:
+                    again = await self._step(lock_timeout_s)
+        except ClosedError:
+            pass
+        except WouldBlockError as error:
+            self._warn("lock", "retention waits: %s", error)
+        except WALError as error:
+            self._warn("failure", "retention failed and will be tried again: %s", error)
+        except Exception:
+            _log.exception("retention failed and will be tried again")
+        else:
+            self._warned -= {"lock", "failure"}
+
+    async def truncate(self, message_id: MessageID) -> None:
+        """Truncates the pchannel of this id up to its event, inclusive. Refused whole, naming the holders, past what is pinned."""
+        pchannel = self._pchannels[message_id.pchannel]
+        place = await pchannel.behind(message_id)
+        if place is None:
+            return
+        async with self._lock, self._desk.held() as cursors:
+            view = self._desk.view()
+            pins = [pin for pin in pins_of(cursors, view, pchannel=pchannel.channel) if pin.place < place]
+            if pins:
+                raise InvalidArgumentError(_refusal(message_id, pins))
+            await self._truncate(pchannel, place, cursors)
+        await self._make_room([pchannel])
+
+    async def report(self) -> list[PChannelRetention]:
+        """Where each pchannel's log stands."""
+        self._look()
+        cursors = await self._desk.run(self._desk.store.load_all)
+        view = self._desk.view()
+        drift_s = None if self._believed else self._watch.drift_s
+        return [
+            await report_of(
+                pchannel,
+                pins_of(cursors, view, pchannel=name),
+                self.bounds,
+                stretches=pchannel.log.stretches(),
+                checkpointed=pchannel.log.checkpointed,
+                clock_drift_s=drift_s,
+            )
+            for name, pchannel in self._pchannels.items()
+        ]
+
+    # -- turns
+
+    async def _run(self) -> None:
+        while True:
+            if not self._sealed:
+                self._woken = asyncio.get_running_loop().create_future()
+                timer = self._clock.call_later(TURN_S, self._wake)
+                try:
+                    await self._woken
+                finally:
+                    timer.cancel()
+            self._sealed = False
+            await self.turn()
+
+    def _stretch_sealed(self) -> None:
+        self._sealed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def _step(self, lock_timeout_s: float) -> bool:
+        """A part of a turn; whether more can be dropped at once."""
+        now_s = self._look()
+        if not self._is_due(now_s) and not await self._has_stale(now_s):
+            self._warned -= {f"held {name}" for name in self._pchannels}
+            return False
+        truncated: list[PChannel] = []
+        more = False
+        async with self._desk.held(lock_timeout_s) as cursors:
+            view = self._desk.view()
+            cursors = await self._desk.run(lambda: self._sweep(cursors, view, now_s))
+            for name, pchannel in self._pchannels.items():
+                found = plan(
+                    self._stretches(pchannel),
+                    self.bounds,
+                    pins_of(cursors, view, pchannel=name),
+                    earliest=pchannel.log.earliest,
+                    now_s=now_s,
+                    stretches_max=_STRETCHES_MAX,
+                )
+                if found.end is not None:
+                    await self._truncate(pchannel, (found.end, 0), cursors)
+                    truncated.append(pchannel)
+                    more = more or found.end != found.wanted
+                if found.holders:
+                    self._warn(f"held {name}", "retention of pchannel %s is held back by %s", name, found.holders[0])
+                else:
+                    self._warned.discard(f"held {name}")
+        await self._make_room(truncated)
+        return more
+
+    def _look(self) -> float | None:
+        """The wall time, None while it cannot be believed."""
+        wall = self._clock.wall()
+        self._believed = self._watch.look(wall=wall, monotonic=self._clock.monotonic())
+        if self._believed:
+            self._warned.discard("clocks")
+            return wall
+        self._warn(
+            "clocks",
+            "the wall clock has moved %+.0f s against monotonic time (more than %g s): nothing is dropped for its age, and no cursor turns "
+            "stale for its age, until it is back or the log is opened anew",
+            self._watch.drift_s,
+            DRIFT_MAX_S,
+        )
+        return None
+
+    def _is_due(self, now_s: float | None) -> bool:
+        """Whether anything of a log would be dropped if nobody held it."""
+        return self.bounds.of_logs and any(
+            plan(self._stretches(pchannel), self.bounds, (), earliest=pchannel.log.earliest, now_s=now_s).wanted
+            is not None
+            for pchannel in self._pchannels.values()
+        )
+
+    async def _has_stale(self, now_s: float | None) -> bool:
+        """Whether a cursor is over its bound and not marked yet."""
+        if not self.bounds.of_cursors:
+            return False
+        cursors = await self._desk.run(self._desk.store.load_all)
+        view = self._desk.view()
+        return any(isinstance(cursor, Cursor) and self._turned_stale(cursor, view, now_s) for cursor in cursors)
+
+    def _turned_stale(self, cursor: Cursor, view: LogView, now_s: float | None) -> str:
+        if standing(cursor, view) is not Standing.LIVE:
+            return ""
+        return over_bound(cursor, view.places[cursor.pchannel], self.bounds, now_s=now_s)
+
+    def _sweep(
+        self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None
+    ) -> list[Cursor | DamagedCursor]:
+        """In a thread, under the lock: marks those over a bound, deletes those of dropped vchannels; what is left."""
+        left: list[Cursor | DamagedCursor] = []
+        for cursor in cursors:
+            if isinstance(cursor, Cursor):
+                if standing(cursor, view) is Standing.DROPPED:
+                    self._desk.store.change(cursor, None)
+                    continue
+                if why := self._turned_stale(cursor, view, now_s):
+                    stale = msgspec.structs.replace(cursor, stale=why)
+                    self._desk.store.change(cursor, stale)
+                    _log.warning("%s is stale and holds the log no longer: %s", cursor.key, why)
+                    left.append(stale)
+                    continue
+            left.append(cursor)
+        return left
+
+    async def _truncate(
+        self, pchannel: PChannel, place: tuple[int, int], cursors: list[Cursor | DamagedCursor]
+    ) -> None:
+        """Under the lock. What it goes by must not be undone by a power cut that the truncation survives."""
+        if cursors:
+            await self._desk.run(self._desk.store.sync)
+        await pchannel.log.truncate(*place)
+
+    async def _make_room(self, pchannels: list[PChannel]) -> None:
+        for pchannel in pchannels:
+            if pchannel.checkpointer is not None:
+                await pchannel.checkpointer.make_room()
+
+    def _stretches(self, pchannel: PChannel) -> list[Stretch]:
+        return [] if pchannel.fault is not None else pchannel.log.stretches()
+
+    def _warn(self, episode: str, text: str, *values: object) -> None:
+        """Once until the episode is over."""
+        if episode not in self._warned:
+            self._warned.add(episode)
+            _log.warning(text, *values)
+
+
+def _refusal(message_id: MessageID, pins: list[Pin]) -> str:
+    pins.sort(key=lambda pin: pin.place)
+    shown = ", ".join(map(str, pins[:_SHOWN_MAX])) + (f" and {len(pins) - _SHOWN_MAX} more" * (len(pins) > _SHOWN_MAX))
+    return (
+        f"truncating up to {message_id} would drop what is still needed by {shown}: truncate less, let their readers save a later "
+        "position, or delete_cursor(…) them"
+    )
+
+
+_SHOWN_MAX: Final = 10

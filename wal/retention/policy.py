@@ -1,0 +1,121 @@
+"""The policy of retention: what may be dropped, given the stretches of a log, the bounds, the time, and who still needs what. Pure.
+
+A log is dropped from its beginning, a sealed stretch at a time: while it holds more than `bytes_max`, or while its oldest stretch holds
+nothing younger than `age_max_s`. Nothing at or above a pin is dropped, and the stretch that is not sealed never is. So a log holds up to
+`bytes_max` and no less than that less a stretch, or what its pins need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from wal.backends import Stretch
+from wal.cursors.cursor import Cursor
+from wal.cursors.standing import LogPlace, LogView, Standing, standing
+from wal.cursors.store import DamagedCursor
+from wal.timestamp.timestamp import parse
+
+__all__ = ["Pin", "Plan", "RetentionBounds", "over_bound", "pins_of", "plan"]
+
+
+class RetentionBounds(msgspec.Struct, frozen=True):
+    """The settings; None: no bound. `bytes_max` and `age_max_s` are for each pchannel's log, the others for each cursor."""
+
+    bytes_max: int | None = None
+    age_max_s: float | None = None
+    cursor_lag_bytes_max: int | None = None
+    cursor_age_max_s: float | None = None
+
+    @property
+    def of_logs(self) -> bool:
+        return self.bytes_max is not None or self.age_max_s is not None
+
+    @property
+    def of_cursors(self) -> bool:
+        return self.cursor_lag_bytes_max is not None or self.cursor_age_max_s is not None
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """Somebody who needs everything at or above the place (position, index). `kind` says what `name` names."""
+
+    kind: str
+    name: str
+    place: tuple[int, int]
+    vchannels: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}" + (f" of {', '.join(map(repr, self.vchannels))}" if self.vchannels else "")
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to do: truncate at (`end`, 0), None for nothing. `holders` are the pins below `wanted`, where it would go without them, lowest
+    first."""
+
+    end: int | None
+    wanted: int | None
+    holders: tuple[Pin, ...]
+
+
+def plan(
+    stretches: Sequence[Stretch],
+    bounds: RetentionBounds,
+    pins: Iterable[Pin],
+    *,
+    earliest: tuple[int, int],
+    now_s: float | None,
+    stretches_max: int | None = None,
+) -> Plan:
+    """What may be dropped now. `now_s` is the wall time, None when it cannot be believed: then nothing is too old.
+
+    At most `stretches_max` stretches at a time.
+    """
+    held = [stretch for stretch in stretches if stretch.end > earliest[0]]
+    if not held:
+        return Plan(None, None, ())
+    size = held[-1].end - held[0].start
+    wanted: int | None = None
+    for stretch in held:
+        if not stretch.sealed or not _too_much(stretch, size, bounds, now_s):
+            break
+        size -= stretch.end - stretch.start
+        wanted = stretch.end
+    if wanted is None:
+        return Plan(None, None, ())
+    holders = sorted((pin for pin in pins if pin.place < (wanted, 0)), key=lambda pin: pin.place)
+    lowest = holders[0].place if holders else (wanted, 0)
+    ends = [stretch.end for stretch in held if stretch.end <= wanted and (stretch.end, 0) <= lowest]
+    ends = ends[:stretches_max]
+    return Plan(ends[-1] if ends else None, wanted, tuple(holders))
+
+
+def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchannel: str) -> list[Pin]:
+    """What cursors pin of this pchannel's log. One that cannot be read may need anything: it pins all of every log."""
+    pins: list[Pin] = []
+    for cursor in cursors:
+        if isinstance(cursor, DamagedCursor):
+            pins.append(Pin("damaged cursor", cursor.file, (0, 0)))
+        elif cursor.pchannel == pchannel and standing(cursor, view) is Standing.LIVE:
+            pins.append(Pin("cursor", cursor.key.name, cursor.start, cursor.key.vchannels))
+    return pins
+
+
+def over_bound(cursor: Cursor, place: LogPlace, bounds: RetentionBounds, *, now_s: float | None) -> str:
+    """Which bound this cursor is over; empty for none. `now_s` as for `plan`."""
+    lag_bytes = place.lag_bytes(cursor.start)
+    lag_max = bounds.cursor_lag_bytes_max
+    if lag_max is not None and lag_bytes > lag_max:
+        return f"{lag_bytes} bytes of log lay behind it, over cursor_lag_bytes_max={lag_max}"
+    age_max = bounds.cursor_age_max_s
+    if age_max is not None and now_s is not None and now_s - cursor.saved_at > age_max:
+        return f"it was last saved {now_s - cursor.saved_at:.3g} s before, over cursor_age_max_s={age_max:g}"
+    return ""
+
+
+def _too_much(stretch: Stretch, size: int, bounds: RetentionBounds, now_s: float | None) -> bool:
+    if bounds.bytes_max is not None and size > bounds.bytes_max:
+        return True
+    if bounds.age_max_s is None or now_s is None:
+        return False
+    return now_s - parse(stretch.newest_tick)[0] / 1000 > bounds.age_max_s

@@ -1,0 +1,93 @@
+"""What `log.retention()` answers: where each pchannel's log stands, and who holds it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from wal.backends import Stretch
+from wal.errors import TruncatedError
+from wal.message import MessageID
+from wal.pchannel import ReadablePChannel
+from wal.retention.policy import Pin, RetentionBounds
+from wal.timestamp import to_datetime
+
+__all__ = ["PChannelRetention", "RetentionHolder", "report_of"]
+
+
+class RetentionHolder(msgspec.Struct, frozen=True):
+    """Somebody who needs a part of the log. `kind` is "cursor", "damaged cursor" (`name` is its file) or "checkpoint".
+
+    Nothing at or above `position` (the bytes of a message id's position) and the `bytes` from there to the end is dropped. What a
+    checkpoint holds was truncated already, and its files go with the next checkpoint.
+    """
+
+    kind: str
+    name: str
+    vchannels: tuple[str, ...]
+    position: int
+    bytes: int
+
+
+class PChannelRetention(msgspec.Struct, frozen=True):
+    """One pchannel's log.
+
+    `earliest` is the first event that is not truncated and `oldest_time` its time, both None when there is none. `bytes` are held now,
+    of the bounds `bytes_max` and `age_max_s` (None: no bound). `holders`, lowest first, are all who need something of it, whether it is in
+    the way of a bound or not. `clock_drift_s` is None, or by how much the wall clock has left monotonic time behind: until it is
+    back, or the log is opened anew, nothing counts as too old.
+    """
+
+    pchannel: str
+    earliest: MessageID | None
+    oldest_time: datetime | None
+    bytes: int
+    bytes_max: int | None
+    age_max_s: float | None
+    holders: tuple[RetentionHolder, ...]
+    clock_drift_s: float | None
+
+
+async def report_of(
+    pchannel: ReadablePChannel,
+    pins: Iterable[Pin],
+    bounds: RetentionBounds,
+    *,
+    stretches: Sequence[Stretch] = (),
+    checkpointed: int | None = None,
+    clock_drift_s: float | None = None,
+) -> PChannelRetention:
+    """Where this pchannel's log stands. `stretches` and `checkpointed` are what its writer knows of it."""
+    end, tail = pchannel.log.durable_end, pchannel.tail.durable_end
+    start = stretches[0].start if stretches else pchannel.log.earliest[0]
+    found = [(pin.place, pin) for pin in pins]
+    if checkpointed is not None and stretches and start < min(pchannel.log.earliest[0], stretches[-1].start):
+        found.append(((checkpointed, 0), Pin("checkpoint", "recovery", (checkpointed, 0))))
+    found.sort(key=lambda each: each[0])
+    earliest = await pchannel.first_event()
+    return PChannelRetention(
+        pchannel.channel,
+        earliest,
+        None if earliest is None else await _time_of(pchannel, earliest),
+        max(0, end - start),
+        bounds.bytes_max,
+        bounds.age_max_s,
+        tuple(
+            RetentionHolder(pin.kind, pin.name, pin.vchannels, place[0], end - place[0] if place[0] < tail else 0)
+            for place, pin in found
+        ),
+        clock_drift_s,
+    )
+
+
+async def _time_of(pchannel: ReadablePChannel, message_id: MessageID) -> datetime | None:
+    """When this event was appended; None when it was truncated meanwhile."""
+    try:
+        page = await pchannel.log.read(message_id.position, names=None, bytes_max=1)
+    except TruncatedError:
+        return None
+    if not page.frames:
+        return None
+    return to_datetime(page.frames[0].view.header.first_tick + message_id.index)
