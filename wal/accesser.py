@@ -1,7 +1,8 @@
 """WALAccesser: the log as its users see it. Every public call begins here.
 
 Owns the checks of arguments: a wrong type is a TypeError, a wrong value an InvalidArgumentError, both before anything is sent. It holds no
-state: `Lifecycle` knows whether the log is there, `Appender` writes, `Scanner` reads, and `Embedded` is the log itself.
+state: `Lifecycle` knows whether the log is there, `Appender` writes, `Scanner` reads, and `Embedded`, or `Observed` when it is opened with
+read_only=True, is the log itself.
 """
 
 from __future__ import annotations
@@ -16,27 +17,31 @@ import msgspec
 from actors import Actor, ActorRef
 from wal.appender import Appender
 from wal.channels import VChannelInfo, check_vchannel
+from wal.cursors import CursorDesk, CursorInfo, CursorKey, CursorUse, check_cursor
 from wal.embedded import Embedded
 from wal.errors import (
     ChannelNotExistError,
     InvalidArgumentError,
+    NotLocalError,
 )
 from wal.lifecycle import Lifecycle
 from wal.message import Message, MessageID
+from wal.observing import Observed
 from wal.pchannel import (
     BODY_OVERHEAD,
     AppendResult,
     Handler,
-    PChannel,
     PChannelStatistics,
     ProducerInfo,
     ProducerKey,
+    ReadablePChannel,
     Scanner,
     check_handler,
     check_key,
 )
 from wal.reading import DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection
 from wal.responses import AppendOption, AppendResponses
+from wal.retention import PChannelRetention
 from wal.ticks import check_tick
 from wal.txn import Txn, TxnOpening
 
@@ -59,8 +64,14 @@ class LogStatistics(msgspec.Struct, frozen=True):
 class WALAccesser:
     """A log that is open or being opened. Get one from `open_wal` or `WAL()`; use it from the loop that opened it."""
 
-    def __init__(self, location: str, open_log: Callable[[], Coroutine[Any, Any, Embedded]]) -> None:
-        self._lifecycle = Lifecycle(location, open_log)
+    def __init__(
+        self,
+        location: str,
+        open_log: Callable[[], Coroutine[Any, Any, Embedded | Observed]],
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self._lifecycle = Lifecycle(location, open_log, read_only=read_only)
         self._appender = Appender(self._lifecycle)
         self._append = self._appender.append
 
@@ -144,6 +155,7 @@ class WALAccesser:
         1 ms. Await it, or use `async with`: commits at the end, rolls back on an exception. An idempotency key is judged at the
         commit, for the vchannel or the set of vchannels: a commit with a key that was seen answers the first result.
         """
+        self._lifecycle.check_writable()
         if idempotency_key is not None:
             check_key(idempotency_key)
         if (vchannel is None) == (vchannels is None):
@@ -198,12 +210,14 @@ class WALAccesser:
         follow: bool = True,
         until_time_tick: int | None = None,
         resume: ReadPosition | None = None,
+        cursor: str | None = None,
         include_time_ticks: bool = False,
     ) -> Scanner:
         """A scanner over one vchannel, or several of one pchannel in tick order. It begins when it is entered.
 
         `follow=False` ends behind what is durable at entry, `until_time_tick=T` behind everything at or below T. `resume`
-        continues exactly behind a `scanner.position` and excludes a policy. With a `handler` it runs by itself from entry.
+        continues exactly behind a `scanner.position` and excludes a policy. `cursor` continues behind what `scanner.save()` stored under
+        that name for these vchannels, else it begins as the policy says. With a `handler` it runs by itself from entry.
         """
         names = (vchannel,) if isinstance(vchannel, str) else tuple(dict.fromkeys(vchannel))
         for name in names:
@@ -218,12 +232,22 @@ class WALAccesser:
             resume=resume,
             include_time_ticks=include_time_ticks,
         )
-        return Scanner(options, attach=self._attach, handler=handler)
+        use = None
+        if cursor is not None:
+            if resume is not None:
+                raise InvalidArgumentError("resume=… and cursor=… both say where to go on: give one of them")
+            use = CursorUse(check_cursor(cursor), names, self._cursor_desk)
+        return Scanner(options, attach=self._attach, handler=handler, cursor=use)
 
     async def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
         """A tick that covers every write to this vchannel that has returned; with `scanner.wait_for` it gives read-your-writes."""
         check_vchannel(vchannel)
-        log = await self._lifecycle.ready()
+        log = await self._lifecycle.readable()
+        if isinstance(log, Observed):
+            raise NotLocalError(
+                f"vchannel {vchannel!r} is not written by this process, which opened the log with read_only=True: ask where it is "
+                "written, and hand the tick over"
+            )
         info = log.directory.records.get(vchannel)
         if info is None:
             if not log.settings.create_vchannels:
@@ -233,12 +257,36 @@ class WALAccesser:
             return min(pchannel.ledger.promise for pchannel in log.pchannels.values())
         return log.pchannels[info.pchannel].ledger.promise
 
+    async def cursors(self) -> list[CursorInfo]:
+        """All cursors, by name and vchannels. One whose file is damaged is missing here, with a warning, and named by `retention()`."""
+        return await (await self._cursor_desk()).infos()
+
+    async def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
+        """Deletes the cursor of this name and these vchannels, or (None) all of this name, stale and damaged ones too.
+
+        Durable when it returns. That there is none is fine: somebody else may have deleted it. A reader that uses it is not disturbed,
+        and makes it anew with its next `save()`.
+        """
+        check_cursor(name)
+        names: tuple[str, ...] | None = None
+        if vchannels is not None:
+            if not isinstance(vchannels, str | Sequence):
+                raise TypeError(f"vchannels must be a name or a sequence of names, not {type(vchannels).__name__}")
+            given = (vchannels,) if isinstance(vchannels, str) else vchannels
+            names = CursorKey.of(name, map(check_vchannel, given)).vchannels
+            if not names:
+                raise InvalidArgumentError(
+                    "delete_cursor(vchannels=[]) names no vchannel: name them, or None for all cursors of this name"
+                )
+        await (await self._cursor_desk()).delete(name, names)
+
     # -- housekeeping
 
     async def vchannels(self) -> list[VChannelInfo]:
-        """All vchannels, by name."""
-        log = await self._lifecycle.ready()
-        return sorted(log.directory.records.values(), key=lambda info: info.name)
+        """All vchannels, by name. With `read_only=True` those that this process knows of; it hears of others soon."""
+        log = await self._lifecycle.readable()
+        await log.refresh()
+        return sorted(log.records.values(), key=lambda info: info.name)
 
     async def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
         """Makes a vchannel, durably; ChannelExistError when there is one of that name."""
@@ -253,7 +301,8 @@ class WALAccesser:
     async def truncate(self, *, up_to: MessageID) -> None:
         """Truncates a pchannel up to this event, inclusive. Exact in what is answered; files go segment by segment.
 
-        An id that is truncated already is fine; one above the durable end, or of another log, is an InvalidArgumentError.
+        An id that is truncated already is fine; one above the durable end, or of another log, is an InvalidArgumentError. So is one
+        past what a live cursor still needs: nothing is truncated then, and the error names the holders.
         """
         if not isinstance(up_to, MessageID):
             raise TypeError(f"up_to must be a MessageID, not {type(up_to).__name__}")
@@ -263,23 +312,29 @@ class WALAccesser:
             raise InvalidArgumentError(
                 f"message id {up_to} belongs to no pchannel of this log ({', '.join(log.pchannels)}), or to another life of one"
             )
-        await pchannel.truncate(up_to)
+        await log.retention.truncate(up_to)
+
+    async def retention(self) -> list[PChannelRetention]:
+        """Where the log of each pchannel stands: what is held, of which bounds, and who holds it."""
+        log = await self._lifecycle.readable()
+        return await log.retention_report()
 
     def statistics(self) -> LogStatistics:
-        """A snapshot of counts since opening."""
-        log = self._lifecycle.ready_nowait()
+        """A snapshot of counts since opening; with `read_only=True` those of writing are 0."""
+        log = self._lifecycle.readable_nowait()
+        size, waiting = (log.in_flight.size, log.in_flight.waiting) if isinstance(log, Embedded) else (0, 0)
         return LogStatistics(
-            log.backend.name,
-            len(log.directory.records),
-            log.in_flight.size,
-            log.in_flight.waiting,
+            log.name,
+            len(log.records),
+            size,
+            waiting,
             tuple(pchannel.statistics() for pchannel in log.pchannels.values()),
         )
 
     @property
     def wal_name(self) -> str:
         """The name of the backend: "journal" or "memory"."""
-        return self._lifecycle.ready_nowait().backend.name
+        return self._lifecycle.readable_nowait().name
 
     async def close(self) -> None:
         """Drains what is in flight, then closes. Idempotent; concurrent calls all wait, and a cancelled one does not stop it."""
@@ -291,24 +346,12 @@ class WALAccesser:
 
     async def wait_open(self) -> None:
         """Waits until the log is open; raises the error of the opening."""
-        await self._lifecycle.ready()
+        await self._lifecycle.readable()
 
-    async def _attach(self, scanner: Scanner) -> tuple[PChannel, Selection, Callable[[Actor, str], ActorRef]]:
+    async def _cursor_desk(self) -> CursorDesk:
+        return (await self._lifecycle.readable()).cursors
+
+    async def _attach(self, scanner: Scanner) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """The pchannel that a scanner reads, and its vchannels as they are now."""
-        log = await self._lifecycle.ready()
-        names = scanner.vchannels
-        records = log.directory.records
-        for name in names:
-            if name not in records and not log.settings.create_vchannels:
-                raise ChannelNotExistError(
-                    f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
-                )
-        places = {name: log.place(name) for name in names}
-        if len(set(places.values())) > 1:
-            found = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in places.items())
-            raise InvalidArgumentError(
-                f"one scanner reads one pchannel, but these lie on several ({found}): read them apart"
-            )
-        bound = {name: records[name].incarnation if name in records else None for name in names}
-        selection = Selection(bound, floor=log.directory.next_incarnation)
-        return log.pchannels[places[names[0]]], selection, log.spawn
+        log = await self._lifecycle.readable()
+        return await log.attach(scanner.vchannels)

@@ -7,7 +7,8 @@ oracle, then every pchannel in a term of its own. Closing: intake, drain, one cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,11 +20,14 @@ from wal.backends.memory import MemoryBackend
 from wal.channels import (
     Change,
     CheckpointRecord,
+    MapPlace,
     PChannelMeta,
     VChannelDirectory,
     VChannelInfo,
+    VChannelMapKeeper,
     check_count,
     check_vchannel,
+    common_place,
     create_pchannel,
     load_checkpoint,
     load_pchannels,
@@ -33,6 +37,7 @@ from wal.channels import (
     raise_term,
     save_checkpoint,
 )
+from wal.cursors import CursorDesk, CursorFiles, LogPlace, LogView, MemoryCursors
 from wal.errors import (
     ChannelExistError,
     ChannelNotExistError,
@@ -56,6 +61,8 @@ from wal.pchannel import (
     VChannel,
     recover,
 )
+from wal.reading import Selection
+from wal.retention import PChannelRetention, RetentionBounds, RetentionKeeper
 from wal.settings import Settings
 from wal.timestamp import COUNT_MAX, TimestampOracle
 
@@ -64,6 +71,7 @@ __all__ = ["Embedded"]
 INBOX_MAX: Final = 1 << 20
 """Operations in a pchannel's inbox; bytes in flight are the bound that is met first."""
 META_FILE: Final = "meta.sqlite3"
+_log: Final = logging.getLogger("wal")
 
 
 class Embedded:
@@ -86,6 +94,8 @@ class Embedded:
         self.kv: KVBase
         self.oracle: TimestampOracle
         self.directory: VChannelDirectory
+        self.cursors: CursorDesk
+        self.retention: RetentionKeeper
         self.system = ActorSystem("wal", clock=clock)
         self.limits = _limits(settings)
         self._directory: ActorRef
@@ -110,6 +120,8 @@ class Embedded:
         if self._timer is not None:
             self._timer.cancel()
         self.in_flight.fail(_closed)
+        await self.retention.close()
+        await self.cursors.close()
         live = list(self.pchannels.values())
         await asyncio.gather(*(pchannel.drain() for pchannel in live))
         await asyncio.gather(*(pchannel.checkpointer.close() for pchannel in live if pchannel.checkpointer is not None))
@@ -153,10 +165,29 @@ class Embedded:
             )
         return self._make(name, place(name, list(self.pchannels)), None)
 
-    def place(self, name: str) -> str:
-        """The pchannel that this vchannel lies on, or would lie on if it were made now."""
-        info = self.directory.records.get(name)
-        return place(name, list(self.pchannels)) if info is None else info.pchannel
+    @property
+    def name(self) -> str:
+        """The name of the backend."""
+        return self.backend.name
+
+    @property
+    def records(self) -> Mapping[str, VChannelInfo]:
+        """The vchannels that there are."""
+        return self.directory.records
+
+    async def retention_report(self) -> list[PChannelRetention]:
+        """Where each pchannel's log stands, and who holds it."""
+        return await self.retention.report()
+
+    async def refresh(self) -> None:
+        """`records` is always up to date here."""
+
+    async def attach(self, names: tuple[str, ...]) -> tuple[PChannel, Selection, Callable[[Actor, str], ActorRef]]:
+        """The pchannel to read these vchannels on, and the vchannels as they are now."""
+        records = self.directory.records
+        channel = common_place(names, records, list(self.pchannels), create_vchannels=self.settings.create_vchannels)
+        bound = {name: records[name].incarnation if name in records else None for name in names}
+        return self.pchannels[channel], Selection(bound, floor=self.directory.next_incarnation), self.spawn
 
     async def create_vchannel(self, name: str, pchannel: str | None) -> VChannelInfo:
         """Makes a vchannel; ChannelExistError when there is one of that name."""
@@ -201,6 +232,10 @@ class Embedded:
 
         dropped.add_done_callback(ended)
         await asyncio.shield(saved)
+        try:
+            await self.cursors.drop(name, info.incarnation)
+        except WALError as error:  # they are worth nothing any more, and are deleted with the next chance
+            _log.warning("the cursors of vchannel %r, which was dropped, could not be deleted yet: %s", name, error)
 
     def _make(self, name: str, pchannel: str, saved: asyncio.Future[None] | None) -> VChannel:
         if len(self.directory.records) >= self.settings.vchannels_max:
@@ -279,7 +314,54 @@ class Embedded:
             if isinstance(outcome, BaseException):
                 raise outcome
         self.pchannels = {name: self.pchannels[name] for name in metas}
+        await self._keep_maps(metas)
+        await self._open_cursors(location)
         self._arm()
+
+    async def _open_cursors(self, location: Location) -> None:
+        store = MemoryCursors() if location.path is None else CursorFiles(location.path)
+        self.cursors = CursorDesk(store, view=self._cursor_view, wall=self.clock.wall)
+        self._undo.append(self.cursors.close)
+        settings = self.settings
+        bounds = RetentionBounds(
+            settings.retention_bytes,
+            settings.retention_s,
+            settings.cursor_lag_bytes_max,
+            settings.cursor_age_max_s,
+        )
+        self.retention = RetentionKeeper(bounds, self.pchannels, self.cursors, clock=self.clock)
+        self._undo.append(self.retention.close)
+        await self.retention.start()
+
+    def _cursor_view(self) -> LogView:
+        """What cursors are held against."""
+        records = self.directory.records
+
+        def life(name: str) -> int | None:
+            info = records.get(name)
+            return None if info is None else info.incarnation
+
+        places = {
+            name: LogPlace(
+                pchannel.log.incarnation,
+                pchannel.log.earliest,
+                pchannel.log.durable_end,
+                last_frame=pchannel.tail.durable_end - 1,
+            )
+            for name, pchannel in self.pchannels.items()
+        }
+        return LogView(places, life, self.directory.next_incarnation)
+
+    async def _keep_maps(self, metas: Mapping[str, PChannelMeta]) -> None:
+        """Shows the vchannels to other processes, where there can be any that read the log."""
+        folders = {name: self.backend.folder(name) for name in metas}
+        places = {
+            name: MapPlace(folder, metas[name].incarnation) for name, folder in folders.items() if folder is not None
+        }
+        if places:
+            keeper = VChannelMapKeeper(self.directory, places, monotonic=self.clock.monotonic)
+            self._undo.append(keeper.close)
+            await keeper.start()
 
     async def _open_backend(self, location: Location) -> LogBackend:
         if location.path is None:
@@ -309,7 +391,7 @@ class Embedded:
             checkpoint=None if record is None else record.position,
         )
         self._undo.append(log.close)
-        keys, last = await self._recover_keys(log, meta, record)
+        keys, last, replayed_bytes = await self._recover_keys(log, meta, record)
         if log.state.promise >= self.oracle.last:
             self.oracle.observe(log.state.promise)
         group = self.system.group(meta.name, inbox_max=INBOX_MAX, on_turn_end=lambda: pchannel.turn_ended())
@@ -332,6 +414,7 @@ class Embedded:
             log,
             keys,
             last=last,
+            replayed_bytes=replayed_bytes,
             end=lambda: pchannel.tail.durable_end,
             save=partial(self._save_checkpoint, meta),
             monotonic=self.clock.monotonic,
@@ -341,8 +424,8 @@ class Embedded:
 
     async def _recover_keys(
         self, log: PChannelLog, meta: PChannelMeta, record: CheckpointRecord | None
-    ) -> tuple[IdempotencyTable, Checkpoint]:
-        """The keys of a pchannel as they were when its log ended, and the checkpoint that this went by."""
+    ) -> tuple[IdempotencyTable, Checkpoint, int]:
+        """The keys of a pchannel as they were when its log ended, the checkpoint that this went by, and the bytes that it read."""
         if record is None:
             # Made before there were checkpoints: what is not truncated is all there is. From now on it is kept.
             last = Checkpoint(log.earliest[0])
@@ -355,8 +438,8 @@ class Embedded:
             window_s=self.settings.idempotency_window_s,
             producers_max=self.settings.producers_max,
         )
-        await recover(log, keys, last, live=self._is_live)
-        return keys, last
+        _, replayed_bytes = await recover(log, keys, last, live=self._is_live)
+        return keys, last, replayed_bytes
 
     async def _save_checkpoint(self, meta: PChannelMeta, checkpoint: Checkpoint) -> None:
         await save_checkpoint(self.kv, meta, CheckpointRecord(meta.term, checkpoint.position, checkpoint.state))

@@ -3,7 +3,8 @@
     (made) --begin--> OPENING --> OPEN --close--> CLOSED        OPENING --fails--> FAILED: every call raises why
 
 Owns the state above and the place: one event loop in one process. A call from another loop, or from a forked child, is refused before
-it could touch anything. Opening is shared by all who wait for it; cancelling one of them does not stop it.
+it could touch anything. Opening is shared by all who wait for it; cancelling one of them does not stop it. A log that was opened with
+read_only=True is `readable`, and never `ready` for the other half of the API.
 """
 
 from __future__ import annotations
@@ -17,24 +18,33 @@ from typing import Any, Final
 
 from wal.embedded import Embedded
 from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
+from wal.observing import Observed
 
 __all__ = ["Lifecycle"]
 
 
 class Lifecycle:
-    """`log` is the open log, None in every other state; `loop` and `thread` are those it belongs to, once opening began.
+    """`log` is the open log, to be written, None in every other state; `loop` and `thread` are those it belongs to, once opening began.
 
     A call from this thread while this loop runs comes from this loop: that is a cheaper question than which loop is running.
     """
 
-    def __init__(self, location: str, open_log: Callable[[], Coroutine[Any, Any, Embedded]]) -> None:
+    def __init__(
+        self,
+        location: str,
+        open_log: Callable[[], Coroutine[Any, Any, Embedded | Observed]],
+        *,
+        read_only: bool = False,
+    ) -> None:
         self.location = location
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0
         self.log: Embedded | None = None
         self.forked = False
         self._open = open_log
-        self._opening: asyncio.Task[Embedded] | None = None
+        self._read_only = read_only
+        self._readable: Embedded | Observed | None = None
+        self._opening: asyncio.Task[Embedded | Observed] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._failure: BaseException | None = None
@@ -49,21 +59,44 @@ class Lifecycle:
 
     async def ready(self) -> Embedded:
         """The open log, waiting for the opening; its error if that failed, ClosedError after `close`."""
-        self._check()
-        if self.log is not None:
-            return self.log
-        if self._opening is None:
-            self.begin()
-        assert self._opening is not None
-        await asyncio.shield(self._opening)
+        self.check_writable()
+        if self.log is None:
+            await self.readable()
         return self.ready_nowait()
 
     def ready_nowait(self) -> Embedded:
         """The open log; WouldBlockError while it is still being opened."""
+        self.check_writable()
         self._check()
         if self.log is None:
-            raise WouldBlockError("the log is still being opened: await a call first, for example raw_append")
+            raise _still_opening()
         return self.log
+
+    async def readable(self) -> Embedded | Observed:
+        """The open log, whether it can be written or only read; as `ready`."""
+        self._check()
+        if self._readable is None:
+            if self._opening is None:
+                self.begin()
+            assert self._opening is not None
+            await asyncio.shield(self._opening)
+        return self.readable_nowait()
+
+    def readable_nowait(self) -> Embedded | Observed:
+        """The same without waiting; as `ready_nowait`."""
+        self._check()
+        if self._readable is None:
+            raise _still_opening()
+        return self._readable
+
+    def check_writable(self) -> None:
+        """InvalidArgumentError when the log was opened to be read only."""
+        if self._read_only:
+            self._check()
+            raise InvalidArgumentError(
+                f"the log at {self.location} was opened with read_only=True, which gives the reading half of the API only: open it "
+                "without, in the one process that writes"
+            )
 
     async def close(self) -> None:
         """Closes the log, or waits for its opening to do so. Idempotent; all callers wait, a cancelled one does not stop it."""
@@ -76,16 +109,18 @@ class Lifecycle:
             self._closing = asyncio.ensure_future(self._close(self._opening))
         await asyncio.shield(self._closing)
 
-    def _opened(self, opening: asyncio.Task[Embedded]) -> None:
+    def _opened(self, opening: asyncio.Task[Embedded | Observed]) -> None:
         if opening.cancelled():
             self._failure = ClosedError("opening the log was cancelled: open it again")
         elif (failure := opening.exception()) is not None:
             self._failure = failure
         elif not self._closed:
-            self.log = opening.result()
+            self._readable = opened = opening.result()
+            if isinstance(opened, Embedded):
+                self.log = opened
 
-    async def _close(self, opening: asyncio.Task[Embedded]) -> None:
-        self.log = None
+    async def _close(self, opening: asyncio.Task[Embedded | Observed]) -> None:
+        self.log = self._readable = None
         await asyncio.wait((opening,))
         if not opening.cancelled() and opening.exception() is None:  # a failed opening undid itself
             await opening.result().close()
@@ -109,6 +144,10 @@ class Lifecycle:
             )
 
 
+def _still_opening() -> WouldBlockError:
+    return WouldBlockError("the log is still being opened: await a call first, for example raw_append")
+
+
 _all: Final[weakref.WeakSet[Lifecycle]] = weakref.WeakSet()
 
 
@@ -116,7 +155,7 @@ def _after_fork() -> None:
     for lifecycle in _all:
         lifecycle.forked = True
         lifecycle.loop = None
-        lifecycle.log = None
+        lifecycle.log = lifecycle._readable = None
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -12,18 +12,28 @@ from wal.accesser import WALAccesser
 from wal.embedded import Embedded
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.location import parse_location
+from wal.observing import Observed, check_observable
 from wal.settings import Settings
 
 __all__ = ["WAL", "init", "open_wal", "release"]
 
 
-def open_wal(location: str | os.PathLike[str], *, settings: Settings | None = None, **overrides: Any) -> LogOpening:
+def open_wal(
+    location: str | os.PathLike[str],
+    *,
+    settings: Settings | None = None,
+    read_only: bool = False,
+    **overrides: Any,
+) -> LogOpening:
     """Opens the log at a location (`data/`, `journal:data/`, `memory:`): `async with open_wal(…) as log`, or `await` it.
 
     `settings`, with any of them overridden by keyword. A location of no known form or a wrong setting raises here; a journal
     that another process has open for writing is a LockedError, a directory that is no journal a FormatError, when it is awaited.
+
+    `read_only=True` opens a journal beside the process that writes it, or without one, and writes nothing: it gives the reading half
+    of the API, the other half is an InvalidArgumentError. A directory without a journal is a FormatError then, it is never made one.
     """
-    return LogOpening(_accesser(location, settings, overrides))
+    return LogOpening(_accesser(location, settings, overrides, read_only=read_only))
 
 
 class LogOpening:
@@ -57,8 +67,14 @@ class LogOpening:
 _shared: WALAccesser | None = None
 
 
-def init(location: str | os.PathLike[str], *, settings: Settings | None = None, **overrides: Any) -> None:
-    """Starts opening the log that the process shares; `WAL()` is it from now on. Before any other call.
+def init(
+    location: str | os.PathLike[str],
+    *,
+    settings: Settings | None = None,
+    read_only: bool = False,
+    **overrides: Any,
+) -> None:
+    """Starts opening the log that the process shares; `WAL()` is it from now on. Before any other call. Arguments as of `open_wal`.
 
     Within a running loop the opening begins at once, without one at the first call that needs the log; that call awaits it and
     raises its error. A second `init` without `release` is an InvalidArgumentError.
@@ -68,7 +84,7 @@ def init(location: str | os.PathLike[str], *, settings: Settings | None = None, 
         raise InvalidArgumentError(
             "init() was called already: release() the log first, or use the one that WAL() gives"
         )
-    log = _accesser(location, settings, overrides)
+    log = _accesser(location, settings, overrides, read_only=read_only)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -97,11 +113,18 @@ async def release() -> None:
             raise
 
 
-def _accesser(location: str | os.PathLike[str], settings: Settings | None, overrides: dict[str, Any]) -> WALAccesser:
+def _accesser(
+    location: str | os.PathLike[str], settings: Settings | None, overrides: dict[str, Any], *, read_only: bool
+) -> WALAccesser:
     if settings is not None and not isinstance(settings, Settings):
         raise TypeError(
             f"settings must be a Settings, not {type(settings).__name__}: Settings(…) or Settings.load(path)"
         )
+    if not isinstance(read_only, bool):
+        raise TypeError(f"read_only must be a bool, not {read_only!r}")
     parsed = parse_location(location)
     chosen = (settings or Settings()).replace(**overrides)
+    if read_only:
+        check_observable(parsed)
+        return WALAccesser(str(parsed), lambda: Observed.open(parsed, chosen), read_only=True)
     return WALAccesser(str(parsed), lambda: Embedded.open(parsed, chosen))

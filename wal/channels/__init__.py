@@ -7,8 +7,11 @@ from wal.channels.directory import (
     VChannelDirectory,
     VChannelInfo,
     check_vchannel,
+    common_place,
     place,
 )
+from wal.channels.map_keeper import MapPlace, VChannelMapKeeper
+from wal.channels.map_view import VChannelMaps, VChannelView
 from wal.channels.pchannel_meta import (
     PChannelMeta,
     check_count,
@@ -19,16 +22,23 @@ from wal.channels.pchannel_meta import (
     raise_term,
     save_checkpoint,
 )
+from wal.channels.vchannel_map import VChannelMap, read_map
 
 __all__ = [
     "VCHANNEL_NAME_BYTES_MAX",
     "Change",
     "CheckpointRecord",
+    "MapPlace",
     "PChannelMeta",
     "VChannelDirectory",
     "VChannelInfo",
+    "VChannelMap",
+    "VChannelMapKeeper",
+    "VChannelMaps",
+    "VChannelView",
     "check_count",
     "check_vchannel",
+    "common_place",
     "create_pchannel",
     "load_checkpoint",
     "load_pchannels",
@@ -36,5 +46,6 @@ __all__ = [
     "pchannel_names",
     "place",
     "raise_term",
+    "read_map",
     "save_checkpoint",
 ]

@@ -8,16 +8,16 @@ after a drop, so that a vchannel made anew shows nothing of its former life.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from actors import Actor
-from wal.errors import CorruptionError, InvalidArgumentError, StorageError, WALError
+from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, StorageError, WALError
 from wal.kv import KVBase
 
-__all__ = ["VCHANNEL_NAME_BYTES_MAX", "VChannelDirectory", "VChannelInfo", "check_vchannel", "place"]
+__all__ = ["VCHANNEL_NAME_BYTES_MAX", "VChannelDirectory", "VChannelInfo", "check_vchannel", "common_place", "place"]
 
 VCHANNEL_NAME_BYTES_MAX: Final = 255
 """UTF-8 bytes of a vchannel's name."""
@@ -51,9 +51,14 @@ class VChannelDirectory(Actor):
 
     def __init__(self, kv: KVBase) -> None:
         self._kv = kv
-        self._saved_next = 0
         self.next_incarnation = 1
         self.records: dict[str, VChannelInfo] = {}
+        self.saved_next = 0
+        """The counter as it is saved, with `saved`."""
+        self.saved: dict[str, VChannelInfo] = {}
+        """The records as they are saved: what may be shown to other processes."""
+        self.on_saved: Callable[[set[str]], None] | None = None
+        """Hears, after each save, on which pchannels records changed."""
 
     async def load(self) -> None:
         """Reads all records; called once, before the first turn."""
@@ -64,9 +69,10 @@ class VChannelDirectory(Actor):
                 name = key.removeprefix(PREFIX)
                 self.records[name] = VChannelInfo(name, record.pchannel, record.incarnation)
             _, counters = await self._kv.load_with_prefix(NEXT_KEY)
-            self._saved_next = self.next_incarnation = int(counters[0]) if counters else 1
+            self.saved_next = self.next_incarnation = int(counters[0]) if counters else 1
         except (msgspec.DecodeError, ValueError) as error:
             raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=PREFIX) from error
+        self.saved = dict(self.records)
 
     def admit(self, name: str, pchannel: str) -> VChannelInfo:
         """A new vchannel with an incarnation of its own; it still has to be saved (tell a `Change`)."""
@@ -83,27 +89,42 @@ class VChannelDirectory(Actor):
         """Saves all changes of the batch in one operation; the last change of a name counts."""
         saves: dict[str, str] = {}
         removals: dict[str, None] = {}
+        saved: dict[str, VChannelInfo | None] = {}
         for change in batch:
             key = PREFIX + change.info.name
             if not change.remove:
                 removals.pop(key, None)
                 saves[key] = _encoder.encode(_Record(change.info.pchannel, change.info.incarnation)).decode()
+                saved[change.info.name] = change.info
             elif change.info.name not in self.records:
                 saves.pop(key, None)
                 removals[key] = None
-        if self.next_incarnation != self._saved_next:
-            saves[NEXT_KEY] = str(self.next_incarnation)
+                saved[change.info.name] = None
+        following = self.next_incarnation
+        if following != self.saved_next:
+            saves[NEXT_KEY] = str(following)
         error: WALError | None = None
         try:
             await self._kv.multi_save_and_remove(saves, list(removals))
-            self._saved_next = self.next_incarnation
+            self.saved_next = following
         except WALError as failure:
             error = failure
         except Exception as failure:
             error = StorageError(f"the vchannel records could not be saved: {failure!r}")
             error.__cause__ = failure
+        else:
+            self._note_saved(saved, {change.info.pchannel for change in batch})
         for change in batch:
             change.done(error)
+
+    def _note_saved(self, saved: dict[str, VChannelInfo | None], pchannels: set[str]) -> None:
+        for name, info in saved.items():
+            if info is None:
+                self.saved.pop(name, None)
+            else:
+                self.saved[name] = info
+        if self.on_saved is not None:
+            self.on_saved(pchannels)
 
 
 def check_vchannel(name: object) -> str:
@@ -130,6 +151,32 @@ def check_vchannel(name: object) -> str:
 def place(name: str, pchannels: list[str]) -> str:
     """The pchannel that a new vchannel is put on: by a hash of its name, so that every process would choose the same."""
     return pchannels[zlib.crc32(name.encode()) % len(pchannels)]
+
+
+def common_place(
+    names: Iterable[str], records: Mapping[str, VChannelInfo], pchannels: list[str], *, create_vchannels: bool
+) -> str:
+    """The one pchannel that these vchannels lie on, or would lie on.
+
+    ChannelNotExistError for one that does not exist and is not to be made, InvalidArgumentError when they lie on several.
+    """
+    places: dict[str, str] = {}
+    for name in names:
+        if (info := records.get(name)) is not None:
+            places[name] = info.pchannel
+        elif create_vchannels:
+            places[name] = place(name, pchannels)
+        else:
+            raise ChannelNotExistError(
+                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
+            )
+    found = set(places.values())
+    if len(found) > 1:
+        text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in places.items())
+        raise InvalidArgumentError(
+            f"one scanner reads one pchannel, but these lie on several ({text}): read them apart"
+        )
+    return found.pop()
 
 
 _encoder: Final = msgspec.json.Encoder()

@@ -22,11 +22,21 @@ __all__ = ["ReadablePChannel", "Reader"]
 class Reader(Protocol):
     """What a pchannel needs of a scanner that reads here."""
 
+    @property
+    def vchannels(self) -> tuple[str, ...]:
+        """The vchannels it reads."""
+
+    def incarnation(self, vchannel: str) -> int | None:
+        """The life of this vchannel that it reads; None while it has met none."""
+
     def ended_by(self, vchannel: str, error: WALError) -> None:
         """The vchannel was dropped; the reader ends if it reads it."""
 
-    def made(self, vchannel: str, pchannel: ReadablePChannel) -> None:
-        """The vchannel was made on this pchannel; the reader moves if it waits for it elsewhere."""
+    def made(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
+        """The vchannel was made on this pchannel; the reader moves if it waits for it elsewhere.
+
+        Just now, or with its `incarnation` some time ago.
+        """
 
 
 class ReadablePChannel(abc.ABC):

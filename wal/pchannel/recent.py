@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from wal.backends import FramePage, StoredFrame
-from wal.frame import EncodedFrame, FrameView
+from wal.frame import EncodedFrame, FrameView, RunKind
 
 __all__ = ["RecentFrames"]
 
@@ -31,7 +31,7 @@ class RecentFrames:
         self.start = start
         self._bytes_max = bytes_max
         self._size = 0
-        self._frames: deque[_Recent] = deque()
+        self._frames: deque[_Recent | _Read] = deque()
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -40,10 +40,21 @@ class RecentFrames:
         """The next durable frame; the oldest go when the window is full."""
         self._frames.append(_Recent(position, frame))
         self._size += frame.length
-        while self._size > self._bytes_max:
-            oldest = self._frames.popleft()
-            self._size -= oldest.frame.length
-            self.start = oldest.position + 1
+        if self._size > self._bytes_max:
+            self._shrink()
+
+    def add_stored(self, stored: StoredFrame) -> None:
+        """The same with a frame that was read, with all its runs."""
+        self._frames.append(_Read(stored))
+        self._size += stored.view.header.frame_bytes
+        if self._size > self._bytes_max:
+            self._shrink()
+
+    def restart(self, start: int) -> None:
+        """Begins anew at `start`: what lies below was not added."""
+        self._frames.clear()
+        self._size = 0
+        self.start = start
 
     def page(self, start: int, end: int, *, names: frozenset[str], bytes_max: int) -> FramePage | None:
         """The frames in [start, end) that a reader of these names sees, about `bytes_max` bytes of them; None below the window."""
@@ -59,16 +70,22 @@ class RecentFrames:
             if taken >= bytes_max:
                 next_position = recent.position
                 break
-            header = recent.frame.header
+            header = recent.header
             if header.indices:
                 last_event = (recent.position, header.indices - 1)
             promise = max(promise, header.promise)
-            if recent.frame.pchannel_wide or not names.isdisjoint(recent.names):
+            if recent.pchannel_wide or not names.isdisjoint(recent.names):
                 frames.append(recent.stored())
-                taken += recent.frame.length
+                taken += header.frame_bytes
         return FramePage(frames, next_position, last_event, promise)
 
-    def _from(self, start: int) -> Iterator[_Recent]:
+    def _shrink(self) -> None:
+        while self._size > self._bytes_max:
+            oldest = self._frames.popleft()
+            self._size -= oldest.header.frame_bytes
+            self.start = oldest.position + 1
+
+    def _from(self, start: int) -> Iterator[_Recent | _Read]:
         """The frames at or above `start`. Readers are near the end, so that is where the search begins."""
         behind = 0
         for recent in reversed(self._frames):
@@ -81,11 +98,13 @@ class RecentFrames:
 class _Recent:
     """A frame as it was written; decoded when the first reader wants it."""
 
-    __slots__ = ("_stored", "frame", "names", "position")
+    __slots__ = ("_stored", "frame", "header", "names", "pchannel_wide", "position")
 
     def __init__(self, position: int, frame: EncodedFrame) -> None:
         self.position = position
         self.frame = frame
+        self.header = frame.header
+        self.pchannel_wide = frame.pchannel_wide
         self.names = frozenset([name for name, _ in frame.vchannels])
         self._stored: StoredFrame | None = None
 
@@ -105,3 +124,21 @@ class _Recent:
             view = FrameView.decode(head, body)
             stored = self._stored = StoredFrame(self.position, self.position + 1, view)
         return stored
+
+
+class _Read:
+    """A frame that was read."""
+
+    __slots__ = ("_stored", "header", "names", "pchannel_wide", "position")
+
+    def __init__(self, stored: StoredFrame) -> None:
+        view = stored.view
+        self.position = stored.position
+        self.header = view.header
+        kinds = {run.kind for run in view.runs}
+        self.pchannel_wide = RunKind.PCHANNEL in kinds
+        self.names = frozenset([run.name for run in view.runs if run.kind in (RunKind.VCHANNEL, RunKind.COPY)])
+        self._stored = stored
+
+    def stored(self) -> StoredFrame:
+        return self._stored

@@ -17,7 +17,8 @@ import msgspec
 
 from actors import Actor, ActorRef
 from wal.backends import FramePage
-from wal.errors import InvalidArgumentError, TruncatedError, WALError
+from wal.cursors import Cursor, CursorUse
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
 from wal.message import ImmutableMessage, MessageID, Origin
 from wal.pchannel.handler import Handler, HandlerActor
 from wal.reading import Need, Progress, ReadOptions, ReadPosition, Selection
@@ -59,8 +60,10 @@ class Scanner:
         *,
         attach: Attach,
         handler: Handler | None = None,
+        cursor: CursorUse | None = None,
     ) -> None:
         self._options = options
+        self._cursor = cursor
         self._attach = attach
         self._handler = handler
         self._actor: HandlerActor | None = None
@@ -173,6 +176,36 @@ class Scanner:
         """Behind what was handed over, stretches that held nothing for this reader included; None before anything."""
         return self._progress.position
 
+    async def save(self) -> None:
+        """Stores `position` under the name of its cursor; durable when it returns. Retention keeps what follows it from then on.
+
+        Before anything was handed over it stores where the read begins. InvalidArgumentError without `cursor=…`, ChannelNotExistError
+        when a vchannel was dropped, TruncatedError when the cursor has turned stale or the log was truncated past the position:
+        `delete_cursor`, then begin anew.
+        """
+        if self._cursor is None:
+            raise InvalidArgumentError("this scanner has no cursor to save: name one with read(…, cursor='name')")
+        if not self._entered:
+            await self._enter()
+            if not self._entered:  # it ended before it began
+                return
+        if isinstance(self._error, ChannelNotExistError):
+            raise self._error
+        progress, pchannel = self._progress, self._pchannel
+        event, tick = progress.handed
+        try:
+            await self._cursor.save(
+                {name: progress.selection.incarnation(name) for name in self.vchannels},
+                _log(pchannel),
+                start=progress.start,
+                event=event,
+                time_tick=tick,
+                earliest=lambda: pchannel.log.earliest,
+            )
+        except TruncatedError as error:
+            error.earliest = await pchannel.first_event()
+            raise
+
     async def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below `time_tick` was handed over; raises the scanner's error if it ends before.
 
@@ -210,8 +243,15 @@ class Scanner:
         if vchannel in self._options.vchannels:
             self._finish(error)
 
-    def made(self, vchannel: str, pchannel: ReadablePChannel) -> None:
-        """A vchannel was made: if it is the one this scanner waits for, and lies elsewhere than expected, the scanner moves there."""
+    def incarnation(self, vchannel: str) -> int | None:
+        """The life of this vchannel that it reads; None while it has met none."""
+        return self._progress.selection.incarnation(vchannel)
+
+    def made(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
+        """A vchannel was made: if it is the one this scanner waits for, and lies elsewhere than expected, the scanner moves there.
+
+        With its `incarnation` this may have been some time ago: then the scanner looks for all of that life of it.
+        """
         if vchannel not in self.vchannels or pchannel is self._pchannel:
             return
         if len(self.vchannels) > 1:
@@ -225,7 +265,11 @@ class Scanner:
         self._pchannel.readers.discard(self)
         self._pchannel = pchannel
         pchannel.readers.add(self)
-        self._progress.move(_log(pchannel), pchannel.tail)
+        since = None
+        if incarnation is not None:
+            self._progress.selection.bind(vchannel, incarnation)
+            since = pchannel.log.earliest
+        self._progress.move(_log(pchannel), pchannel.tail, since=since)
         self._wake()
 
     # -- the reading loop
@@ -241,11 +285,18 @@ class Scanner:
                 return
             try:
                 pchannel, selection, spawn = await self._attach(self)
+                saved = None
+                if self._cursor is not None:
+                    saved = await self._saved(self._cursor, pchannel)
+                    pchannel, selection, spawn = await self._attach(self)
+                    if saved is not None and saved.pchannel == pchannel.channel:
+                        self._progress.go_on(saved.start, saved.position)
                 if pchannel.tail.failure is not None:
                     raise pchannel.tail.failure
                 self._pchannel = pchannel
                 if (truncated := self._begin(selection)) is not None:
-                    whole = await pchannel.event_of(truncated) if self._options.resume is None else None
+                    by_id = self._options.resume is None and saved is None
+                    whole = await pchannel.event_of(truncated) if by_id else None
                     if whole is not None:  # the id of a body: what counts is where its transaction lies
                         pchannel, selection, spawn = await self._attach(self)
                         self._pchannel = pchannel
@@ -263,7 +314,18 @@ class Scanner:
 
     def _begin(self, selection: Selection, after: MessageID | None = None) -> MessageID | None:
         pchannel = self._pchannel
-        return self._progress.begin(_log(pchannel), selection, pchannel.tail, pchannel.log.earliest, after=after)
+        log = pchannel.log
+        return self._progress.begin(
+            _log(pchannel), selection, pchannel.tail, log.earliest, after=after, last_truncated=log.last_truncated
+        )
+
+    async def _saved(self, cursor: CursorUse, pchannel: ReadablePChannel) -> Cursor | None:
+        """What was saved for this read."""
+        try:
+            return await cursor.load(pchannel=pchannel.channel)
+        except TruncatedError as error:
+            error.earliest = await pchannel.first_event()
+            raise
 
     async def _fill(self) -> bool:
         """Has the progress make the next messages; False at the end. Cancelling it changes nothing."""

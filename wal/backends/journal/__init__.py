@@ -4,7 +4,7 @@ from wal.backends.journal.backend import JournalBackend
 from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.followed import FollowedLog
 from wal.backends.journal.log import JournalLog, JournalStatistics
-from wal.backends.journal.observed import ObservedJournal, ObservedLog, ObservedState
+from wal.backends.journal.observed import ObservedJournal, ObservedLog
 
 __all__ = [
     "Disk",
@@ -15,5 +15,4 @@ __all__ = [
     "JournalStatistics",
     "ObservedJournal",
     "ObservedLog",
-    "ObservedState",
 ]

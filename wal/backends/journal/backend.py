@@ -81,7 +81,7 @@ class JournalBackend(LogBackend):
                 self._starting = None
 
     async def create(self, pchannel: str, *, incarnation: int) -> None:
-        directory = self._path(pchannel)
+        directory = self.folder(pchannel)
         await self.start()
         await self._in_thread(
             lambda: create_log(
@@ -94,7 +94,7 @@ class JournalBackend(LogBackend):
         )
 
     async def open(self, pchannel: str, *, incarnation: int, term: int, checkpoint: int | None = None) -> JournalLog:
-        directory = self._path(pchannel)
+        directory = self.folder(pchannel)
         await self.start()
         recovering = self._pool.submit(
             _storage_errors,
@@ -140,7 +140,7 @@ class JournalBackend(LogBackend):
         if self._lock is not None:
             self._lock.release()
 
-    def _path(self, pchannel: str) -> Path:
+    def folder(self, pchannel: str) -> Path:
         """The folder of this pchannel. A name that cannot name one is an InvalidArgumentError."""
         if not isinstance(pchannel, str):
             raise TypeError(f"a pchannel's name is a str, not {type(pchannel).__name__}")

@@ -1,0 +1,115 @@
+"""VChannelMap: a copy of one pchannel's vchannels, for processes that only read. The bytes are pure; two functions put them into a file.
+
+    vchannels   magic "WALV" | version u32 | incarnation u64 | next u64 | vchannels u32 | names_len u32
+                a column each: incarnation u64, name_len u16; names UTF-8, joined
+                crc32c u32 of everything before it
+
+The KV is the only truth about vchannels; this may lag behind it, and is brought up to date whenever the log is opened for writing and
+closed. It is replaced by rename, so that whoever opens it sees one moment of it whole.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from wal.errors import CorruptionError, FormatError
+
+__all__ = ["MAP_NAME", "VChannelMap", "read_map", "write_map"]
+
+MAP_NAME: Final = "vchannels"
+_TEMPORARY: Final = "vchannels.tmp"
+_MAGIC: Final = b"WALV"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct("<4sIQQII")
+_CRC: Final = struct.Struct("<I")
+
+
+class VChannelMap(msgspec.Struct, frozen=True):
+    """`incarnation`: the life of the pchannel that it is about. `records`: name → incarnation of each vchannel on this pchannel.
+
+    `next_incarnation`: what was made after this moment, on any pchannel, has at least this one.
+    """
+
+    incarnation: int
+    next_incarnation: int
+    records: dict[str, int]
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        names = [name.encode() for name in self.records]
+        count = len(names)
+        joined = b"".join(names)
+        data = b"".join(
+            (
+                _HEAD.pack(_MAGIC, _VERSION, self.incarnation, self.next_incarnation, count, len(joined)),
+                struct.pack(f"<{count}Q{count}H", *self.records.values(), *map(len, names)),
+                joined,
+            )
+        )
+        return data + _CRC.pack(google_crc32c.value(data))
+
+    @classmethod
+    def decode(cls, data: bytes, path: Path) -> VChannelMap:
+        """The map in these bytes; CorruptionError when they do not hold, FormatError for a newer version, both naming `path`."""
+        body = data[: -_CRC.size]
+        if len(body) < _HEAD.size:
+            raise _damaged(path, f"it has {len(data)} bytes", f"at least {_HEAD.size + _CRC.size}")
+        (crc,) = _CRC.unpack_from(data, len(body))
+        if (found := google_crc32c.value(body)) != crc:
+            raise _damaged(path, f"it has CRC32C {found:#010x}", f"{crc:#010x}")
+        magic, version, incarnation, following, count, names_len = _HEAD.unpack_from(body)
+        if magic != _MAGIC:
+            raise _damaged(path, f"it starts with {magic!r}", repr(_MAGIC))
+        if version != _VERSION:
+            raise FormatError(f"{path} has version {version}, known here is {_VERSION}: upgrade to read it")
+        columns = struct.Struct(f"<{count}Q{count}H")
+        if len(body) != _HEAD.size + columns.size + names_len:
+            raise _damaged(path, f"it has {len(data)} bytes", f"{count} vchannels with {names_len} bytes of names")
+        values = columns.unpack_from(body, _HEAD.size)
+        joined = body[_HEAD.size + columns.size :]
+        ends = accumulate(values[count:], initial=0)
+        names = [joined[start:end].decode() for start, end in pairwise(ends)]
+        return cls(incarnation, following, dict(zip(names, values[:count], strict=True)))
+
+
+def read_map(folder: Path) -> VChannelMap | None:
+    """The map in the folder of a pchannel; None when there is none (yet). Blocks."""
+    path = folder / MAP_NAME
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return VChannelMap.decode(data, path)
+
+
+def write_map(folder: Path, content: VChannelMap) -> bool:
+    """Puts the map into the folder, unless it is there already; whether it was written. Blocks; any OSError as it is."""
+    path, temporary = folder / MAP_NAME, folder / _TEMPORARY
+    data = content.encode()
+    try:
+        if path.read_bytes() == data:
+            return False
+    except FileNotFoundError:
+        pass
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fdatasync(fd)  # a power cut leaves the old map or the new one, never a name without its bytes
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+    return True
+
+
+def _damaged(path: Path, found: str, expected: str) -> CorruptionError:
+    text = f"{path} is damaged: {found}; expected {expected}; it is written anew when the log is opened for writing"
+    return CorruptionError(text, path=str(path), offset=0, expected=expected)

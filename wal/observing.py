@@ -1,0 +1,229 @@
+"""Observed: a journal as a process sees it that only reads, beside its writer or without one. The counterpart of `Embedded`.
+
+Owns the threads that files are read in, an `ObservedPChannel` for each pchannel, what is known of vchannels, and the task that keeps
+that up to date while anybody reads. It writes nothing, takes no lock that could keep a writer out, and never opens the metadata:
+all it goes by are the log's own files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
+from wal.backends.journal import FollowedLog, JournalBackend, ObservedJournal, ObservedLog
+from wal.channels import MapPlace, VChannelInfo, VChannelMaps, VChannelView, common_place
+from wal.cursors import CursorDesk, CursorFiles, LogPlace, LogView
+from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, WALError
+from wal.location import Location
+from wal.pchannel import ObservedPChannel
+from wal.reading import Selection
+from wal.retention import PChannelRetention, RetentionBounds, pins_of, report_of
+from wal.settings import Settings
+
+__all__ = ["Observed", "check_observable"]
+
+_T = TypeVar("_T")
+LOOK_S: Final = 0.05
+"""How often the maps are looked at while anybody reads."""
+_THREADS: Final = 8
+
+
+class Observed:
+    """A journal that is open for reading. Made by `open`; every attribute is set until `close`."""
+
+    name: Final = JournalBackend.name
+
+    def __init__(self, directory: Path, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.pchannels: dict[str, ObservedPChannel] = {}
+        self.system = ActorSystem("wal", clock=clock)
+        self.cursors = CursorDesk(CursorFiles(directory), view=self._cursor_view, wall=clock.wall)
+        self._directory = directory
+        self._journal: ObservedJournal
+        self._maps = VChannelMaps()
+        self._places: dict[str, MapPlace] = {}
+        self._looking = asyncio.Lock()
+        self._finding = threading.Lock()  # a look that was cancelled may still be at work in its thread
+        self._used = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._failing = False
+        self._spawned = 0
+        self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-observe")
+
+    @classmethod
+    async def open(cls, location: Location, settings: Settings, *, clock: Clock | None = None) -> Observed:
+        """Opens the journal for reading. FormatError when there is none; a failure undoes what was done and raises."""
+        check_observable(location)
+        assert location.path is not None
+        observed = cls(location.path, settings, clock or SystemClock())
+        try:
+            await observed._open()
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(observed.close()))
+            raise
+        return observed
+
+    async def close(self) -> None:
+        """Ends the readers and lets go of everything."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        await self.cursors.close()
+        cause = ClosedError("the log was closed: open it again to go on")
+        await asyncio.gather(*(pchannel.close(cause) for pchannel in self.pchannels.values()))
+        await self.system.stop()
+        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+
+    def spawn(self, actor: Actor, name: str) -> ActorRef:
+        """Starts an actor of the log's, which ends with it at the latest; a number makes its name unlike the others."""
+        self._spawned += 1
+        return self.system.spawn(actor, name=f"{name} #{self._spawned}")
+
+    @property
+    def records(self) -> Mapping[str, VChannelInfo]:
+        """The vchannels that are known here."""
+        return self._maps.view.records
+
+    async def retention_report(self) -> list[PChannelRetention]:
+        """Where each pchannel's log stands, as far as it shows from here: bounds are the writer's."""
+        cursors = await self.cursors.run(self.cursors.store.load_all)
+        await self._look()
+        view = self._cursor_view()
+        return [
+            await report_of(pchannel, pins_of(cursors, view, pchannel=name), RetentionBounds())
+            for name, pchannel in self.pchannels.items()
+        ]
+
+    async def refresh(self) -> None:
+        """Brings what is known of vchannels up to date."""
+        await self._look()
+
+    async def attach(
+        self, names: tuple[str, ...]
+    ) -> tuple[ObservedPChannel, Selection, Callable[[Actor, str], ActorRef]]:
+        """The pchannel to read these vchannels on, caught up, and the vchannels as they are known now."""
+        view = await self._look()
+        self._used.set()
+        while True:
+            pchannel = self.pchannels[self._place(names, view)]
+            await pchannel.catch_up()
+            if self._place(names, view := self._maps.view) == pchannel.channel:
+                break
+        bound = {name: view.records[name].incarnation if name in view.records else None for name in names}
+        return pchannel, Selection(bound, floor=view.floor(pchannel.channel)), self.spawn
+
+    def _cursor_view(self) -> LogView:
+        """What cursors are held against, as far as it is known here."""
+        view = self._maps.view
+
+        def life(name: str) -> int | None:
+            info = view.records.get(name)
+            return None if info is None else info.incarnation
+
+        states = {name: pchannel.log.refresh() for name, pchannel in self.pchannels.items()}
+        places = {
+            name: LogPlace(self.pchannels[name].log.incarnation, state.earliest, state.durable_end)
+            for name, state in states.items()
+        }
+        return LogView(places, life, min(map(view.floor, self.pchannels), default=0))
+
+    def _place(self, names: tuple[str, ...], view: VChannelView) -> str:
+        return common_place(names, view.records, list(self.pchannels), create_vchannels=self.settings.create_vchannels)
+
+    # -- what is known of pchannels and vchannels
+
+    async def _open(self) -> None:
+        await self.system.start()
+        self._journal = await self._in_thread(lambda: ObservedJournal(self._directory))
+        await self._look()
+        if not self.pchannels:
+            raise FormatError(
+                f"{self._directory} holds a journal that was never opened for writing to the end: open it so once, then read it"
+            )
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="observe vchannels")
+
+    async def _watch(self) -> None:
+        """Looks again and again while anybody reads."""
+        while True:
+            if not any(pchannel.readers for pchannel in self.pchannels.values()):
+                self._used.clear()
+                await self._used.wait()
+            await self.clock.sleep(LOOK_S)
+            try:
+                await self._look()
+            except WALError as error:  # whoever opens or attaches meets the same; who reads goes on with what is known
+                if not self._failing:
+                    _log.warning("what is known of the vchannels of %s gets older: %s", self._directory, error)
+                self._failing = True
+            else:
+                self._failing = False
+
+    async def _look(self) -> VChannelView:
+        """Looks for pchannels and vchannels that came and went, and tells the readers."""
+        async with self._looking:
+            known = frozenset(self.pchannels)
+            found, view = await self._in_thread(lambda: self._find(known))
+            for log in found:
+                self._add(log)
+            self._tell(view)
+            return view
+
+    def _find(self, known: frozenset[str]) -> tuple[list[ObservedLog], VChannelView]:
+        """In a thread: the logs of new pchannels, and the vchannels as they are now."""
+        found: list[ObservedLog] = []
+        with self._finding:
+            try:
+                for name in self._journal.pchannels():
+                    if name not in known:
+                        log = self._journal.open(name)
+                        found.append(log)
+                        self._places[name] = MapPlace(log.directory, log.incarnation)
+                return found, self._maps.look(self._places)
+            except BaseException:
+                for log in found:
+                    log.close()
+                raise
+
+    def _add(self, log: ObservedLog) -> None:
+        followed = FollowedLog(log, self._pool)
+        pchannel = ObservedPChannel(followed, form=JournalBackend.form, clock=self.clock, awaited=self._used.set)
+        pchannel.start()
+        self.pchannels[log.pchannel] = pchannel
+
+    def _tell(self, view: VChannelView) -> None:
+        """Ends the readers of what was dropped, and moves those that wait for what was made elsewhere."""
+        for pchannel in list(self.pchannels.values()):
+            for reader in list(pchannel.readers):
+                for name in reader.vchannels:
+                    incarnation, info = reader.incarnation(name), view.records.get(name)
+                    if incarnation is not None:
+                        if view.is_over(pchannel.channel, name, incarnation):
+                            reader.ended_by(name, _dropped(name))
+                    elif info is not None and info.pchannel != pchannel.channel:
+                        reader.made(name, self.pchannels[info.pchannel], incarnation=info.incarnation)
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        return await asyncio.wrap_future(self._pool.submit(call))
+
+
+def check_observable(location: Location) -> None:
+    """InvalidArgumentError for a location that cannot be read by another process than the one that writes there."""
+    if location.path is None:
+        raise InvalidArgumentError(
+            f"location {location} cannot be opened with read_only=True: what is in memory belongs to the process that writes it; "
+            "name a journal's directory"
+        )
+
+
+def _dropped(name: str) -> ChannelNotExistError:
+    return ChannelNotExistError(f"vchannel {name!r} was dropped: nothing comes from it any more")
+
+
+_log: Final = logging.getLogger("wal.observing")

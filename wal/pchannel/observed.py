@@ -1,0 +1,203 @@
+"""ObservedPChannel: a pchannel that another process writes, as the scanners of this one see it.
+
+Owns: one task that looks at the log while somebody waits at the tail, every millisecond while things move and up to every 20 ms while they
+do not, and moves the tail. The frames that came are read once, into the window that all tailing readers share, so that a hundred of
+them cost about one read. With nobody at the tail it does nothing; a reader that catches up asks the log itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from actors import Clock
+from wal.backends import ObservableLog, ObservedState
+from wal.errors import ClosedError, UnknownError, WALError
+from wal.pchannel.pchannel import PChannelStatistics
+from wal.pchannel.readable import ReadablePChannel
+from wal.pchannel.tail import Tail
+
+__all__ = ["ObservedPChannel"]
+
+LOOK_MIN_S: Final = 0.001
+LOOK_MAX_S: Final = 0.020
+LOOK_SLOWER: Final = 1.5
+"""By how much the next look waits longer when nothing moved."""
+FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""More than this at once is not read for the window: whoever waited at the tail catches up by itself."""
+_PAGE_BYTES: Final = 1024 * 1024
+_NONE: Final = (-1, -1)
+
+
+class ObservedPChannel(ReadablePChannel):
+    """Made with a log that was just opened; `start` it, and `close` it with the cause that its readers then end with.
+
+    `awaited` is called whenever a reader begins to wait at the tail.
+    """
+
+    log: ObservableLog
+
+    def __init__(self, log: ObservableLog, *, form: int, clock: Clock, awaited: Callable[[], None]) -> None:
+        shown = log.shown
+        super().__init__(log, form=form, promise=shown.promise, newest=shown.newest)
+        self.tail = self._tail = _WatchedTail(self._begun_to_wait, shown)
+        self._clock = clock
+        self._awaited = awaited
+        self._wanted = asyncio.Event()
+        self._moving = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+        self._certain = False
+        """Whether the newest event that is shown is known to be that."""
+
+    def start(self) -> None:
+        """Begins to look after its readers."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name=f"observe {self.channel}")
+
+    async def close(self, cause: WALError) -> None:
+        """Ends the readers, then lets go of the log."""
+        self.tail.fail(cause)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        await self.log.close()
+
+    def advance_for(self, tick: int) -> bool:
+        """Never: ticks are the writer's, and come with its `time_tick_interval_s`."""
+        return False
+
+    async def catch_up(self) -> None:
+        """Shows readers everything that is durable now; the newest event is certain then. CorruptionError, TruncatedError."""
+        await self._move(certainly=True)
+
+    def statistics(self) -> PChannelStatistics:
+        """A snapshot of its counts; those of writing are 0."""
+        state = self.log.shown
+        return PChannelStatistics(
+            name=self.channel,
+            term=state.term,
+            frames=0,
+            bytes=0,
+            events=0,
+            waiting=0,
+            frames_in_flight=0,
+            bytes_in_flight=0,
+            open_transactions=0,
+            open_transaction_bytes=0,
+            expired_transactions=0,
+            barriers=0,
+            readers=len(self.readers),
+            durable_end=self.tail.durable_end,
+            promise=self.tail.promise,
+        )
+
+    # -- looking
+
+    async def _watch(self) -> None:
+        """Looks again and again while somebody waits."""
+        delay_s = LOOK_MIN_S
+        try:
+            while True:
+                if not self._tail.is_awaited():
+                    self._wanted.clear()
+                    await self._wanted.wait()
+                    delay_s = LOOK_MIN_S
+                if await self._move(certainly=False):
+                    delay_s = LOOK_MIN_S
+                    await self._clock.sleep(delay_s)
+                else:
+                    await self._rest(delay_s)
+                    delay_s = min(delay_s * LOOK_SLOWER, LOOK_MAX_S)
+        except ClosedError as error:  # the log was made anew
+            self.tail.fail(error)
+        except Exception as defect:
+            failure = UnknownError(f"looking after pchannel {self.channel} failed: {defect!r}; please report it")
+            failure.__cause__ = defect
+            self.tail.fail(failure)
+
+    async def _rest(self, delay_s: float) -> None:
+        """Waits, but not longer than until somebody else begins to wait at the tail: what that one saw may be older."""
+        self._wanted.clear()
+        timer = self._clock.call_later(delay_s, self._wanted.set)
+        try:
+            await self._wanted.wait()
+        finally:
+            timer.cancel()
+
+    async def _move(self, *, certainly: bool) -> bool:
+        """Moves the tail to where the log is now; whether there was new data. With `certainly` the newest event is known then."""
+        async with self._moving:
+            state = self.log.refresh()
+            start, end = self.tail.durable_end, state.durable_end
+            if end <= start and (self._certain or not certainly):
+                self._show(state, None)
+                return False
+            shared = self._certain and self._tail.is_awaited() and end - start <= FETCH_BYTES_MAX
+            newest = await self._fetch(start, end) if shared else None
+            if newest is None:
+                self._certain = False
+                self.recent.restart(end)
+                try:
+                    state = await self.log.reach()
+                except WALError as error:
+                    # Whoever reads there meets the same, and is told more of it.
+                    if certainly or isinstance(error, ClosedError):
+                        raise
+                else:
+                    newest, self._certain = state.newest, True
+                    self.recent.restart(state.durable_end)
+            self._show(state, newest)
+            return True
+
+    async def _fetch(self, start: int, end: int) -> tuple[int, int] | None:
+        """Reads these frames into the window; the newest event known then, None if one cannot be read (or there is none)."""
+        newest = self.tail.newest
+        try:
+            while start < end:
+                page = await self.log.read_to(end, start, names=None, bytes_max=_PAGE_BYTES)
+                for frame in page.frames:
+                    self.recent.add_stored(frame)
+                newest = page.last_event or newest
+                start = page.next_position
+        except ClosedError:
+            raise
+        except WALError:
+            return None
+        return newest
+
+    def _show(self, state: ObservedState, newest: tuple[int, int] | None) -> None:
+        """Moves the tail to this moment, and tells those who wait at it."""
+        tail = self.tail
+        if state.durable_end < tail.durable_end:
+            return  # shown already
+        self.log.show(state)
+        known = max(tail.newest or _NONE, state.newest or _NONE, newest or _NONE)
+        if state.durable_end > tail.durable_end:
+            promise = max(tail.promise, state.promise)
+            tail.data_moved(durable_end=state.durable_end, promise=promise, newest=None if known == _NONE else known)
+        else:
+            tail.newest = None if known == _NONE else known
+            tail.tick_moved(state.promise)
+
+    def _begun_to_wait(self) -> None:
+        self._wanted.set()
+        self._awaited()
+
+
+class _WatchedTail(Tail):
+    """A tail that says when somebody waits at it."""
+
+    __slots__ = ("_awaited",)
+
+    def __init__(self, awaited: Callable[[], None], state: ObservedState) -> None:
+        super().__init__(durable_end=state.durable_end, promise=state.promise, newest=state.newest)
+        self._awaited = awaited
+
+    def waiter(self, *, ticks: bool) -> asyncio.Future[None]:
+        waiter = super().waiter(ticks=ticks)
+        self._awaited()
+        return waiter
+
+    def is_awaited(self) -> bool:
+        """Whether anybody waits."""
+        return any(not waiter.done() for waiters in (self._data, self._ticks) for waiter in waiters)
