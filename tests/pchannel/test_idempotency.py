@@ -157,6 +157,14 @@ class Machine(RuleBasedStateMachine):
         assert claim.barrier == max([barrier, *(other.barrier for other in of_producer)])
         self.pending.append(claim)
 
+    @rule(
+        names=st.sampled_from(SCOPES[:2]), first=st.integers(0, 30), count=st.integers(2, 4), barrier=st.integers(0, 3)
+    )
+    def call_in_order(self, names: tuple[RunName, ...], first: int, count: int, barrier: int) -> None:
+        """Several of one producer, of which the first may wait for a barrier."""
+        for step in range(count):
+            self.call(names, ProducerKey("p", first + step), 0 if step else barrier)
+
     @precondition(lambda self: self.pending)
     @rule(count=st.integers(1, 3))
     def frame_is_durable(self, count: int) -> None:
@@ -276,6 +284,14 @@ class Machine(RuleBasedStateMachine):
             if isinstance(event, tuple) and not self.live(event[0]):
                 self.left_out.add(at)
         self.left_out |= self.lost_before
+
+    @invariant()
+    def everything_is_remembered(self) -> None:
+        pending = {(claim.scope.names, claim.key) for claim in self.pending}
+        for names in filter(self.live, SCOPES):
+            for key in "xyzé":
+                if (names, key) not in pending:
+                    assert self.table.find(names, key, now_ms=self.now_ms) == self.remembered(names, key)
 
     @invariant()
     def producers_are_listed(self) -> None:
@@ -399,3 +415,24 @@ def test_wrong_sequences_and_types() -> None:
     for key in (None, 1, b"k", ("p", 1)):
         with pytest.raises(TypeError):
             check_key(key)
+
+
+def test_a_key_that_was_too_old_and_came_again_keeps_its_new_place() -> None:
+    table = new_table()
+    kept_of(table, SCOPES[0], "k", 1)
+    later = START_MS + round(WINDOW_S * 1000) + 1
+    assert table.find(SCOPES[0], "k", now_ms=later) is None
+    table.durable(table.claim(SCOPES[0], "k"), position=2, index=0, tick=later << 18)
+    assert table.find(SCOPES[0], "k", now_ms=later) == Kept(2, 0, later << 18)
+
+
+def test_what_was_dropped_takes_no_place_after_an_opening() -> None:
+    table = new_table(window_count=2)
+    kept = kept_of(table, SCOPES[0], "k", 1)
+    kept_of(table, SCOPES[1], "k", 2)
+    kept_of(table, SCOPES[1], ProducerKey("p", 1), 3)
+    again = new_table(window_count=2)
+    again.restore(b"".join(table.snapshot()), live=lambda name: name[0] != "b")
+    assert again.producers() == []
+    kept_of(again, SCOPES[0], "l", 4)
+    assert again.find(SCOPES[0], "k", now_ms=START_MS) == kept

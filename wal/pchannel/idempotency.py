@@ -241,7 +241,7 @@ class IdempotencyTable:
 
         Only what is durable is in it.
         """
-        keys = [entry for entry in self._order if entry.scope.live]
+        keys = list(self._order)
         producers = [
             KeptProducer(producer.scope, producer.name, producer.last, producer.sequences, producer.results)
             for producer in self._producers.values()

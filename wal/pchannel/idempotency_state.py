@@ -69,7 +69,7 @@ class KeptProducer(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def encode_state(keys: Sequence[KeptKey], producers: Sequence[KeptProducer]) -> Iterator[bytes]:
-    """The pieces, one after the other. What is given must not change before the last of them was taken."""
+    """The pieces, one after the other, without what belongs to a scope that is not live. The rows must not change meanwhile."""
     yield _piece([_HEADER, _VERSION])
     numbers: dict[Scope, int] = {}
     for group, scopes in _groups(keys, numbers, lambda key: 1):
@@ -155,6 +155,8 @@ def _groups(
     scopes: list[list[RunName]] = []
     weight = named = 0
     for row in rows:
+        if not row.scope.live:
+            continue
         group.append(row)
         weight += weigh(row)
         if row.scope not in numbers:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from actors import Member
 from wal.errors import (
     ChannelNotExistError,
-    InvalidRequestSeqError,
     TransactionExpiredError,
     UnknownError,
     WALError,
@@ -201,8 +200,6 @@ class VChannel(Member):
         assert claim is not None
         if self.closed is not None:
             self.refuse([operation], self.closed())
-        elif claim.doomed:
-            self.refuse([operation], InvalidRequestSeqError("an earlier sequence failed"))
         elif isinstance(operation, KeyedTxnSubmission):
             self.pchannel.submit(operation)
         else:
