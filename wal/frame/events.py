@@ -15,7 +15,7 @@ from typing import Final
 from wal.errors import CorruptionError, FormatError
 from wal.frame.layout import FLAG_BODY, FLAG_COMMIT, FLAG_COPY, FLAGS_KNOWN, RunKind
 
-__all__ = ["check_events", "inconsistent"]
+__all__ = ["check_events", "check_run", "inconsistent"]
 
 
 def check_events(
@@ -58,8 +58,7 @@ def _check_flags(
         if _SHARED in kinds or _COPY in kinds:
             raise inconsistent("the payload of a broadcast is not flagged as one", f"flag {FLAG_COPY}")
         return {}
-    if flags and max(flags) > FLAGS_KNOWN:
-        raise FormatError(f"a record has flags {max(flags):#x} that this version does not know: upgrade to read it")
+    _check_known(flags)
     copies: dict[int, int] = {}
     following: dict[int, int] = {}
     for ordinal, (kind, (start, end)) in enumerate(zip(kinds, pairwise(starts), strict=True)):
@@ -76,9 +75,26 @@ def _check_flags(
         elif kind != RunKind.VCHANNEL:
             if any(found):
                 raise inconsistent(f"run {ordinal} of kind {kind} has flags", "none")
-        elif found.strip(_OF_VCHANNEL) or found.endswith(_BODY) or _UNCOMMITTED in found:
-            raise inconsistent(f"a body in run {ordinal} has no commit", "bodies, then their commit")
+        else:
+            _check_bodies(ordinal, found)
     return copies
+
+
+def check_run(ordinal: int, flags: bytes) -> None:
+    """The laws of the flags of one VCHANNEL run, which need nothing of the others."""
+    _check_known(flags)
+    _check_bodies(ordinal, flags)
+
+
+def _check_known(flags: bytes) -> None:
+    if flags and max(flags) > FLAGS_KNOWN:
+        raise FormatError(f"a record has flags {max(flags):#x} that this version does not know: upgrade to read it")
+
+
+def _check_bodies(ordinal: int, flags: bytes) -> None:
+    """Bodies are followed by their commit."""
+    if flags.strip(_OF_VCHANNEL) or flags.endswith(_BODY) or _UNCOMMITTED in flags:
+        raise inconsistent(f"a body in run {ordinal} has no commit", "bodies, then their commit")
 
 
 def _check_mixed(

@@ -27,7 +27,7 @@ from wal.frame.layout import (
     RunKind,
 )
 
-__all__ = ["RunRow", "RunTable"]
+__all__ = ["RECORD_COLUMNS", "Rows", "RunRow", "RunTable"]
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
@@ -48,11 +48,22 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
     index: int = -1
 
 
+class Rows(msgspec.Struct, frozen=True, gc=False):
+    """The columns of one run's records; None where the frame has no such column."""
+
+    indices: Sequence[int]
+    payload_lens: Sequence[int]
+    types: Sequence[int] | None
+    flags: bytes | None
+    properties_lens: Sequence[int] | None
+    ext_lens: Sequence[int] | None
+
+
 class RunTable(Sequence[RunRow]):
     """The runs of a frame in their order, and the columns of its records (None where the frame has no such column)."""
 
     __slots__ = (
-        "_copies", "_counts", "_incarnations", "_kinds", "_names", "_offsets", "_starts",
+        "_columns_at", "_copies", "_counts", "_head", "_incarnations", "_kinds", "_mask", "_names", "_offsets", "_records", "_starts",
         "block_crcs", "block_ends", "ext_lens", "flags", "indices", "payload_lens", "properties_lens", "types",
     )  # fmt: skip
 
@@ -64,6 +75,10 @@ class RunTable(Sequence[RunRow]):
     ext_lens: tuple[int, ...] | None
     block_ends: tuple[int, ...]
     block_crcs: tuple[int, ...]
+    _head: bytes
+    _columns_at: int
+    _mask: int
+    _records: int
     _kinds: bytes
     _names: list[str]
     _incarnations: tuple[int, ...]
@@ -74,19 +89,8 @@ class RunTable(Sequence[RunRow]):
 
     def __init__(self, header: FrameHeader, head: bytes, at: int) -> None:
         """The tables at `at`; `head` holds all `header.tables_len` bytes of them. CorruptionError or FormatError."""
-        runs, records, blocks, mask = header.runs, header.records, header.blocks, header.incompatible
-        form = "".join(code for column, code in _RECORD_COLUMNS if not column or mask & column)
-        width = runs * _RUN_BYTES + records * sum(map(_WIDTHS.__getitem__, form)) + blocks * 8 + header.names_len
-        if width != header.tables_len:
-            raise inconsistent(f"tables are {header.tables_len} bytes long", f"{width} from the counts in the header")
-        if header.first_tick + header.indices > 1 << 64:
-            raise inconsistent(f"{header.indices} ticks from {header.first_tick} on", "ticks of 64 bits")
-        self._kinds = head[at : at + runs]
-        name_lens = unpack_from(f"<{runs}H", head, at + runs)
-        self._incarnations = unpack_from(f"<{runs}I", head, at + 3 * runs)
-        self._counts = unpack_from(f"<{runs}I", head, at + 7 * runs)
-        self._offsets = (*unpack_from(f"<{runs}I", head, at + 11 * runs), header.body_len)
-        at += runs * _RUN_BYTES
+        name_lens = self._read_runs(header, head, at)
+        records, blocks, mask, at = header.records, header.blocks, self._mask, self._columns_at
         self.indices = self.types = self.flags = self.properties_lens = self.ext_lens = None
         if mask & COLUMN_INDEX:
             self.indices = unpack_from(f"<{records}I", head, at)
@@ -112,6 +116,23 @@ class RunTable(Sequence[RunRow]):
         self._check_rows(header)
         self._check_blocks(header.body_len)
         self._copies = check_events(self._kinds, self._counts, self._starts, self.flags, self.indices, header.indices)
+
+    def _read_runs(self, header: FrameHeader, head: bytes, at: int) -> tuple[int, ...]:
+        """The columns of the runs; returns the lengths of their names."""
+        runs, records, blocks, mask = header.runs, header.records, header.blocks, header.incompatible
+        record_bytes = sum(width for column, _, width in RECORD_COLUMNS if not column or mask & column)
+        width = runs * _RUN_BYTES + records * record_bytes + blocks * 8 + header.names_len
+        if width != header.tables_len:
+            raise inconsistent(f"tables are {header.tables_len} bytes long", f"{width} from the counts in the header")
+        if header.first_tick + header.indices > 1 << 64:
+            raise inconsistent(f"{header.indices} ticks from {header.first_tick} on", "ticks of 64 bits")
+        self._kinds = head[at : at + runs]
+        name_lens = unpack_from(f"<{runs}H", head, at + runs)
+        self._incarnations = unpack_from(f"<{runs}I", head, at + 3 * runs)
+        self._counts = unpack_from(f"<{runs}I", head, at + 7 * runs)
+        self._offsets = (*unpack_from(f"<{runs}I", head, at + 11 * runs), header.body_len)
+        self._head, self._columns_at, self._mask, self._records = head, at + runs * _RUN_BYTES, mask, records
+        return name_lens
 
     def __len__(self) -> int:
         return len(self._kinds)
@@ -143,6 +164,30 @@ class RunTable(Sequence[RunRow]):
             index,
         )
 
+    def packed(self, column: int, run: RunRow) -> bytes | None:
+        """A column of this run as it lies (its bit; 0: the lengths of the payloads), None where the frame has none."""
+        at, records = self._columns_at, self._records
+        for each, _, width in RECORD_COLUMNS:
+            if not each or self._mask & each:
+                if each == column:
+                    return self._head[at + run.first * width : at + run.end * width]
+                at += records * width
+            elif each == column:
+                return None
+        raise AssertionError(f"no column {column:#x}")
+
+    def rows(self, run: RunRow) -> Rows:
+        """The columns of this run's records."""
+        first, end = run.first, run.end
+        return Rows(
+            range(first, end) if self.indices is None else self.indices[first:end],
+            self.payload_lens[first:end],
+            None if self.types is None else self.types[first:end],
+            None if self.flags is None else self.flags[first:end],
+            None if self.properties_lens is None else self.properties_lens[first:end],
+            None if self.ext_lens is None else self.ext_lens[first:end],
+        )
+
     def find(self, names: Container[str]) -> list[RunRow]:
         """The runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""
         kinds = self._kinds
@@ -151,6 +196,26 @@ class RunTable(Sequence[RunRow]):
             for ordinal, name in enumerate(self._names)
             if (name in names if name else kinds[ordinal] == RunKind.PCHANNEL)
         ]
+
+    def ext_spans(self) -> list[tuple[str, int, int, int, int, int]]:
+        """(name, incarnation, index, flags, start and end in the body) of each ext that a record of a vchannel has, run after run."""
+        lens = self.ext_lens
+        if lens is None:
+            return []
+        found = []
+        indices, flags, starts = self.indices, self.flags, self._starts
+        for kind, name, incarnation, first, end, stop in zip(
+            self._kinds, self._names, self._incarnations, starts[:-1], starts[1:], self._offsets[1:], strict=True
+        ):
+            if kind != RunKind.VCHANNEL:
+                continue
+            at = stop - (lens[first] if end - first == 1 else sum(lens[first:end]))
+            for row in range(first, end):
+                if length := lens[row]:
+                    index = row if indices is None else indices[row]
+                    found.append((name, incarnation, index, 0 if flags is None else flags[row], at, at + length))
+                    at += length
+        return found
 
     def of_kind(self, kind: RunKind) -> list[RunRow]:
         """The runs of this kind."""
@@ -207,15 +272,15 @@ class RunTable(Sequence[RunRow]):
 
 
 _RUN_BYTES: Final = 15
-_RECORD_COLUMNS: Final = (
-    (COLUMN_INDEX, "I"),
-    (0, "I"),
-    (COLUMN_TYPE, "H"),
-    (COLUMN_FLAGS, "B"),
-    (COLUMN_PROPERTIES, "I"),
-    (COLUMN_EXT, "I"),
+RECORD_COLUMNS: Final = (
+    (COLUMN_INDEX, "I", 4),
+    (0, "I", 4),
+    (COLUMN_TYPE, "H", 2),
+    (COLUMN_FLAGS, "B", 1),
+    (COLUMN_PROPERTIES, "I", 4),
+    (COLUMN_EXT, "I", 4),
 )
-_WIDTHS: Final = {"B": 1, "H": 2, "I": 4}
+"""The columns of the records in their order: bit (0: always there), form and width of an entry."""
 
 # Tables of bytes, so that the whole column of kinds is looked at in one call.
 _KINDS: Final = bytes(RunKind)

@@ -6,6 +6,7 @@ here; a commit whose bodies are not all there is damage, never a smaller transac
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import repeat
 from operator import attrgetter
 from typing import Final
@@ -77,17 +78,23 @@ def _plain(
 ) -> list[ImmutableMessage]:
     """A run of plain messages, built column by column."""
     indices = columns.indices
+    first, last = indices[0], indices[-1]
+    ticks: Iterable[int]
+    if last - first == len(indices) - 1:  # they ascend, so none is left out
+        ticks = range(first_tick + first, first_tick + last + 1)
+    else:
+        ticks = [first_tick + index for index in indices]
     messages = map(
         ImmutableMessage,
         repeat(origin),
         indices,
-        [first_tick + index for index in indices],
+        ticks,
         repeat(run.name),
         columns.payloads,
         columns.types or repeat(_INSERT),
         columns.properties or repeat(b""),
     )
-    if first_tick + indices[0] >= event_filter.tick_min and event_filter.types is None:
+    if first_tick + first >= event_filter.tick_min and event_filter.types is None:
         return list(messages)
     return [message for message in messages if _passes(message, event_filter)]
 

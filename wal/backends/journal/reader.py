@@ -168,7 +168,7 @@ class LogReader:
             position = index.positions[ordinal]
             if not together:
                 window.ahead = ENVELOPE_BYTES + index.head_lens[ordinal]
-            view, body = segment.frame(window, position)
+            view, body = segment.frame(window, position, lazy=names is not None)
             try:
                 if names is None:
                     view.check_body()
@@ -176,7 +176,7 @@ class LogReader:
                     for run in _needed(view, names):
                         if not together:
                             window.ahead = run.body_end - run.body_start
-                        view.columns(run)
+                        view.fetch(run)
             except CorruptionError as error:
                 raise damaged(error, segment.path, position - segment.base) from error
             body.close()

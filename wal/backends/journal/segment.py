@@ -56,8 +56,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
             )
         return cls(path, header)
 
-    def frame(self, window: Window, position: int) -> tuple[FrameView, Body]:
-        """The frame at this position, its head checked, and the source that its body is fetched from.
+    def frame(self, window: Window, position: int, *, lazy: bool = False) -> tuple[FrameView, Body]:
+        """The frame at this position, its head checked (`lazy`: as in `FrameView.decode`), and the source that its body is fetched from.
 
         CorruptionError when there is none.
         """
@@ -67,7 +67,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         )
         if envelope is None or envelope.length == 0:
             raise damaged(CorruptionError("no frame begins here", expected="an envelope"), self.path, offset)
-        return self._view(window, offset, envelope)
+        return self._view(window, offset, envelope, lazy=lazy)
 
     def scan(self, file: JournalFile, index: SegmentIndex, *, bodies_from: int, until: int | None = None) -> ScanEnd:
         """Adds the frames from `index.end` on to the index, up to position `until`, or the first place where no whole frame lies.
@@ -101,7 +101,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
                 )
             index.add_view(index.end, view)
 
-    def _view(self, window: Window, offset: int, envelope: Envelope) -> tuple[FrameView, Body]:
+    def _view(self, window: Window, offset: int, envelope: Envelope, *, lazy: bool = False) -> tuple[FrameView, Body]:
         try:
             at = offset + ENVELOPE_BYTES
             header = FrameHeader.unpack(window.get(at, HEADER_BYTES))
@@ -111,7 +111,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
                     expected=f"the same, within a segment of {self.header.size} bytes",
                 )
             body = Body(window, at + header.head_bytes)
-            return FrameView.decode(window.get(at, header.head_bytes), body), body
+            return FrameView.decode(window.get(at, header.head_bytes), body, lazy=lazy), body
         except CorruptionError as error:
             raise damaged(error, self.path, offset) from error
 
