@@ -1,7 +1,24 @@
-"""The bridge: the log for code that has no event loop."""
+"""The bridge: the log for code that has no event loop.
 
-from wal.bridge.blocking import BlockingWAL, blocking
-from wal.bridge.blocking_scanner import BlockingScanner
+`iterate` and `record_batches` read a journal straight from its files, in any process; `blocking` opens a log and gives the accesser's
+calls as blocking methods. Importing it costs nothing that `import wal` would pay for.
+"""
+
+from wal.bridge.blocking import BlockingOpening, BlockingWAL, blocking
+from wal.bridge.blocking_scanner import BlockingMessageHandler, BlockingScanner
 from wal.bridge.blocking_txn import BlockingTxn
+from wal.bridge.iteration import Iteration, iterate
+from wal.bridge.record_batches import RecordBatches, record_batches
 
-__all__ = ["BlockingScanner", "BlockingTxn", "BlockingWAL", "blocking"]
+__all__ = [
+    "BlockingMessageHandler",
+    "BlockingOpening",
+    "BlockingScanner",
+    "BlockingTxn",
+    "BlockingWAL",
+    "Iteration",
+    "RecordBatches",
+    "blocking",
+    "iterate",
+    "record_batches",
+]

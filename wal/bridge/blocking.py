@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -19,11 +20,13 @@ from wal.bridge.blocking_scanner import BlockingHandler, BlockingScanner, blocki
 from wal.bridge.blocking_txn import BlockingTxn
 from wal.bridge.loop_thread import LoopThread
 from wal.channels import VChannelInfo
+from wal.cursors import CursorInfo
 from wal.message import Message, MessageID
 from wal.opening import open_wal
-from wal.pchannel import AppendResult
+from wal.pchannel import AppendResult, ProducerInfo, ProducerKey
 from wal.reading import DeliverFilter, DeliverPolicy, ReadPosition
 from wal.responses import AppendOption, AppendResponses
+from wal.retention import PChannelRetention
 from wal.settings import Settings
 
 __all__ = ["BlockingOpening", "BlockingWAL", "blocking"]
@@ -39,9 +42,7 @@ def blocking(
 
     Arguments and errors are those of `open_wal`. Inside a running event loop it would stop the loop: use `open_wal` there.
     """
-    if read_only:
-        overrides["read_only"] = True
-    return BlockingOpening(open_wal(location, settings=settings, **overrides))
+    return BlockingOpening(open_wal(location, settings=settings, read_only=read_only, **overrides))
 
 
 class BlockingOpening:
@@ -77,16 +78,25 @@ class BlockingWAL:
 
     # -- writing
 
-    def raw_append(self, message: Message, *, barrier_time_tick: int = 0) -> AppendResult:
+    def raw_append(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
+    ) -> AppendResult:
         """Appends a message; durable when it returns. An interrupted caller does not take the append back."""
-        return self._call(self._log.raw_append, message, barrier_time_tick=barrier_time_tick)
+        return self._call(
+            self._log.raw_append, message, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key
+        )
 
-    def append_nowait(self, message: Message, *, barrier_time_tick: int = 0) -> concurrent.futures.Future[AppendResult]:
+    def append_nowait(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
+    ) -> concurrent.futures.Future[AppendResult]:
         """Appends a message without waiting for the disk: a future of the result, which cannot be cancelled.
 
         Calls of one thread are in order. WouldBlockError when too much is in flight.
         """
-        return self._call(_started, lambda: self._log.append_nowait(message, barrier_time_tick=barrier_time_tick))
+        start = partial(
+            self._log.append_nowait, message, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key
+        )
+        return self._call(_started, start)
 
     def append_messages(self, *messages: Message) -> AppendResponses:
         """Appends messages; those of one vchannel, if two or more, as one transaction with its bodies in input order."""
@@ -101,11 +111,24 @@ class BlockingWAL:
         return self._call(self._log.append_bulk, list(messages))
 
     def txn(
-        self, vchannel: str | None = None, *, vchannels: Sequence[str] | None = None, keepalive: float = 0.0
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | ProducerKey | None = None,
     ) -> BlockingTxn:
         """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits at the end, or rolls back."""
-        opening = self._log.txn(vchannel, vchannels=vchannels, keepalive=keepalive)
+        opening = self._log.txn(vchannel, vchannels=vchannels, keepalive=keepalive, idempotency_key=idempotency_key)
         return BlockingTxn(self._call(_awaited, opening), self._thread)
+
+    def producers(self) -> list[ProducerInfo]:
+        """The producers that are remembered, by name."""
+        return self._call(self._log.producers)
+
+    def forget_producer(self, name: str) -> None:
+        """Forgets a producer on all vchannels, durably; InvalidArgumentError when it is not known."""
+        self._call(self._log.forget_producer, name)
 
     def allocate_time_tick(self) -> int:
         """A time tick above every one given before, for use as a barrier."""
@@ -123,6 +146,7 @@ class BlockingWAL:
         follow: bool = True,
         until_time_tick: int | None = None,
         resume: ReadPosition | None = None,
+        cursor: str | None = None,
         include_time_ticks: bool = False,
     ) -> BlockingScanner:
         """A scanner: a context manager and a plain iterator of messages. It begins when it is entered.
@@ -137,6 +161,7 @@ class BlockingWAL:
             follow=follow,
             until_time_tick=until_time_tick,
             resume=resume,
+            cursor=cursor,
             include_time_ticks=include_time_ticks,
         )
         return BlockingScanner(scanner, self._thread)
@@ -144,6 +169,14 @@ class BlockingWAL:
     def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
         """A tick that covers every write to this vchannel that has returned; with `scanner.wait_for` it gives read-your-writes."""
         return self._call(self._log.get_latest_mvcc_timestamp_if_local, vchannel)
+
+    def cursors(self) -> list[CursorInfo]:
+        """All cursors, by name and vchannels."""
+        return self._call(self._log.cursors)
+
+    def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
+        """Deletes the cursor of this name and these vchannels, or (None) all of this name."""
+        self._call(self._log.delete_cursor, name, vchannels=vchannels)
 
     # -- housekeeping
 
@@ -162,6 +195,10 @@ class BlockingWAL:
     def truncate(self, *, up_to: MessageID) -> None:
         """Truncates a pchannel up to this event, inclusive."""
         self._call(self._log.truncate, up_to=up_to)
+
+    def retention(self) -> list[PChannelRetention]:
+        """Where the log of each pchannel stands: what is held, of which bounds, and who holds it."""
+        return self._call(self._log.retention)
 
     def statistics(self) -> LogStatistics:
         """A snapshot of counts since opening."""

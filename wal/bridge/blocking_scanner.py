@@ -91,6 +91,11 @@ class BlockingScanner:
         """Behind what was handed over, stretches that held nothing for this reader included; None before anything."""
         return self._settled(lambda: self._scanner.position)
 
+    def save(self) -> None:
+        """Stores `position` under the name of its cursor; durable when it returns. See `Scanner.save`."""
+        self._settled(lambda: None)
+        self._thread.call(self._scanner.save)
+
     def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below `time_tick` was handed over; another thread, or the handler, drives the scanner."""
         with self._lock:

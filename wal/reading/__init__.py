@@ -1,6 +1,7 @@
 """Reading: policies, filters, selection and assembly. Pure and synchronous; used by everything that reads."""
 
 from wal.reading.assembly import assemble, event_indices
+from wal.reading.columns import NO_TXN, RowColumns
 from wal.reading.filters import DeliverFilter, EventFilter, MessageTypes, TimeTickGT, TimeTickGTE
 from wal.reading.options import ReadOptions
 from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFrom
@@ -9,6 +10,7 @@ from wal.reading.progress import Need, Progress, TailView
 from wal.reading.selection import Selection
 
 __all__ = [
+    "NO_TXN",
     "All",
     "DeliverFilter",
     "DeliverPolicy",
@@ -19,6 +21,7 @@ __all__ = [
     "Progress",
     "ReadOptions",
     "ReadPosition",
+    "RowColumns",
     "Selection",
     "StartAfter",
     "StartFrom",

@@ -1,0 +1,140 @@
+"""RecordBatches: a journal as Arrow batches, read straight from its files, whole frames at a time."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from wal.bridge.arrow import load_pyarrow, record_batch
+from wal.bridge.file_cursor import Place
+from wal.bridge.file_read import FileRead
+from wal.errors import InvalidArgumentError
+from wal.reading import DeliverFilter, DeliverPolicy, Need, ReadPosition, RowColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["RecordBatches", "record_batches"]
+
+
+def record_batches(
+    location: str | os.PathLike[str],
+    vchannel: str | Sequence[str],
+    *,
+    timeout_s: float | None = None,
+    rows_max: int = 65_536,
+    bytes_max: int = 8 * 1024 * 1024,
+    deliver_policy: DeliverPolicy | None = None,
+    filters: DeliverFilter | Iterable[DeliverFilter] = (),
+    follow: bool = True,
+    until_time_tick: int | None = None,
+    resume: ReadPosition | None = None,
+    cursor: str | None = None,
+    include_time_ticks: bool = False,
+) -> RecordBatches:
+    """Reads a journal as `pyarrow.RecordBatch`es: one row for each plain message and each body of a transaction, in the order of `iterate`.
+
+    vchannel string, message_id binary, time_tick int64, message_type string, txn_id int64 (null for plain messages), payload binary,
+    properties map<string, string>, append_time timestamp[us, UTC]. A batch has at most `rows_max` rows and about `bytes_max` bytes; one
+    that has any rows is given at the tail of the log rather than waiting for more. Needs pyarrow (ImportError without it).
+    """
+    load_pyarrow()
+    for name, value in (("rows_max", rows_max), ("bytes_max", bytes_max)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} must be an int, not {value!r}")
+        if value < 1:
+            raise InvalidArgumentError(f"{name}={value} is out of range: a batch holds at least 1")
+    return RecordBatches(
+        location,
+        vchannel,
+        rows_max,
+        bytes_max,
+        timeout_s=timeout_s,
+        cursor=cursor,
+        deliver_policy=deliver_policy,
+        filters=filters,
+        follow=follow,
+        until_time_tick=until_time_tick,
+        resume=resume,
+        include_time_ticks=include_time_ticks,
+    )
+
+
+class RecordBatches(FileRead):
+    """Batches in the order of the log; an iterator and, like `Iteration`, a context manager with `position`, `save` and `close`.
+
+    `position` is behind the batches that were given. Frames that hold plain messages of one vchannel are taken as they lie.
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        vchannel: str | Sequence[str],
+        rows_max: int,
+        bytes_max: int,
+        **read: Any,
+    ) -> None:
+        super().__init__(location, vchannel, **read)
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._rows = RowColumns()
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._behind: Place | None = None  # the batches given, while there are rows that were not
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        while True:
+            with self._lock:
+                if self._batches:
+                    return self._batches.popleft()
+            if not self._fill():
+                raise StopIteration
+
+    def _ready(self) -> bool:
+        return bool(self._batches)
+
+    def _step(self) -> Need:
+        """Takes frames as rows until these make a batch, or nothing more is there at the moment."""
+        progress, rows = self._progress, self._rows
+        if not rows.rows:
+            self._behind = Place.of(progress)
+        while True:
+            need = progress.step(self._state)
+            if need is Need.FRAME:
+                found = progress.whole()
+                if found is not None:
+                    origin, run = found
+                    view = progress.frame.view
+                    rows.add_run(origin, run.name, view.header, view.packed(run))
+                else:
+                    progress.assemble()
+            if progress.messages:
+                rows.add_messages(progress.messages)
+                progress.following = len(progress.messages)
+            full = rows.rows >= self._rows_max or rows.size >= self._bytes_max
+            if rows.rows and (full or need is Need.TAIL or need is Need.OVER):
+                self._cut()
+                return Need.MESSAGES
+            if need is not Need.FRAME and need is not Need.MESSAGES:
+                return need
+
+    def _flush(self) -> bool:
+        if self._rows.rows:
+            self._cut()
+        return bool(self._batches)
+
+    def _place(self) -> Place:
+        if self._behind is not None and (self._batches or self._rows.rows):
+            return self._behind
+        return super()._place()
+
+    def _cut(self) -> None:
+        """Makes batches of the rows."""
+        rows, self._rows = self._rows, RowColumns()
+        batch = record_batch(rows)
+        for first in range(0, rows.rows, self._rows_max):
+            self._batches.append(batch.slice(first, self._rows_max))
