@@ -195,9 +195,11 @@ async def test_an_opening_that_fails_leaves_nothing_behind(data: str, monkeypatc
     """One pchannel of four is damaged: those that opened well, and only after it was found, are closed again."""
     real = JournalBackend.open
 
-    async def slowly(self: JournalBackend, pchannel: str, *, incarnation: int, term: int) -> JournalLog:
+    async def slowly(
+        self: JournalBackend, pchannel: str, *, incarnation: int, term: int, checkpoint: int | None = None
+    ) -> JournalLog:
         try:
-            return await real(self, pchannel, incarnation=incarnation, term=term)
+            return await real(self, pchannel, incarnation=incarnation, term=term, checkpoint=checkpoint)
         finally:
             await turns(0 if pchannel == "p0" else 2000)
 
