@@ -34,6 +34,7 @@ class CursorDesk:
         self.view = view
         self.wall = wall
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-cursors")
+        self._holder = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="wal-cursors-held")
         self._running: set[concurrent.futures.Future[Any]] = set()
         self._closed = False
         self.judge: Callable[[], Awaitable[None]] | None = None
@@ -103,6 +104,10 @@ class CursorDesk:
         """Runs a call in a thread; cancelling the caller lets it finish unseen."""
         return await asyncio.shield(asyncio.wrap_future(self._submit(call)))
 
+    async def run_held(self, call: Callable[[], _T]) -> _T:
+        """As `run`, for who is within `held`: in a thread of its own, because those that wait for the lock may occupy all others."""
+        return await asyncio.shield(asyncio.wrap_future(self._submit(call, pool=self._holder)))
+
     async def close(self) -> None:
         """Refuses further calls and waits for those under way. Idempotent."""
         self._closed = True
@@ -110,11 +115,14 @@ class CursorDesk:
         if running:
             await asyncio.wait(running)
         self._pool.shutdown(wait=False)
+        self._holder.shutdown(wait=False)
 
-    def _submit(self, call: Callable[[], _T]) -> concurrent.futures.Future[_T]:
+    def _submit(
+        self, call: Callable[[], _T], *, pool: concurrent.futures.ThreadPoolExecutor | None = None
+    ) -> concurrent.futures.Future[_T]:
         if self._closed:
             raise ClosedError("the log was closed: open it again to go on")
-        running = self._pool.submit(call)
+        running = (pool or self._pool).submit(call)
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         return running

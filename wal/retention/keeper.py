@@ -153,7 +153,7 @@ class RetentionKeeper:
         more = False
         async with self._desk.held(lock_timeout_s) as cursors:
             view = self._desk.view()
-            cursors = await self._desk.run(lambda: self._sweep(cursors, view, now_s))
+            cursors = await self._desk.run_held(lambda: self._sweep(cursors, view, now_s))
             for name, pchannel in self._pchannels.items():
                 found = plan(
                     self._stretches(pchannel),
@@ -235,7 +235,7 @@ class RetentionKeeper:
     ) -> None:
         """Under the lock. What it goes by must not be undone by a power cut that the truncation survives."""
         if cursors:
-            await self._desk.run(self._desk.store.sync)
+            await self._desk.run_held(self._desk.store.sync)
         await pchannel.log.truncate(*place)
 
     async def _make_room(self, pchannels: list[PChannel]) -> None:
