@@ -8,6 +8,7 @@ wants few of many.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from functools import cache
 from itertools import accumulate, compress, pairwise
 from operator import add, ge
 from struct import unpack_from
@@ -120,8 +121,7 @@ class RunTable(Sequence[RunRow]):
     def _read_runs(self, header: FrameHeader, head: bytes, at: int) -> tuple[int, ...]:
         """The columns of the runs; returns the lengths of their names."""
         runs, records, blocks, mask = header.runs, header.records, header.blocks, header.incompatible
-        record_bytes = sum(width for column, _, width in RECORD_COLUMNS if not column or mask & column)
-        width = runs * _RUN_BYTES + records * record_bytes + blocks * 8 + header.names_len
+        width = runs * _RUN_BYTES + records * _record_bytes(mask) + blocks * 8 + header.names_len
         if width != header.tables_len:
             raise inconsistent(f"tables are {header.tables_len} bytes long", f"{width} from the counts in the header")
         if header.first_tick + header.indices > 1 << 64:
@@ -269,6 +269,12 @@ class RunTable(Sequence[RunRow]):
         ends = self.block_ends
         if (ends[-1] if ends else 0) != body_len or any(map(ge, (0, *ends), ends)):
             raise inconsistent("block ends do not ascend to the end of the body", str(body_len))
+
+
+@cache
+def _record_bytes(mask: int) -> int:
+    """The width of a record over all the columns that there are."""
+    return sum(width for column, _, width in RECORD_COLUMNS if not column or mask & column)
 
 
 _RUN_BYTES: Final = 15

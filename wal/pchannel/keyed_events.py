@@ -6,7 +6,6 @@ each of its runs and is one event). Nothing is asked of a frame whose header doe
 
 from __future__ import annotations
 
-from itertools import repeat
 from operator import attrgetter
 from typing import Final
 
@@ -17,7 +16,6 @@ from wal.frame import (
     FLAG_COMMIT,
     KEYED,
     FrameView,
-    RunKind,
     RunName,
     SystemRecord,
     decode_ext,
@@ -46,33 +44,26 @@ def keyed_events(view: FrameView) -> tuple[list[KeyedEvent], list[str]]:
     events: list[KeyedEvent] = []
     commits: dict[int, KeyedEvent] = {}
     forgotten: list[str] = []
-    for run in view.runs:
-        if run.kind == RunKind.SYSTEM:
-            columns = view.columns(run)
-            forgotten += [
-                payload.decode()
-                for payload, kind in zip(columns.payloads, columns.types or (), strict=False)
-                if kind == SystemRecord.PRODUCER_FORGOTTEN
-            ]
-        if run.kind != RunKind.VCHANNEL:
-            continue
+    for run in view.system_runs():
         columns = view.columns(run)
-        if columns.exts is None:
+        forgotten += [
+            payload.decode()
+            for payload, kind in zip(columns.payloads, columns.types or (), strict=False)
+            if kind == SystemRecord.PRODUCER_FORGOTTEN
+        ]
+    for name, incarnation, index, flags, ext in view.exts():
+        if (found := decode_key(ext)) is None:
             continue
-        name = (run.name, run.incarnation)
-        alone = (name,)
-        for index, ext, flags in zip(columns.indices, columns.exts, columns.flags or repeat(0), strict=False):
-            if not ext or (found := decode_key(ext)) is None:
-                continue
-            text, sequence = found
-            if not flags & FLAG_COMMIT:
-                events.append(KeyedEvent(index, alone, _key(text, sequence)))
-            elif (commit := commits.get(index)) is not None:
-                commit.names += (name,)
-            else:
-                txn_id, keepalive_ms, _, _ = decode_txn(decode_ext(ext))
-                commits[index] = commit = KeyedEvent(index, alone, _key(text, sequence), txn_id, keepalive_ms)
-                events.append(commit)
+        text, sequence = found
+        run_name = (name, incarnation)
+        if not flags & FLAG_COMMIT:
+            events.append(KeyedEvent(index, (run_name,), _key(text, sequence)))
+        elif (commit := commits.get(index)) is not None:
+            commit.names += (run_name,)
+        else:
+            txn_id, keepalive_ms, _, _ = decode_txn(decode_ext(ext))
+            commits[index] = commit = KeyedEvent(index, (run_name,), _key(text, sequence), txn_id, keepalive_ms)
+            events.append(commit)
     for commit in commits.values():
         commit.names = tuple(sorted(commit.names))
     events.sort(key=_BY_INDEX)

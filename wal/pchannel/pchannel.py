@@ -484,6 +484,8 @@ class PChannel(ReadablePChannel, Member):
         self.recent.add(position, flight.frame)
         # Not the log's own durable end, which may lie behind a frame of which this actor has not heard yet.
         self.tail.data_moved(durable_end=position + 1, promise=promise, newest=newest)
+        if flight.frame.header.compatible and self.checkpointer is not None:
+            self.checkpointer.look()  # keyed events: how many there are to replay has a bound
         self._release_barriers()
         self._pump()
         self._check_drained()

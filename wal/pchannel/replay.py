@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 from collections.abc import Callable
 from typing import Final
 
@@ -29,22 +30,17 @@ async def recover(
 
     CorruptionError when the checkpoint's state is missing or damaged; it names the file, and what can be done.
     """
-    if checkpoint.state is not None:
-        try:
-            blob = await log.load_state(checkpoint.state)
-            # In a thread, so that tens of thousands of keys do not hold the loop; nobody else has the table yet.
-            await asyncio.to_thread(table.restore, blob, live=live)
-        except CorruptionError as error:
-            raise CorruptionError(
-                f"{error}. The idempotency keys and producers below position {checkpoint.position} of pchannel {log.pchannel} are in "
-                "there alone: restore it from a copy of the directory, or give them up by removing the key "
-                f"'checkpoints/{log.pchannel}' from the metadata",
-                path=error.path,
-                offset=error.offset,
-                expected=error.expected,
-            ) from error
-    # The same few vchannels are asked for again and again.
-    return await replay(log, table, checkpoint.position, live=None if live is None else functools.cache(live))
+    # What is made here stays: a collector that looks through it again and again, as it grows, takes a sixth of the time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        if checkpoint.state is not None:
+            await _restore(log, table, checkpoint, live)
+        # The same few vchannels are asked for again and again.
+        return await replay(log, table, checkpoint.position, live=None if live is None else functools.cache(live))
+    finally:
+        if collecting:
+            gc.enable()
 
 
 async def replay(
@@ -68,3 +64,22 @@ async def replay(
     finally:
         if not reading.cancel() and not reading.cancelled():
             reading.exception()  # it was said already, or something else was
+
+
+async def _restore(
+    log: PChannelLog, table: IdempotencyTable, checkpoint: Checkpoint, live: Callable[[RunName], bool] | None
+) -> None:
+    assert checkpoint.state is not None
+    try:
+        blob = await log.load_state(checkpoint.state)
+        # In a thread, so that tens of thousands of keys do not hold the loop; nobody else has the table yet.
+        await asyncio.to_thread(table.restore, blob, live=live)
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"{error}. The idempotency keys and producers below position {checkpoint.position} of pchannel {log.pchannel} are in "
+            "there alone: restore it from a copy of the directory, or give them up by removing the key "
+            f"'checkpoints/{log.pchannel}' from the metadata",
+            path=error.path,
+            offset=error.offset,
+            expected=error.expected,
+        ) from error
