@@ -185,12 +185,8 @@ def test_whole_frames_are_what_assembly_would_give(read: tuple[ModelLog, ReadOpt
             found = progress.whole()
             if found is not None:
                 origin, run = found
-                packed = progress.frame.view.packed(run)
-                ends = [sum(packed.payload_lens[: at + 1]) for at in range(len(packed.payload_lens))]
-                rows += [
-                    (origin.message_id(index), bytes(packed.payloads[end - length : end]))
-                    for index, end, length in zip(packed.indices, ends, packed.payload_lens, strict=True)
-                ]
+                columns = progress.frame.view.columns(run)
+                rows += zip(map(origin.message_id, columns.indices), columns.payloads, strict=True)
             elif progress.assemble():
                 rows += [(b.message_id, b.payload) for m in progress.messages for b in m.bodies()]
                 progress.following = len(progress.messages)
