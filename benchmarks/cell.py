@@ -49,6 +49,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     frame_messages: int = 256
     """Of a log that is read: how many messages were committed together."""
     uvloop: bool = True
+    longer: int = 1
+    """How many times the plan's seconds: device bytes come in steps of a segment of zeros, so it takes many of them to see their rate."""
     recycling: bool = False
     """The log is truncated while it is written, so that its segments are used again."""
 

@@ -52,14 +52,14 @@ def full() -> Plan:
     rows = [
         Row(workload="w1", engines=_THREE, writers=writers, payload_bytes=payload_bytes, properties=properties)
         if (payload_bytes, properties) != (1024, 0)
-        else Row(workload="w1", engines=_FOUR, writers=writers)
+        else Row(workload="w1", engines=_FOUR, writers=writers, longer=3 if writers == 256 else 1)
         for payload_bytes in (1024, 100, 16_384)
         for properties in (0, 4)
         for writers in (1, 16, 256, 4096)
     ]
     rows += [
         Row(workload="w1", engines=("wal", "sqlite"), writers=256, uvloop=False),
-        Row(workload="w1", engines=("floor", "wal"), writers=256, recycling=True, messages=400_000),
+        Row(workload="w1", engines=("floor", "wal"), writers=256, recycling=True, messages=600_000, longer=3),
         Row(workload="w2", engines=_THREE, payload_bytes=1024, messages=10_000),
         Row(workload="w2", engines=_THREE, payload_bytes=100, messages=10_000),
         Row(workload="w2", engines=_THREE, payload_bytes=16_384, messages=1_000),
@@ -77,22 +77,24 @@ def full() -> Plan:
 def quick() -> Plan:
     """Every workload and every target, briefly: two minutes."""
     rows = [
-        *[Row(workload="w1", engines=_FOUR, writers=writers) for writers in (1, 16, 256)],
+        Row(workload="w1", engines=_THREE, writers=1),
+        Row(workload="w1", engines=_FOUR, writers=16),
+        Row(workload="w1", engines=_FOUR, writers=256, longer=3),
         Row(workload="w1", engines=_THREE, writers=4096),
         Row(workload="w1", engines=_THREE, writers=256, properties=4),
         Row(workload="w1", engines=_THREE, writers=256, payload_bytes=100),
         Row(workload="w1", engines=_THREE, writers=256, payload_bytes=16_384),
-        Row(workload="w1", engines=("wal",), writers=256, recycling=True, messages=300_000),
+        Row(workload="w1", engines=("wal",), writers=256, recycling=True, messages=400_000, longer=3),
         Row(workload="w2", engines=_THREE, messages=10_000),
         Row(workload="w3", engines=_READ, payload_bytes=100, messages=500 * 256),
         Row(workload="w3", engines=_READ, payload_bytes=1024, messages=300 * 256),
         Row(workload="w4", engines=_THREE, readers=1),
         Row(workload="w5", engines=_THREE, writers=16),
         *[Row(workload="w6", engines=_THREE, writers=256, vchannels=vchannels) for vchannels in (1, 1024)],
-        Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=400 * 256),
+        Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=200 * 256),
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
     ]
-    return Plan(rows=tuple(rows), rounds=2, seconds=0.3, warm_up_s=0.15, opening=("--quick",))
+    return Plan(rows=tuple(rows), rounds=2, seconds=0.25, warm_up_s=0.15, opening=("--quick",))
 
 
 def smallest() -> Plan:

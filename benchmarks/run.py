@@ -83,7 +83,13 @@ def run_opening(plan: Plan, place: Path) -> dict[str, Any]:
 
 
 def _run(plan: Plan, row: Row, engine: str, directory: str, errors: list[str]) -> Measured:
-    cell = Cell(row=row, engine=engine, seconds=plan.seconds, warm_up_s=plan.warm_up_s, directory=directory)
+    cell = Cell(
+        row=row,
+        engine=engine,
+        seconds=plan.seconds * row.longer,
+        warm_up_s=plan.warm_up_s,
+        directory=directory,
+    )
     try:
         return run_cell(cell)
     except CellError as error:
