@@ -1,0 +1,220 @@
+"""read_only=True through the public API: what a reader in another opening sees of vchannels that come, go and move, and of places."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+import wal
+from tests.accesser.probes import payloads, read_all, start
+from tests.contract.other import eventually
+from wal import ImmutableMessage, Latest, Message, WALAccesser, open_wal
+from wal.channels import place
+from wal.errors import (
+    ChannelNotExistError,
+    ClosedError,
+    CorruptionError,
+    FormatError,
+    InvalidArgumentError,
+    WALError,
+)
+
+PCHANNELS = ["p0", "p1", "p2", "p3"]
+
+
+def elsewhere(name: str) -> str:
+    """A pchannel that this vchannel would not be put on."""
+    return next(pchannel for pchannel in PCHANNELS if pchannel != place(name, PCHANNELS))
+
+
+async def test_a_vchannel_that_is_made_elsewhere_is_followed_there(data: str) -> None:
+    """Whoever waits for it gets all of it, also what was appended before this process heard of it, and nothing of its earlier life."""
+    async with open_wal(data, pchannels=4) as writer, open_wal(data, read_only=True) as reader:
+        await writer.create_vchannel("moved", pchannel=elsewhere("moved"))
+        await writer.append_bulk([Message("moved", b"of its earlier life"), Message("other", b"x")])
+        await writer.drop_vchannel("moved")
+
+        async def gone() -> bool:
+            return [info.name for info in await reader.vchannels()] == ["other"]
+
+        await eventually(gone)
+        async with reader.read("moved") as everything, reader.read("moved", deliver_policy=Latest()) as latest:
+            both = start(take(everything, 3)), start(take(latest, 3))
+            await asyncio.sleep(0)
+            await writer.create_vchannel("moved", pchannel=elsewhere("moved"))
+            await writer.append_bulk([Message("moved", b"%d" % number) for number in range(3)])
+            async with asyncio.timeout(10):
+                for taken in both:
+                    assert await taken == [b"0", b"1", b"2"]
+
+
+async def take(scanner: wal.Scanner, count: int) -> list[bytes]:
+    return [(await anext(scanner)).payload for _ in range(count)]
+
+
+async def test_a_vchannel_that_is_dropped_ends_its_readers(data: str) -> None:
+    """Those that knew it, and those that met it before any map showed it; not those of its next life."""
+    async with open_wal(data) as writer, open_wal(data, read_only=True) as reader:
+        async with reader.read("early") as early:
+            taking = start(take(early, 1))
+            await writer.raw_append(Message("early", b"1"))
+            assert await taking == [b"1"]
+            async with reader.read(["early", "late"]) as both:
+                await writer.drop_vchannel("early")
+                await writer.raw_append(Message("early", b"of its next life"))
+                for scanner in (early, both):
+                    async with asyncio.timeout(10):
+                        with pytest.raises(ChannelNotExistError, match="'early' was dropped"):
+                            async for message in scanner:
+                                assert message.payload == b"1"
+        async with reader.read("early") as again, asyncio.timeout(10):
+            assert await take(again, 1) == [b"of its next life"]
+
+
+async def test_pchannels_that_are_added_are_found(data: str) -> None:
+    async with open_wal(data) as writer:
+        await writer.raw_append(Message("old", b"1"))
+    async with open_wal(data, read_only=True) as reader:
+        names = [f"new {number}" for number in range(8)]
+        assert {place(name, PCHANNELS) for name in names} > {"p0"}
+        scanners = [reader.read(name) for name in names]
+        taking = [start(take(scanner, 1)) for scanner in scanners]
+        async with open_wal(data, pchannels=4) as writer:
+            await writer.append_bulk([Message(name, name.encode()) for name in names])
+            async with asyncio.timeout(10):
+                assert [(await taken)[0].decode() for taken in taking] == names
+        assert len(reader.statistics().pchannels) == 4
+        for scanner in scanners:
+            await scanner.close()
+
+
+async def test_nothing_is_made_where_no_journal_is(data: str) -> None:
+    for times in range(2):
+        with pytest.raises(FormatError, match="holds no journal"):
+            async with open_wal(data, read_only=True):
+                pass
+        if times == 0:
+            Path(data).mkdir()
+    assert list(Path(data).iterdir()) == []
+    (Path(data) / "FORMAT").write_text("wal-journal 1\n")
+    with pytest.raises(FormatError, match="never opened for writing"):
+        await open_wal(data, read_only=True)
+
+
+async def test_what_cannot_be_read_by_others_is_refused_at_the_call() -> None:
+    with pytest.raises(InvalidArgumentError, match="memory"):
+        open_wal("memory:", read_only=True)
+    with pytest.raises(TypeError, match="read_only"):
+        open_wal("memory:", read_only=1)  # type: ignore[arg-type]
+
+
+async def test_the_shared_log_may_be_read_only(data: str) -> None:
+    async with open_wal(data) as writer:
+        await writer.raw_append(Message("orders", b"1"))
+    wal.init(data, read_only=True)
+    try:
+        assert await payloads(wal.WAL(), "orders") == [b"1"]
+        with pytest.raises(InvalidArgumentError, match="read_only"):
+            await wal.WAL().raw_append(Message("orders", b"2"))
+    finally:
+        await wal.release()
+    with pytest.raises(ClosedError):
+        wal.WAL()
+
+
+async def test_writing_is_refused_before_the_log_is_open(data: str) -> None:
+    async with open_wal(data):
+        pass
+    wal.init(data, read_only=True)
+    try:
+        with pytest.raises(InvalidArgumentError, match="read_only"):
+            wal.WAL().append_nowait(Message("orders", b"2"))
+        with pytest.raises(InvalidArgumentError, match="read_only"):
+            wal.WAL().txn("orders")
+    finally:
+        await wal.release()
+
+
+async def test_unknown_vchannels_when_none_may_be_made(data: str) -> None:
+    async with open_wal(data) as writer:
+        await writer.raw_append(Message("orders", b"1"))
+    async with open_wal(data, read_only=True, create_vchannels=False) as reader:
+        assert await payloads(reader, "orders") == [b"1"]
+        with pytest.raises(ChannelNotExistError, match="'unheard of'"):
+            await read_all(reader, "unheard of")
+
+
+async def test_without_its_maps_a_journal_can_still_be_read(data: str) -> None:
+    """As a version left it that wrote none; a damaged one is loud."""
+    async with open_wal(data) as writer:
+        await writer.append_bulk([Message("orders", b"1"), Message("other", b"2")])
+    path = Path(data) / "pchannels" / "p0" / "vchannels"
+    whole = path.read_bytes()
+    path.unlink()
+    async with open_wal(data, read_only=True) as reader:
+        assert await payloads(reader, "orders") == [b"1"]
+        assert await reader.vchannels() == []
+    path.write_bytes(whole[:-1])
+    with pytest.raises(CorruptionError, match="vchannels"):
+        await open_wal(data, read_only=True)
+
+
+async def test_a_map_that_is_damaged_while_it_is_read_harms_nobody_who_reads(
+    data: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_wal(data) as writer, open_wal(data, read_only=True) as reader:
+        await writer.raw_append(Message("orders", b"1"))
+        async with reader.read("orders") as scanner:
+            assert await take(scanner, 1) == [b"1"]
+            with caplog.at_level(logging.WARNING, "wal.observing"):
+                (Path(data) / "pchannels" / "p0" / "vchannels").write_bytes(b"?")
+                taking = start(take(scanner, 1))
+
+                async def warned() -> bool:
+                    return bool(caplog.records)
+
+                await eventually(warned)
+            await writer.raw_append(Message("orders", b"2"))
+            assert await taking == [b"2"]
+            with pytest.raises(CorruptionError):
+                await read_all(reader, "orders")
+
+
+async def test_closing_ends_readers_and_handlers(data: str) -> None:
+    async with open_wal(data) as writer:
+        await writer.raw_append(Message("orders", b"1"))
+    seen: list[ImmutableMessage] = []
+    async with open_wal(data, read_only=True) as reader:
+        handled = reader.read("orders", handler=seen.append)
+        await handled.__aenter__()
+        followed = reader.read("orders")
+        assert await take(followed, 1) == [b"1"]
+        waiting = start(take(followed, 1))
+
+        async def heard() -> bool:
+            return bool(seen)
+
+        await eventually(heard)
+    with pytest.raises(ClosedError):
+        await waiting
+    await handled.done()
+    assert isinstance(handled.error, ClosedError)
+    with pytest.raises(ClosedError):
+        await reader.vchannels()
+
+
+async def test_many_at_once_in_one_process(data: str) -> None:
+    """Openings do not know each other; one is closed while the others go on."""
+    async with open_wal(data) as writer:
+        await writer.raw_append(Message("orders", b"1"))
+        readers: list[WALAccesser] = [await open_wal(data, read_only=True) for _ in range(5)]
+        for reader in readers:
+            assert await payloads(reader, "orders") == [b"1"]
+            await reader.close()
+            await reader.close()
+            with pytest.raises(WALError):
+                await payloads(reader, "orders")
+        assert await payloads(writer, "orders") == [b"1"]

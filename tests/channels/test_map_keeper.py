@@ -1,0 +1,116 @@
+"""The maps follow the records: at opening, at close, and soon after each save; what cannot be written is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import ActorSystem
+from tests.contract.other import eventually
+from wal import Message, open_wal
+from wal.channels import Change, MapPlace, VChannelDirectory, VChannelMap, VChannelMapKeeper, map_keeper, read_map
+from wal.errors import WALError
+from wal.kv import MemoryKV
+
+
+async def shown(data: Path, pchannel: str = "p0") -> VChannelMap:
+    found = await asyncio.to_thread(read_map, data / "pchannels" / pchannel)
+    assert found is not None
+    return found
+
+
+async def test_it_shows_what_there_is(data_dir: Path) -> None:
+    async with open_wal(data_dir, pchannels=2) as log:
+        assert (await shown(data_dir)).records == {}
+        made = await log.create_vchannel("a", pchannel="p0")
+        other = await log.create_vchannel("b", pchannel="p1")
+
+        async def both() -> bool:
+            return (await shown(data_dir)).records == {"a": made.incarnation} and (
+                await shown(data_dir, "p1")
+            ).records == {"b": other.incarnation}
+
+        await eventually(both)
+        assert (await shown(data_dir, "p1")).next_incarnation == other.incarnation + 1
+        await log.drop_vchannel("a")
+        again = await log.create_vchannel("a", pchannel="p0")
+    assert (await shown(data_dir)).records == {"a": again.incarnation}, "at close it is up to date"
+    (data_dir / "pchannels" / "p0" / "vchannels").unlink()
+    async with open_wal(data_dir):
+        assert (await shown(data_dir)).records == {"a": again.incarnation}, "and at opening"
+
+
+async def test_many_vchannels_cost_few_writes(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = map_keeper.write_map
+
+    def counted(folder: Path, content: VChannelMap) -> bool:
+        written.append(len(content.records))
+        return write(folder, content)
+
+    monkeypatch.setattr(map_keeper, "write_map", counted)
+    async with open_wal(data_dir) as log:
+        for first in range(0, 2_000, 10):
+            await asyncio.gather(*(log.raw_append(Message(f"v{number}", b"x")) for number in range(first, first + 10)))
+    assert len((await shown(data_dir)).records) == 2_000
+    assert written == sorted(written)
+    assert 2 < len(written) < 150, "200 turns each saved some"
+
+
+async def test_what_cannot_be_written_lags_and_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(map_keeper, "RETRY_S", 0.01)
+    folder = tmp_path / "p0"
+    directory = VChannelDirectory(MemoryKV())
+    keeper = VChannelMapKeeper(directory, {"p0": MapPlace(folder, 1)}, monotonic=asyncio.get_running_loop().time)
+    with caplog.at_level(logging.WARNING, "wal.channels"):
+        await keeper.start()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    folder.mkdir()
+
+    async def there() -> bool:
+        return await asyncio.to_thread(read_map, folder) is not None
+
+    await eventually(there)
+    await keeper.close()
+    await keeper.close()
+
+
+class SlowKV(MemoryKV):
+    """Saves wait for `gate`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def multi_save_and_remove(self, *args: Any, **kwargs: Any) -> None:
+        await self.gate.wait()
+        await super().multi_save_and_remove(*args, **kwargs)
+
+
+async def test_the_counter_counts_as_saved_only_as_far_as_it_is() -> None:
+    """What is made while a save is under way must move the saved counter too, or a later life would get its number."""
+    kv = SlowKV()
+    directory = VChannelDirectory(kv)
+    await directory.load()
+    async with ActorSystem("test") as system:
+        ref = system.spawn(directory, name="directory")
+        outcomes: list[WALError | None] = []
+        ref.tell(Change(directory.admit("a", "p0"), False, outcomes.append))
+        await asyncio.sleep(0)  # the save of it begins
+        ref.tell(Change(directory.admit("b", "p0"), False, outcomes.append))
+        assert directory.saved == {}
+        kv.gate.set()
+        async with asyncio.timeout(5):
+            while len(outcomes) < 2:
+                await asyncio.sleep(0)
+    assert outcomes == [None, None]
+    assert directory.saved == directory.records
+    reopened = VChannelDirectory(kv)
+    await reopened.load()
+    assert reopened.next_incarnation == directory.next_incarnation == reopened.saved_next

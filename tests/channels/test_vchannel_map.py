@@ -1,0 +1,86 @@
+"""The copy of the vchannels: every map comes back, damage is loud, and only what was replaced is read again."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import google_crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal.channels import MapPlace, VChannelInfo, VChannelMap, VChannelMaps, read_map
+from wal.channels.vchannel_map import MAP_NAME, write_map
+from wal.errors import CorruptionError, FormatError
+
+LIVES = st.integers(0, (1 << 64) - 1)
+NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=40)
+MAPS = st.builds(VChannelMap, LIVES, LIVES, st.dictionaries(NAMES, LIVES, max_size=20))
+HERE = Path("vchannels")
+
+
+@given(MAPS)
+def test_it_comes_back(content: VChannelMap) -> None:
+    assert VChannelMap.decode(content.encode(), HERE) == content
+
+
+@given(MAPS, st.data())
+def test_damage_is_loud(content: VChannelMap, data: st.DataObject) -> None:
+    whole = content.encode()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    bit = data.draw(st.integers(0, 7))
+    flipped = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
+    for damaged in (flipped, whole[:at], whole + b"\0"):
+        with pytest.raises(CorruptionError, match="vchannels") as caught:
+            VChannelMap.decode(damaged, HERE)
+        assert caught.value.path == str(HERE)
+
+
+def test_a_newer_version_is_a_format_error() -> None:
+    body = bytearray(VChannelMap(1, 2, {"a": 1}).encode()[:-4])
+    struct.pack_into("<I", body, 4, 9)
+    with pytest.raises(FormatError, match="version 9"):
+        VChannelMap.decode(bytes(body) + struct.pack("<I", google_crc32c.value(bytes(body))), HERE)
+
+
+def test_files(tmp_path: Path) -> None:
+    assert read_map(tmp_path) is None
+    first = VChannelMap(5, 3, {"a": 1, "b": 2})
+    assert write_map(tmp_path, first)
+    assert read_map(tmp_path) == first
+    inode = (tmp_path / MAP_NAME).stat().st_ino
+    assert not write_map(tmp_path, first), "it is there already"
+    assert (tmp_path / MAP_NAME).stat().st_ino == inode
+    assert write_map(tmp_path, VChannelMap(5, 4, {}))
+    assert [path.name for path in tmp_path.iterdir()] == [MAP_NAME]
+
+
+def test_views_over_several_maps(tmp_path: Path) -> None:
+    places = {}
+    for name in ("p0", "p1"):
+        (tmp_path / name).mkdir()
+        places[name] = MapPlace(tmp_path / name, 7)
+    maps = VChannelMaps()
+    assert maps.look(places).records == {}
+    assert maps.view.floor("p0") == 0
+    write_map(places["p0"].folder, VChannelMap(7, 6, {"a": 1, "b": 5}))
+    write_map(places["p1"].folder, VChannelMap(7, 9, {"c": 2, "b": 8}))
+    view = maps.look(places)
+    assert view.records == {
+        "a": VChannelInfo("a", "p0", 1),
+        "b": VChannelInfo("b", "p1", 8),
+        "c": VChannelInfo("c", "p1", 2),
+    }, "of two lives the later one counts"
+    assert (view.floor("p0"), view.floor("p1")) == (6, 9)
+    assert maps.look(places) is view, "nothing was replaced"
+    assert not view.is_over("p0", "a", 1)
+    assert view.is_over("p0", "a", 3), "another life of the name took its place, or none"
+    assert not view.is_over("p0", "new", 6), "the map may just not know it yet"
+    write_map(places["p0"].folder, VChannelMap(7, 10, {"b": 5}))
+    assert maps.look(places).is_over("p0", "a", 1)
+    write_map(places["p0"].folder, VChannelMap(8, 1, {"of another life": 1}))
+    assert "of another life" not in maps.look(places).records
+    (places["p0"].folder / MAP_NAME).write_bytes(b"?")
+    with pytest.raises(CorruptionError):
+        maps.look(places)

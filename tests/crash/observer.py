@@ -1,0 +1,133 @@
+"""A process that reads a journal which another one writes: `python -m tests.crash.observer HOW DIRECTORY`.
+
+HOW: `pages` reads the log's pages without a loop, `scanner` by `open_wal(…, read_only=True)`. It starts at the earliest event, checks
+that every message is what was written under its number and that no number is left out, and begins again at the earliest event when
+the log says that it was truncated. Lines on its standard output: `ready`, `at N` for what it has reached, `truncated N` (the
+earliest number still there, as the error says it), and `wrong …` for anything else, which ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+from wal import ImmutableMessage, MessageID, StartFrom, WALAccesser, open_wal
+from wal.backends.journal import ObservedJournal
+from wal.errors import TruncatedError
+from wal.message import FORM_JOURNAL, Origin
+from wal.reading import EventFilter, Selection, assemble
+
+VCHANNEL = "v"
+PAGE_BYTES = 48 << 10
+"""Small, so that a segment is read in many steps."""
+
+
+def payload(number: int) -> bytes:
+    """What is written under this number: anyone can say what it must be."""
+    rng = random.Random(number)
+    return b"%012d" % number + rng.randbytes(rng.randrange(1_000, 60_000))
+
+
+class Checker:
+    """Holds what was read to what was written."""
+
+    def __init__(self) -> None:
+        self.following: int | None = None
+
+    def read(self, message: ImmutableMessage) -> None:
+        number = int(message.payload[:12])
+        if message.payload != payload(number):
+            raise AssertionError(f"number {number} is not what was written")
+        if self.following is not None and number != self.following:
+            raise AssertionError(f"number {number} follows {self.following - 1}")
+        self.following = number + 1
+
+    def tell(self) -> None:
+        if self.following is not None:
+            say(f"at {self.following - 1}")
+
+    def truncated(self, number: int | None) -> None:
+        """The read begins again."""
+        if number is not None and self.following is not None and number < self.following - 1:
+            raise AssertionError(f"truncated up to {number}, but {self.following - 1} was read already")
+        say(f"truncated {number}")
+        self.following = None
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+def read_pages(directory: Path) -> None:
+    checker = Checker()
+    log = ObservedJournal(directory).open("p0")
+    selection = Selection({VCHANNEL: None}, floor=0)
+    everything = EventFilter.of(())
+    say("ready")
+    at, first = log.refresh().earliest[0], log.refresh().earliest
+    while True:
+        end = log.refresh().durable_end
+        if at >= end:
+            time.sleep(0.001)
+            continue
+        try:
+            page = log.page(at, end, frozenset((VCHANNEL,)), PAGE_BYTES)
+        except TruncatedError as error:
+            assert error.earliest is None or isinstance(error.earliest, MessageID)
+            checker.truncated(None)
+            first = log.refresh().earliest
+            at = first[0]
+            continue
+        for frame in page.frames:
+            origin = Origin("p0", log.incarnation, frame.position, FORM_JOURNAL)
+            for message in assemble(frame, origin, selection, everything):
+                if (frame.position, message.message_id.index) >= first:
+                    checker.read(message)
+        at = page.next_position
+        checker.tell()
+
+
+async def read_scanner(directory: Path) -> None:
+    checker = Checker()
+    async with open_wal(directory, read_only=True) as log:
+        say("ready")
+        scanner = log.read(VCHANNEL)
+        while True:
+            try:
+                async for page in scanner.batches(4):
+                    for message in page:
+                        checker.read(message)
+                    checker.tell()
+            except TruncatedError as error:
+                checker.truncated(await _number(log, error))
+                scanner = log.read(VCHANNEL)
+
+
+async def _number(log: WALAccesser, error: TruncatedError) -> int | None:
+    """The number of the event that the error says is the earliest; None when that is gone by now as well."""
+    assert isinstance(error.earliest, MessageID)
+    try:
+        async with log.read(VCHANNEL, deliver_policy=StartFrom(error.earliest), follow=False) as scanner:
+            return int((await anext(scanner)).payload[:12])
+    except TruncatedError:
+        return None
+
+
+def main() -> None:
+    how, directory = sys.argv[1], Path(sys.argv[2])
+    try:
+        if how == "pages":
+            read_pages(directory)
+        else:
+            asyncio.run(read_scanner(directory))
+    except BaseException as error:
+        say(f"wrong {error!r}")
+        raise
+
+
+if __name__ == "__main__":
+    main()

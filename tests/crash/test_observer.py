@@ -1,0 +1,176 @@
+"""Readers of other processes: stopped in the middle of a segment while it is recycled; and of writers that are killed.
+
+What a reader delivers is what was written, in order, or the read ends with TruncatedError; nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.observer import VCHANNEL, payload
+from wal import AppendResult, Message, WALAccesser, open_wal
+
+SEGMENTS = 100
+SEGMENT_BYTES = 1 << 20
+KILLS = 6
+WAIT_TIMEOUT_S = 60.0
+_ROOT = Path(__file__).parents[2]
+
+
+class Reader:
+    """A reading process, and what it has said so far."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.at = -1
+        self.truncated = 0
+        self.wrong = ""
+        self.ready = False
+        self._news = asyncio.Event()
+        self._hearing = asyncio.ensure_future(self._hear())
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def start(cls, how: str, directory: Path) -> AsyncIterator[Reader]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.crash.observer", how, str(directory), cwd=_ROOT, stdout=PIPE
+        )
+        reader = cls(process)
+        try:
+            yield reader
+        finally:
+            process.kill()
+            await process.wait()
+            await reader._hearing
+
+    async def until(self, number: int) -> None:
+        """Waits until it has read this number; AssertionError for anything that was not right."""
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while self.at < number:
+                self.check()
+                self._news.clear()
+                await self._news.wait()
+        self.check()
+
+    def check(self) -> None:
+        assert not self.wrong
+        assert self.process.returncode is None, "it ended by itself"
+
+    async def stop(self) -> None:
+        """SIGSTOP; returns when the kernel says that it stands still."""
+        self.process.send_signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while (await asyncio.to_thread(stat.read_text)).rpartition(")")[2].split()[0] != "T":
+                pass
+
+    def cont(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    async def _hear(self) -> None:
+        assert self.process.stdout is not None
+        while line := (await self.process.stdout.readline()).decode().strip():
+            word, _, rest = line.partition(" ")
+            if word == "at":
+                self.at = int(rest)
+            elif word == "truncated":
+                self.truncated += 1
+            elif word == "wrong":
+                self.wrong = rest
+            else:
+                self.ready = True
+            self._news.set()
+        self._news.set()
+
+
+class Numbers:
+    """Appends the numbers in their order, some at a time."""
+
+    def __init__(self, log: WALAccesser) -> None:
+        self._log = log
+        self.following = 0
+        self.results: list[AppendResult] = []
+
+    async def append(self, segments: int) -> None:
+        """About so many segments full."""
+        goal = self._segment + segments
+        while self._segment < goal:
+            some = range(self.following, self.following + 12)
+            self.results += await self._log.append_bulk([Message(VCHANNEL, payload(number)) for number in some])
+            self.following = some.stop
+
+    @property
+    def _segment(self) -> int:
+        return self.results[-1].message_id.position // SEGMENT_BYTES if self.results else 0
+
+
+@pytest.mark.parametrize("how", ["pages", "scanner"])
+async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, soak: int) -> None:
+    """Many times over: read, stop anywhere, truncate and write over all that it knew, go on."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    async with open_wal(data_dir, segment_bytes=SEGMENT_BYTES) as log:
+        numbers = Numbers(log)
+        await numbers.append(4)
+        async with Reader.start(how, data_dir) as reader:
+            await reader.until(0)
+            done = 0
+            while done < SEGMENTS * soak:
+                count = rng.randrange(2, 7)
+                ahead = asyncio.ensure_future(numbers.append(count))
+                await reader.until(min(numbers.following - 1, reader.at + rng.randrange(1, 20)))
+                await reader.stop()
+                await ahead
+                # All of it up to near the end goes, and what it leaves is written over.
+                keep = rng.randrange(1, 30)
+                await log.truncate(up_to=numbers.results[-keep].message_id)
+                await numbers.append(3)
+                if rng.random() < 0.5:
+                    await log.truncate(up_to=numbers.results[-1].message_id)
+                    await numbers.append(1)
+                reader.cont()
+                done += count + 3
+                if rng.random() < 0.3:
+                    await reader.until(numbers.following - 1)
+            await reader.until(numbers.following - 1)
+            assert reader.truncated > 0, "it was never overtaken: the test shows nothing"
+
+
+async def test_what_killed_writers_acknowledged_is_read(data_dir: Path) -> None:
+    """A reader that stays: also vchannels that were made a moment before the kill, and what the next writer adds."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    async with open_wal(data_dir) as log:
+        await log.raw_append(Message("first", b"x"))
+    async with open_wal(data_dir, read_only=True) as reader:
+        for kill in range(KILLS):
+            writer = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.crash.vchannel_maker", str(data_dir), str(kill), cwd=_ROOT, stdout=PIPE
+            )
+            assert writer.stdout is not None
+            acked = [await writer.stdout.readline() for _ in range(rng.randrange(1, 40))]
+            writer.kill()
+            acked += [line for line in (await writer.stdout.read()).splitlines(keepends=True) if line.endswith(b"\n")]
+            await writer.wait()
+            for line in acked:
+                name = line.decode().strip()
+                async with reader.read(name, follow=False) as scanner:
+                    assert [message.payload async for message in scanner] == [name.encode()], name
+        async with reader.read("first") as scanner:
+            assert (await anext(scanner)).payload == b"x"
+            async with open_wal(data_dir) as log, asyncio.timeout(WAIT_TIMEOUT_S):
+                await log.raw_append(Message("first", b"y"))
+                assert (await anext(scanner)).payload == b"y"
+                expected = await log.vchannels()
+        assert await reader.vchannels() == expected

@@ -1,0 +1,167 @@
+"""A pchannel that somebody else writes: it looks only while somebody waits, and reads once for all who wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from actors import SystemClock
+from tests.backends.frames import FrameMaker, append, append_all
+from tests.backends.journals import PCHANNEL, journal
+from wal.backends import FramePage, ObservedState
+from wal.backends.journal import FollowedLog, JournalLog, ObservedJournal, ObservedLog
+from wal.errors import ClosedError, CorruptionError
+from wal.message import FORM_JOURNAL
+from wal.pchannel import ObservedPChannel, Scanner
+from wal.reading import Latest, ReadOptions, Selection
+
+SCANNERS = 100
+
+
+class CountedLog(FollowedLog):
+    """Counts what it is asked."""
+
+    def __init__(self, observed: ObservedLog, pool: ThreadPoolExecutor) -> None:
+        super().__init__(observed, pool)
+        self.looks = self.pages = 0
+        self.damaged = False
+
+    def refresh(self) -> ObservedState:
+        self.looks += 1
+        return super().refresh()
+
+    async def read_to(self, end: int, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        self.pages += 1
+        if self.damaged and names is None:
+            raise CorruptionError("as if one of the frames were damaged")
+        return await super().read_to(end, start, names=names, bytes_max=bytes_max)
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[JournalLog]:
+    async with journal(tmp_path, segment=256 << 10) as opened:
+        await append(opened, FrameMaker(1).term_start())
+        yield opened
+
+
+@pytest.fixture
+async def observed(log: JournalLog, tmp_path: Path) -> AsyncIterator[ObservedPChannel]:
+    with ThreadPoolExecutor(2) as pool:
+        core = await asyncio.to_thread(lambda: ObservedJournal(tmp_path).open(PCHANNEL))
+        pchannel = ObservedPChannel(
+            CountedLog(core, pool), form=FORM_JOURNAL, clock=SystemClock(), awaited=lambda: None
+        )
+        pchannel.start()
+        yield pchannel
+        await pchannel.close(ClosedError("closed"))
+
+
+def counted(pchannel: ObservedPChannel) -> CountedLog:
+    assert isinstance(pchannel.log, CountedLog)
+    return pchannel.log
+
+
+def scanner(pchannel: ObservedPChannel, name: str = "v") -> Scanner:
+    async def attach(_: Scanner) -> tuple[ObservedPChannel, Selection, object]:
+        await pchannel.catch_up()
+        return pchannel, Selection({name: 1}, floor=0), None
+
+    return Scanner(ReadOptions.of((name,), deliver_policy=Latest()), attach=attach)  # type: ignore[arg-type]
+
+
+async def test_a_hundred_who_wait_cost_about_one_read(log: JournalLog, observed: ObservedPChannel) -> None:
+    maker = FrameMaker(1)
+    scanners = [scanner(observed) for _ in range(SCANNERS)]
+    for each in scanners:
+        await each.__aenter__()
+    readings = [asyncio.ensure_future(_take(each, 30)) for each in scanners]
+    expected = []
+    for number in range(30):
+        await append(log, maker.data(("v", b"%d" % number), ("other", bytes(1_000))))
+        expected.append(b"%d" % number)
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*readings) == [expected] * SCANNERS
+    assert counted(observed).pages <= 60, "one read a move, not one a reader"
+    for each in scanners:
+        await each.close()
+
+
+async def _take(reading: Scanner, count: int) -> list[bytes]:
+    return [(await anext(reading)).payload for _ in range(count)]
+
+
+async def test_nobody_waits_nobody_looks(log: JournalLog, observed: ObservedPChannel) -> None:
+    async with scanner(observed) as reading:
+        taking = asyncio.ensure_future(anext(reading))
+        await append(log, FrameMaker(1).data(("v", b"x")))
+        async with asyncio.timeout(10):
+            assert (await taking).payload == b"x"
+        looks = counted(observed).looks
+        while looks != (looks := counted(observed).looks):
+            await asyncio.sleep(0.05)
+        await append(log, FrameMaker(1).data(("v", b"y")))
+        await asyncio.sleep(0.1)  # that nothing happens can only be seen by giving it time
+        assert counted(observed).looks == looks
+        assert (await anext(reading)).payload == b"y"
+
+
+async def test_while_nothing_moves_it_looks_less_often(log: JournalLog, observed: ObservedPChannel) -> None:
+    async with scanner(observed) as reading:
+        taking = asyncio.ensure_future(anext(reading))
+        await asyncio.sleep(0.3)
+        before = counted(observed).looks
+        await asyncio.sleep(0.5)
+        assert 10 <= counted(observed).looks - before <= 30, "every 20 ms"
+        await append(log, FrameMaker(1).data(("v", b"x")))
+        assert (await taking).payload == b"x"
+
+
+async def test_the_newest_event_is_certain_once_caught_up(log: JournalLog, observed: ObservedPChannel) -> None:
+    maker = FrameMaker(1)
+    positions = await append_all(log, [maker.data(("v", b"1"), ("w", b"2")), maker.time_tick()])
+    await observed.catch_up()
+    assert observed.tail.newest == (positions[0], 1)
+    assert observed.tail.durable_end == log.durable_end
+    (last,) = await append_all(log, [maker.data(("w", b"3"))])
+    async with scanner(observed) as reading:
+        taking = asyncio.ensure_future(anext(reading))
+        while not observed._tail.is_awaited():
+            await asyncio.sleep(0)
+        (at,) = await append_all(log, [maker.data(("v", b"4"))])
+        assert (await taking).payload == b"4"
+        assert (last, at) < (at, at)
+        assert observed.tail.newest == (at, 0)
+        assert len(observed.recent), "it came by way of the window"
+        await observed.catch_up()
+        assert observed.tail.newest == (at, 0)
+
+
+async def test_a_frame_that_cannot_be_read_for_all_is_left_to_each(log: JournalLog, observed: ObservedPChannel) -> None:
+    """Who wants other vchannels is not harmed by it."""
+    maker = FrameMaker(1)
+    async with scanner(observed) as reading:
+        taking = asyncio.ensure_future(_take(reading, 3))
+        while not observed._tail.is_awaited():
+            await asyncio.sleep(0)
+        counted(observed).damaged = True
+        await append(log, maker.data(("v", b"1"), ("w", b"?")))
+        while observed.tail.durable_end < log.durable_end:
+            await asyncio.sleep(0)
+        counted(observed).damaged = False
+        await append_all(log, [maker.data(("v", b"2")), maker.data(("v", b"3"))])
+        async with asyncio.timeout(10):
+            assert await taking == [b"1", b"2", b"3"]
+
+
+async def test_closing_ends_those_who_wait(log: JournalLog, observed: ObservedPChannel) -> None:
+    async with scanner(observed) as reading:
+        taking = asyncio.ensure_future(anext(reading))
+        while not observed._tail.is_awaited():
+            await asyncio.sleep(0)
+        await observed.close(ClosedError("closed"))
+        with pytest.raises(ClosedError):
+            await taking
