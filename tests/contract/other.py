@@ -23,7 +23,7 @@ __all__ = ["Line", "Other", "eventually"]
 WAIT_TIMEOUT_S: Final = 15.0
 
 _context: Final = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["wal", "wal.bridge", "tests.contract.other"])
+_context.set_forkserver_preload(["wal.bridge", "pyarrow", "pytest", "hypothesis", "tests.contract.other"])
 
 
 class Other:

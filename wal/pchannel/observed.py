@@ -14,6 +14,7 @@ from typing import Final
 from actors import Clock
 from wal.backends import ObservableLog, ObservedState
 from wal.errors import ClosedError, UnknownError, WALError
+from wal.message import MessageID
 from wal.pchannel.pchannel import PChannelStatistics
 from wal.pchannel.readable import ReadablePChannel
 from wal.pchannel.tail import Tail
@@ -69,6 +70,14 @@ class ObservedPChannel(ReadablePChannel):
     async def catch_up(self) -> None:
         """Shows readers everything that is durable now; the newest event is certain then. CorruptionError, TruncatedError."""
         await self._move(certainly=True)
+
+    async def first_event(self) -> MessageID | None:
+        """As in the writer's process: what was shown last may lie wholly below what has been truncated since."""
+        while True:
+            await self.catch_up()
+            first = await super().first_event()
+            if first is not None or self.log.earliest[0] <= self.tail.durable_end:
+                return first
 
     def statistics(self) -> PChannelStatistics:
         """A snapshot of its counts; those of writing are 0."""
