@@ -1,0 +1,48 @@
+"""What every test of the bridge gets: a directory, an end to what hangs, and a look at what it left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.accesser.conftest import data, watchdog
+
+__all__ = ["data", "nothing_is_left", "watchdog"]
+
+SETTLE_TIMEOUT_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No thread and no open file of the bridge outlives its test."""
+    threads, files = set(threading.enumerate()), open_files()
+    yield
+    end = time.monotonic() + SETTLE_TIMEOUT_S
+    while True:
+        gc.collect()
+        left = [thread for thread in threading.enumerate() if thread not in threads]
+        more = open_files() - files
+        if not left and not more:
+            return
+        assert time.monotonic() < end, f"left behind: threads {left}, files {more}"
+        time.sleep(0.01)
+
+
+def open_files() -> set[str]:
+    """The regular files that this process has open or mapped, by path."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith("/") and not target.startswith("/dev/"):
+            found.add(target)
+    with open("/proc/self/maps") as maps:
+        found |= {line.split(maxsplit=5)[5].strip() for line in maps if "/pchannels/" in line}
+    return found

@@ -1,0 +1,424 @@
+"""Blocking calls: every call of the accesser, from many threads, ended from every side."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.bridge.logs import Writer, numbers
+from wal import AppendOption, ImmutableMessage, Message, Scanner, Txn, WALAccesser, bridge
+from wal.errors import ClosedError, InvalidArgumentError, InvalidTransactionStateError, StorageError, WALError
+
+WAIT_TIMEOUT_S = 10.0
+
+
+@pytest.fixture(params=["memory:", "journal"])
+def location(request: pytest.FixtureRequest, data: str) -> str:
+    return "memory:" if request.param == "memory:" else data
+
+
+def public(one: type, *, without: set[str]) -> dict[str, list[str]]:
+    """The public names of a class and the parameters of those that are called."""
+    return {
+        name: [
+            str(each.replace(annotation=inspect.Parameter.empty))
+            for each in inspect.signature(member).parameters.values()
+        ]
+        if callable(member)
+        else []
+        for name, member in inspect.getmembers(one)
+        if not name.startswith("_") and name not in without
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "twin", "plumbing"),
+    [
+        (WALAccesser, bridge.BlockingWAL, {"begin", "wait_open"}),
+        (Txn, bridge.BlockingTxn, set()),
+        (Scanner, bridge.BlockingScanner, {"ended_by", "made", "incarnation", "page", "hand_over"}),
+    ],
+)
+def test_every_public_call_has_its_twin(one: type, twin: type, plumbing: set[str]) -> None:
+    expected = public(one, without=plumbing)
+    found = public(twin, without=set())
+    assert set(found) - set(expected) <= {"context", "result"}, "fields of a Txn"
+    for name, parameters in expected.items():
+        if name not in ("context", "result"):
+            assert found[name] == parameters, name
+
+
+def test_writing(location: str) -> None:
+    with bridge.blocking(location) as log:
+        first = log.raw_append(Message("orders", b"0"))
+        futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(1, 5)]
+        assert all(isinstance(future, Future) for future in futures)
+        ids = [future.result(WAIT_TIMEOUT_S).message_id for future in futures]
+        assert ids == sorted(ids)
+        assert futures[0].cancel() is False
+        assert log.append_messages(Message("orders", b"5"), Message("payments", b"0")).first_error is None
+        option = AppendOption(barrier_time_tick=log.allocate_time_tick())
+        assert log.append_messages_with_option(option, Message("orders", b"6")).max_time_tick > option.barrier_time_tick
+        assert len(log.append_bulk(Message("orders", b"%d" % number) for number in (7, 8))) == 2
+        with log.txn("orders") as txn:
+            txn.append(b"9")
+            txn.append(Message("orders", b"10"))
+        assert txn.result is not None
+        assert txn.ended
+        with pytest.raises(InvalidTransactionStateError):
+            txn.commit()
+        with pytest.raises(KeyError), log.txn("orders") as txn:
+            txn.append(b"never")
+            raise KeyError
+        assert txn.ended
+        assert txn.result is None
+        by_hand = log.txn(vchannels=["orders"])
+        by_hand.append(b"11")
+        assert by_hand.commit().time_tick > first.time_tick
+        rolled_back = log.txn("orders")
+        rolled_back.rollback()
+        with log.read("orders", follow=False) as scanner:
+            assert numbers(scanner) == list(range(12))
+        with pytest.raises(TypeError):
+            log.append_nowait(b"no message")  # type: ignore[arg-type]
+
+
+def test_a_scanner_is_driven_by_threads(location: str) -> None:
+    """Each message is given once; position, wait_for and statistics are those of what was given."""
+    with bridge.blocking(location) as log:
+        log.append_bulk([Message("orders", b"%d" % number) for number in range(3000)])
+        for number in range(3000, 3100):
+            log.raw_append(Message("orders", b"%d" % number))
+        with log.read("orders", follow=False) as scanner, ThreadPoolExecutor(4) as pool:
+            parts = list(pool.map(lambda _: numbers(scanner), range(4)))
+            assert sorted(number for part in parts for number in part) == list(range(3100))
+            assert scanner.error is None
+            assert scanner.statistics().messages == 3100
+            scanner.done()
+        with log.read("orders", follow=False) as scanner:
+            pages = list(scanner.batches(size_max=7))
+            assert max(map(len, pages)) <= 7
+            assert [message.payload for page in pages for message in page] == [b"%d" % number for number in range(3100)]
+
+
+def test_a_position_is_exact_at_every_message(location: str) -> None:
+    with bridge.blocking(location) as log:
+        log.append_bulk([Message("orders", b"%d" % number) for number in range(40)])
+        with log.read("orders", follow=False) as scanner:
+            for number in range(40):
+                assert numbers([next(scanner)]) == [number]
+                position = scanner.position
+                with log.read("orders", follow=False, resume=position) as rest:
+                    assert numbers(rest) == list(range(number + 1, 40))
+        assert scanner.position is not None
+        assert numbers_until_closed(log) == ([0, 1, 2], [3])
+
+
+def numbers_until_closed(log: bridge.BlockingWAL) -> tuple[list[int], list[int]]:
+    """Three messages, then the scanner is closed with more at hand; what a reader from its position is given next."""
+    with log.read("orders") as scanner:
+        taken = numbers([next(scanner) for _ in range(3)])
+        scanner.close()
+        assert list(scanner) == []
+        position = scanner.position
+    with log.read("orders", resume=position) as following:
+        return taken, numbers([next(following)])
+
+
+def test_read_your_writes_over_threads(location: str) -> None:
+    with bridge.blocking(location) as log, log.read("orders") as scanner, ThreadPoolExecutor(1) as pool:
+        seen: list[int] = []
+
+        def read() -> None:
+            for message in scanner:
+                seen.append(int(message.payload))
+
+        reading = pool.submit(read)
+        for number in range(20):
+            log.raw_append(Message("orders", b"%d" % number))
+            tick = log.get_latest_mvcc_timestamp_if_local("orders")
+            scanner.wait_for(tick)
+            # Handed over is before what the reader does with it.
+            until(lambda: len(seen) == number + 1)  # noqa: B023
+        scanner.close()
+        reading.result(WAIT_TIMEOUT_S)
+        assert seen == list(range(20))
+
+
+def until(condition: Any) -> None:
+    end = time.monotonic() + WAIT_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_a_handler_is_called_in_a_thread_and_may_use_the_log(location: str) -> None:
+    with bridge.blocking(location) as log:
+        handled: list[int] = []
+
+        def handle(message: ImmutableMessage) -> None:
+            log.raw_append(Message("copies", message.payload))
+            handled.append(threading.get_ident())
+
+        with log.read("orders", handler=handle) as scanner:
+            for number in range(5):
+                result = log.raw_append(Message("orders", b"%d" % number))
+            scanner.wait_for(result.time_tick)
+            until(lambda: len(handled) == 5)
+        with log.read("copies", follow=False) as copies:
+            assert numbers(copies) == list(range(5))
+
+        class Object:
+            closed = False
+
+            def handle(self, message: ImmutableMessage) -> None:
+                raise KeyError(message.payload)
+
+            def close(self) -> None:
+                self.closed = True
+
+        handler = Object()
+        with log.read("orders", handler=handler) as scanner:
+            scanner.done()
+            assert isinstance(scanner.error, KeyError)
+        assert handler.closed
+
+        async def wrong(message: ImmutableMessage) -> None:
+            pass
+
+        with pytest.raises(TypeError, match="plain function"):
+            log.read("orders", handler=wrong)
+
+
+def test_sixteen_threads_at_once(location: str) -> None:
+    with bridge.blocking(location) as log, ThreadPoolExecutor(16) as pool:
+
+        def work(worker: int) -> list[int]:
+            for number in range(20):
+                log.raw_append(Message(f"v{worker}", b"%d" % number))
+            with log.read(f"v{worker}", follow=False) as scanner:
+                return numbers(scanner)
+
+        assert list(pool.map(work, range(16))) == [list(range(20))] * 16
+
+
+@pytest.mark.parametrize("ends", ["scanner", "log", "left"])
+def test_a_reader_that_waits_is_ended(location: str, ends: str) -> None:
+    outcome: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+        with bridge.blocking(location) as log:
+            scanner = log.read("orders")
+            scanner.__enter__()
+
+            def read() -> None:
+                try:
+                    outcome.append(list(scanner))
+                except WALError as error:
+                    outcome.append(error)
+
+            reading = pool.submit(read)
+            until(lambda: log.statistics().pchannels[0].readers == 1)
+            if ends == "scanner":
+                scanner.close()
+            elif ends == "log":
+                log.close()
+                log.close()
+        reading.result(WAIT_TIMEOUT_S)
+    assert outcome == [[]] if ends == "scanner" else isinstance(outcome[0], ClosedError)
+    if ends != "scanner":
+        assert isinstance(scanner.error, ClosedError)
+        with pytest.raises(ClosedError):
+            next(scanner)
+        scanner.close()
+        scanner.done()
+    assert scanner.position is None
+    with pytest.raises(ClosedError):
+        log.raw_append(Message("orders", b"1"))
+
+
+def test_closed_by_many_threads_beside_calls(location: str) -> None:
+    """Every call ends: durable, or with ClosedError; every close returns when it is closed."""
+    log = bridge.blocking(location).__enter__()
+    outcomes: list[str] = []
+
+    def write() -> None:
+        while True:
+            try:
+                log.raw_append(Message("orders", b"1"))
+                outcomes.append("durable")
+            except ClosedError:
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        writers = [pool.submit(write) for _ in range(4)]
+        until(lambda: len(outcomes) > 20)
+        closers = [pool.submit(log.close) for _ in range(4)]
+        for each in (*writers, *closers):
+            each.result(WAIT_TIMEOUT_S)
+    if location != "memory:":
+        with bridge.blocking(location) as log, log.read("orders", follow=False) as scanner:
+            assert len(list(scanner)) >= len(outcomes)
+
+
+def test_leaving_by_an_exception_keeps_what_was_taken(data: str) -> None:
+    with pytest.raises(KeyboardInterrupt), bridge.blocking(data) as log:
+        futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(50)]
+        raise KeyboardInterrupt
+    assert all(future.result(0) for future in futures)
+    with bridge.blocking(data) as log, log.read("orders", follow=False) as scanner:
+        assert numbers(scanner) == list(range(50))
+
+
+def test_an_interrupt_in_next_loses_no_message(location: str) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with bridge.blocking(location) as log, log.read("orders") as scanner:
+            for number in range(10):
+                timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1))
+                timer.start()
+                with pytest.raises(KeyboardInterrupt):
+                    next(scanner)
+                timer.join()
+                log.raw_append(Message("orders", b"%d" % number))
+                assert numbers([next(scanner)]) == [number]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_interrupt_while_closing_can_be_closed_again(data: str) -> None:
+    log = bridge.blocking(data).__enter__()
+    thread = log._thread
+    closing = thread.closing
+    assert closing is not None
+    entered = threading.Event()
+    interrupted = False
+
+    async def slow() -> None:
+        import asyncio
+
+        entered.set()
+        if not interrupted:
+            await asyncio.sleep(WAIT_TIMEOUT_S)
+        await closing()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    thread.closing = slow
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        killer = threading.Thread(target=lambda: (entered.wait(), os.kill(os.getpid(), signal.SIGUSR1)))
+        killer.start()
+        with pytest.raises(KeyboardInterrupt):
+            log.close()
+        killer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    interrupted = True
+    log.raw_append(Message("orders", b"1"))
+    log.close()
+
+
+def test_a_log_whose_disk_failed_is_left_all_the_same(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with bridge.blocking(data) as log:
+        log.raw_append(Message("orders", b"1"))
+        monkeypatch.setattr(os, "fdatasync", fail)
+        with pytest.raises(StorageError) as caught:
+            log.raw_append(Message("orders", b"2"))
+        assert caught.value.outcome_unknown
+        with pytest.raises(StorageError):
+            log.append_nowait(Message("orders", b"3")).result(WAIT_TIMEOUT_S)
+        monkeypatch.undo()
+    with bridge.blocking(data) as log, log.read("orders", follow=False) as scanner:
+        assert numbers(scanner)[0] == 1
+
+
+def test_an_opening_that_fails_leaves_no_thread(data: str) -> None:
+    with Writer(data) as writer:
+        with pytest.raises(WALError), bridge.blocking(data):
+            pass
+        with bridge.blocking(data, read_only=True) as log:
+            with pytest.raises(InvalidArgumentError, match="read_only"):
+                log.raw_append(Message("orders", b"1"))
+            writer.append(1, 2)
+            with log.read("orders", follow=False) as scanner:
+                assert numbers(scanner) == [1, 2]
+        writer.close()
+
+
+def test_a_forked_child_is_told_to_open_its_own(location: str) -> None:
+    with bridge.blocking(location) as log:
+        scanner = log.read("orders")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            said = []
+            for call in (lambda: log.raw_append(Message("orders", b"1")), lambda: next(scanner)):
+                try:
+                    call()
+                except InvalidArgumentError as error:
+                    said.append("forked" in str(error))
+            log.close()  # nothing to stop there
+            os.write(writing, repr(said).encode())
+            os._exit(0)
+        os.close(writing)
+        assert os.read(reading, 100) == b"[True, True]"
+        os.close(reading)
+        os.waitpid(child, 0)
+        assert log.raw_append(Message("orders", b"1")).message_id is not None
+
+
+def test_a_call_from_its_own_loop_is_refused(location: str) -> None:
+    with bridge.blocking(location) as log:
+
+        async def inside() -> None:
+            log.raw_append(Message("orders", b"1"))
+
+        with pytest.raises(InvalidArgumentError, match="loop"):
+            log._thread.call(inside)
+
+
+EXIT = """
+import sys, threading
+from wal import Message, bridge
+log = bridge.blocking(sys.argv[1]).__enter__()
+futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(100)]
+scanner = log.read("orders").__enter__()
+next(scanner)
+def read():
+    try:
+        list(scanner)
+    except BaseException as error:
+        print(type(error).__name__, flush=True)
+threading.Thread(target=read, daemon=sys.argv[2] == "daemon").start()
+if sys.argv[2] == "raise":
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize("way", ["daemon", "thread", "raise"])
+def test_the_exit_of_the_interpreter_closes_what_was_forgotten(data: str, way: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", EXIT, data, way], capture_output=True, text=True, timeout=WAIT_TIMEOUT_S, check=False
+    )
+    assert ended.returncode == (3 if way == "raise" else 0), ended.stderr
+    assert ended.stderr == ""
+    if way != "daemon":
+        assert ended.stdout == "ClosedError\n"
+    with bridge.blocking(data) as log, log.read("orders", follow=False) as scanner:
+        assert numbers(scanner) == list(range(100))

@@ -1,0 +1,30 @@
+"""What `wal.bridge` hands out, and what importing it does not do."""
+
+import subprocess
+import sys
+
+import wal.bridge
+
+
+def test_exported_names() -> None:
+    assert wal.bridge.__all__ == [
+        "BlockingMessageHandler",
+        "BlockingOpening",
+        "BlockingScanner",
+        "BlockingTxn",
+        "BlockingWAL",
+        "Iteration",
+        "RecordBatches",
+        "blocking",
+        "iterate",
+        "record_batches",
+    ]
+    assert all(hasattr(wal.bridge, name) for name in wal.bridge.__all__)
+
+
+def test_importing_it_imports_no_pyarrow_and_starts_nothing() -> None:
+    code = (
+        "import sys, threading, wal; assert 'wal.bridge' not in sys.modules; import wal.bridge; "
+        "assert 'pyarrow' not in sys.modules and 'numpy' not in sys.modules; assert threading.active_count() == 1"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,225 @@
+"""Arrow batches: the rows of every read are the bodies of the messages that `iterate` gives for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.bridge.logs import Writer, numbers, write_mixture
+from wal import (
+    ImmutableMessage,
+    Latest,
+    Message,
+    MessageID,
+    MessageType,
+    MessageTypes,
+    ReadPosition,
+    StartAfter,
+    StartFrom,
+    TimeTickGT,
+    TimeTickGTE,
+    TimeTickMessage,
+    bridge,
+)
+from wal.bridge.arrow import schema
+from wal.errors import InvalidArgumentError, TruncatedError
+
+
+def rows_of(messages: list[ImmutableMessage]) -> list[dict[str, Any]]:
+    return [
+        {
+            "vchannel": body.vchannel,
+            "message_id": None if body.message_id is None else bytes(body.message_id),
+            "time_tick": body.time_tick,
+            "message_type": body.message_type.name,
+            "txn_id": None if body.txn_context is None else body.txn_context.txn_id,
+            "payload": body.payload,
+            "properties": list(body.properties.items()),
+            "append_time": body.append_time,
+        }
+        for message in messages
+        for body in message.bodies()
+    ]
+
+
+def both(data: str, vchannel: Any, **read: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of a read by messages and by batches; what a batch says of itself is checked as well."""
+    limits = {name: read.pop(name) for name in ("rows_max", "bytes_max") if name in read}
+    with bridge.iterate(data, vchannel, follow=False, **read) as messages:
+        expected = rows_of(list(messages))
+    found: list[dict[str, Any]] = []
+    with bridge.record_batches(data, vchannel, follow=False, **limits, **read) as batches:
+        for batch in batches:
+            batch.validate(full=True)
+            assert batch.schema == schema()
+            assert 0 < batch.num_rows <= limits.get("rows_max", 65_536)
+            found += batch.to_pylist()
+    return expected, found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_read_gives_the_rows_of_its_messages(data: str, seed: int, soak: int) -> None:
+    random = Random(f"{seed}/{soak}")
+    write_mixture(data, random, steps=60 * soak)
+    with bridge.iterate(data, ["orders", "payments", "ü"], follow=False) as messages:
+        everything = list(messages)
+        end = messages.position
+    assert end is not None
+    assert any(message.txn_context for message in everything)
+    for _ in range(12):
+        at = random.choice(everything)
+        body = random.choice(list(at.bodies()) or [at])
+        reads: list[dict[str, Any]] = [
+            {},
+            {"deliver_policy": StartFrom(body.message_id)},
+            {"deliver_policy": StartAfter(body.message_id)},
+            {"deliver_policy": Latest()},
+            {"filters": TimeTickGT(at.time_tick)},
+            {"filters": [TimeTickGTE(at.time_tick), MessageTypes(MessageType.INSERT)]},
+            {"filters": MessageTypes(MessageType.DELETE, MessageType.IMPORT)},
+            {"until_time_tick": at.time_tick},
+            {"until_time_tick": at.time_tick - 1, "include_time_ticks": True},
+            {"resume": ReadPosition(at.message_id, at.time_tick), "include_time_ticks": True},
+            {"resume": end},
+        ]
+        names = random.choice(("orders", "ü", ["orders", "payments"], ["ü", "payments", "orders"], "nothing"))
+        read = random.choice(reads)
+        limits = random.choice(({}, {"rows_max": 1}, {"rows_max": 7}, {"bytes_max": 1}, {"bytes_max": 10_000}))
+        expected, found = both(data, names, **read, **limits)
+        assert found == expected, (seed, names, read, limits)
+
+
+def test_time_ticks_before_any_event_have_no_id(data: str) -> None:
+    with bridge.blocking(data):
+        pass
+    expected, found = both(data, "orders", include_time_ticks=True)
+    assert found == expected
+    assert [row["message_id"] for row in found] == [None]
+    assert found[0]["message_type"] == "TIME_TICK"
+
+
+def test_a_position_is_behind_the_batches_given(data: str) -> None:
+    """Not behind what was read for them: whoever stops after any batch goes on exactly with the rows of the next."""
+    write_mixture(data, Random(7))
+    whole = both(data, "orders")[0]
+    for rows_max in (1, 5, 64):
+        with bridge.record_batches(data, "orders", follow=False, rows_max=rows_max) as batches:
+            taken = 0
+            places = []
+            for batch in batches:
+                taken += batch.num_rows
+                places.append((taken, batches.position))
+        assert taken == len(whole)
+        for count, position in places[:: max(1, len(places) // 8)]:
+            if position is None:
+                continue
+            rest = [
+                row
+                for one in bridge.record_batches(data, "orders", follow=False, resume=position)
+                for row in one.to_pylist()
+            ]
+            # A batch may end in the midst of a frame or a transaction, of which the position then is in front.
+            assert whole[len(whole) - len(rest) :] == rest
+            assert len(whole) - len(rest) <= count
+        ticks = [position.time_tick for _, position in places if position is not None]
+        assert all(before <= after for before, after in pairwise(ticks))
+
+
+def test_a_follower_is_given_what_there_is(data: str) -> None:
+    with Writer(data) as writer, bridge.record_batches(data, "orders", timeout_s=5.0) as batches:
+        for number in range(5):
+            writer.append(number, number)
+            found: list[int] = []
+            while len(found) < 2:
+                found += [int(value.as_py()) for value in next(batches).column("payload")]
+            assert found == [number, number]
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_a_timeout_gives_what_was_read(data: str) -> None:
+    with bridge.blocking(data) as log:
+        log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
+    with bridge.record_batches(data, "orders", timeout_s=0.05) as batches:
+        assert next(batches).num_rows == 10
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                next(batches)
+        with bridge.blocking(data) as log:
+            log.raw_append(Message("orders", b"10"))
+        assert next(batches).column("payload").to_pylist() == [b"10"]
+
+
+def test_the_cursor_stands_behind_the_batches_given(data: str) -> None:
+    with bridge.blocking(data) as log:
+        for first in range(0, 40, 4):
+            log.append_bulk([Message("orders", b"%d" % number) for number in range(first, first + 4)])
+    found: list[int] = []
+    while len(found) < 40:
+        with bridge.record_batches(data, "orders", follow=False, cursor="spark", bytes_max=1) as batches:
+            for _ in range(3):
+                batch = next(batches, None)
+                if batch is not None:
+                    found += [int(value.as_py()) for value in batch.column("payload")]
+            batches.save()
+    assert found == list(range(40))
+    with bridge.blocking(data, read_only=True) as log:
+        assert [info.lag_bytes for info in log.cursors()] == [0]
+        log.delete_cursor("spark")
+
+
+def test_ids_and_times_can_be_used(data: str) -> None:
+    with bridge.blocking(data) as log:
+        results = log.append_bulk([Message("orders", b"%d" % number) for number in range(3)])
+    (batch,) = bridge.record_batches(data, "orders", follow=False)
+    assert [MessageID.from_bytes(value.as_py()) for value in batch.column("message_id")] == [
+        result.message_id for result in results
+    ]
+    middle = MessageID.from_bytes(batch.column("message_id")[1].as_py())
+    with bridge.iterate(data, "orders", follow=False, deliver_policy=StartFrom(middle)) as messages:
+        assert numbers(messages) == [1, 2]
+    assert pa.Table.from_batches([batch]).sort_by("message_id").column("payload").to_pylist() == [b"0", b"1", b"2"]
+
+
+def test_truncated_and_wrong_arguments(data: str) -> None:
+    with bridge.blocking(data) as log:
+        results = log.append_bulk([Message("orders", b"%d" % number) for number in range(3)])
+        log.truncate(up_to=results[1].message_id)
+    assert results[0].message_id is not None
+    with pytest.raises(TruncatedError) as caught:
+        next(bridge.record_batches(data, "orders", deliver_policy=StartFrom(results[0].message_id)))
+    assert caught.value.earliest == results[2].message_id
+    for name in ("rows_max", "bytes_max"):
+        with pytest.raises(InvalidArgumentError, match=name):
+            bridge.record_batches(data, "orders", **{name: 0})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=name):
+            bridge.record_batches(data, "orders", **{name: True})
+    with pytest.raises(TypeError):
+        bridge.record_batches(data, "orders", handler=print)  # type: ignore[call-arg]
+
+
+def test_without_pyarrow_the_error_says_what_to_install(data: str) -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; from wal import bridge\n"
+        f"try: bridge.record_batches({data!r}, 'orders')\n"
+        "except ImportError as error: print(error.name, error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert said.startswith("pyarrow ")
+    assert "wal-runtime[spark]" in said
+
+
+def test_a_time_tick_row_is_what_the_scanner_tells(data: str) -> None:
+    with bridge.blocking(data) as log:
+        log.raw_append(Message("orders", b"1"))
+        with log.read("orders", follow=False, include_time_ticks=True) as scanner:
+            assert isinstance(list(scanner)[-1], TimeTickMessage)
+    expected, found = both(data, "orders", include_time_ticks=True)
+    assert found == expected
+    assert [row["message_type"] for row in found] == ["INSERT", "TIME_TICK"]
