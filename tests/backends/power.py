@@ -185,6 +185,9 @@ class _PowerCutFile(JournalFile):
         super().__init__(path, fd)
         self._disk = disk
 
+    def bypass_cache(self) -> None:
+        """Never: what is written goes through the disk above, wherever its bytes lie in memory."""
+
     def _pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> int:
         return self._disk.write(self.fd, buffers, offset)
 

@@ -66,9 +66,12 @@ class CheckpointFiles:
 
     def keep_only(self, position: int | None) -> None:
         """Removes every checkpoint but the one for this position."""
-        for path in self._directory.glob(f"{_PREFIX}{'[0-9a-f]' * 16}"):
-            if position is None or path != self.path(position):
-                self._disk.unlink(path)
+        try:
+            for path in self._directory.glob(f"{_PREFIX}{'[0-9a-f]' * 16}"):
+                if position is None or path != self.path(position):
+                    self._disk.unlink(path)
+        except OSError as error:
+            raise StorageError(f"removing a checkpoint in {self._directory} failed: {error.strerror}") from error
 
     def load(self, position: int) -> bytes:
         """The blob saved for this position; CorruptionError when it is missing or damaged."""
@@ -79,6 +82,8 @@ class CheckpointFiles:
             raise CorruptionError(
                 f"{path} is missing", path=str(path), offset=0, expected="the checkpoint that the metadata names"
             ) from error
+        except OSError as error:
+            raise StorageError(f"reading the checkpoint {path} failed: {error.strerror}") from error
         blob = data[_HEADER.size + _CRC.size :]
         if len(data) < _HEADER.size + _CRC.size:
             raise CorruptionError(f"{path} is cut short", path=str(path), offset=len(data), expected="a checkpoint")

@@ -1,0 +1,50 @@
+"""A process that appends keyed messages, truncates behind itself and makes checkpoints all the time, until it is killed.
+
+    python -m tests.crash.checkpoint_child <directory> <first number>
+
+It says each result on its standard output: number, message id and time tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from wal import Message, ProducerKey, WALAccesser, open_wal
+from wal.embedded import Embedded
+from wal.pchannel import CheckpointRule
+
+__all__ = ["WRITERS", "key_of"]
+
+WRITERS = 4
+PAYLOAD = bytes(20_000)
+TRUNCATE_EVERY = 40
+
+
+def key_of(number: int) -> str | ProducerKey:
+    """The key of an append: of every fourth writer a producer's."""
+    writer, at = number % WRITERS, number // WRITERS
+    return ProducerKey("p", at) if writer == 0 else f"{writer}-{at}"
+
+
+async def write(log: WALAccesser, number: int) -> None:
+    """Every WRITERS-th number from this one on, one after the other."""
+    while True:
+        result = await log.raw_append(Message(f"v{number % WRITERS}", PAYLOAD), idempotency_key=key_of(number))
+        os.write(1, b"%d %s %d\n" % (number, str(result.message_id).encode(), result.time_tick))
+        if number % TRUNCATE_EVERY == 0:
+            await log.truncate(up_to=result.message_id)
+        number += WRITERS
+
+
+async def run(directory: str, first: int) -> None:
+    Embedded.checkpoint_rule = CheckpointRule(keyed_events=12)
+    log = await open_wal(directory, segment_bytes=1 << 20, time_tick_interval_s=0.01)
+    async with asyncio.TaskGroup() as group:
+        for writer in range(WRITERS):
+            group.create_task(write(log, first + writer))
+
+
+if __name__ == "__main__":
+    asyncio.run(run(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,69 @@
+"""Killed at any moment while checkpoints are written and segments given back, a log opens, and knows every key from its beginning."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Final
+
+from tests.crash.checkpoint_child import WRITERS, key_of
+from wal import Message, ProducerKey, open_wal
+from wal.pchannel.idempotency import RESULTS_KEPT
+
+ROOT: Final = Path(__file__).parents[2]
+KILLS: Final = 12
+ACKED_MAX: Final = 150
+
+
+async def run_and_kill(directory: Path, first: int, acked: int) -> dict[int, tuple[str, int]]:
+    """Results by number, of a process that was killed after it had said so many."""
+    command = [sys.executable, "-m", "tests.crash.checkpoint_child", str(directory), str(first)]
+    child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    errors = asyncio.ensure_future(child.stderr.read())
+    found: dict[int, tuple[str, int]] = {}
+    while (line := await child.stdout.readline()).endswith(b"\n"):
+        number, message_id, tick = line.decode().split()
+        found[int(number)] = message_id, int(tick)
+        if len(found) == acked:
+            os.kill(child.pid, signal.SIGKILL)
+    said = (await errors).decode()
+    assert await child.wait() == -signal.SIGKILL, f"the child failed by itself:\n{said}"
+    return found
+
+
+async def test_killed_while_checkpoints_are_written(data_dir: Path, soak: int) -> None:
+    seed = int(os.environ.get("CHECKPOINT_KILL_SEED") or random.SystemRandom().getrandbits(32))
+    rng = random.Random(seed)
+    first: dict[int, tuple[str, int]] = {}
+    checkpoints: set[str] = set()
+    try:
+        async with asyncio.timeout(60 * soak):
+            for _ in range(KILLS * soak):
+                begin = (max(first, default=-WRITERS) // WRITERS + 2) * WRITERS
+                first |= await run_and_kill(data_dir, begin, rng.randint(1, ACKED_MAX))
+                checkpoints |= {path.name for path in data_dir.glob("pchannels/p0/checkpoint-*")}
+                async with open_wal(data_dir, segment_bytes=1 << 20) as log:
+                    newest = max(number for number in first if number % WRITERS == 0) // WRITERS
+                    sample = rng.sample(sorted(first), min(len(first), 100)) + sorted(first)[:5] + sorted(first)[-5:]
+                    for number in sample:
+                        message = Message(f"v{number % WRITERS}", b"again")
+                        result = await log.raw_append(message, idempotency_key=key_of(number))
+                        assert result.duplicate, f"{number} was written again"
+                        if result.message_id is None:
+                            assert isinstance(key_of(number), ProducerKey)
+                            assert number // WRITERS <= newest + 1 - RESULTS_KEPT
+                        else:
+                            assert (str(result.message_id), result.time_tick) == first[number]
+    except BaseException:
+        print(f"replay with CHECKPOINT_KILL_SEED={seed} pytest {Path(__file__).relative_to(ROOT)}")
+        raise
+    assert len(checkpoints) > KILLS // 2
+    assert not (data_dir / "pchannels/p0" / f"{0:016x}.wal").exists(), "segments were given back"
+    assert len(list(data_dir.glob("pchannels/p0/*.wal"))) < 12
