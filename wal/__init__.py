@@ -9,6 +9,7 @@ Everything public is handed on from here; errors are in `wal.errors`, time ticks
 from wal._version import __version__
 from wal.accesser import LogStatistics, WALAccesser
 from wal.channels import VChannelInfo
+from wal.cursors import CursorInfo
 from wal.message import (
     BroadcastHeader,
     ImmutableMessage,
@@ -43,6 +44,7 @@ from wal.reading import (
     TimeTickGTE,
 )
 from wal.responses import AppendOption, AppendResponses
+from wal.retention import PChannelRetention, RetentionHolder
 from wal.settings import Settings
 from wal.txn import Txn
 
@@ -53,6 +55,7 @@ __all__ = [
     "AppendResponses",
     "AppendResult",
     "BroadcastHeader",
+    "CursorInfo",
     "DeliverFilter",
     "DeliverPolicy",
     "ImmutableMessage",
@@ -64,11 +67,13 @@ __all__ = [
     "MessageID",
     "MessageType",
     "MessageTypes",
+    "PChannelRetention",
     "PChannelStatistics",
     "ProducerInfo",
     "ProducerKey",
     "ReadPosition",
     "ResourceKey",
+    "RetentionHolder",
     "Scanner",
     "ScannerStatistics",
     "Settings",

@@ -14,10 +14,10 @@ import wal
 import wal.errors
 
 PUBLIC = """
-    WAL All AppendOption AppendResponses AppendResult BroadcastHeader DeliverFilter DeliverPolicy ImmutableMessage ImmutableTxnMessage
-    Latest LogStatistics Message MessageHandler MessageID MessageType MessageTypes PChannelStatistics ProducerInfo ProducerKey
-    ReadPosition ResourceKey Scanner ScannerStatistics Settings StartAfter StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn
-    TxnContext VChannelInfo WALAccesser __version__ init open_wal release
+    WAL All AppendOption AppendResponses AppendResult BroadcastHeader CursorInfo DeliverFilter DeliverPolicy ImmutableMessage
+    ImmutableTxnMessage Latest LogStatistics Message MessageHandler MessageID MessageType MessageTypes PChannelRetention
+    PChannelStatistics ProducerInfo ProducerKey ReadPosition ResourceKey RetentionHolder Scanner ScannerStatistics Settings StartAfter
+    StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext VChannelInfo WALAccesser __version__ init open_wal release
 """
 
 ERRORS = """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -59,7 +59,7 @@ class RetentionKeeper:
         """Marks what turned stale while the log was closed, and begins its turns, if there is any bound at all."""
         if self.bounds.of_cursors:
             await self.turn(lock_timeout_s=OPENING_LOCK_TIMEOUT_S)
-            self._desk.judge = self.turn
+            self._desk.judge = self.judge
         if self.bounds.of_cursors or self.bounds.of_logs:
             for pchannel in self._pchannels.values():
                 pchannel.log.sealed = self._stretch_sealed
@@ -73,21 +73,20 @@ class RetentionKeeper:
 
     async def turn(self, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
         """Does what is to be done now. Never raises for what fails: it is warned of, and left to the next turn."""
-        try:
-            async with self._lock:
-                again = True
-                while again:
-                    again = await self._step(lock_timeout_s)
-        except ClosedError:
-            pass
-        except WouldBlockError as error:
-            self._warn("lock", "retention waits: %s", error)
-        except WALError as error:
-            self._warn("failure", "retention failed and will be tried again: %s", error)
-        except Exception:
-            _log.exception("retention failed and will be tried again")
-        else:
-            self._warned -= {"lock", "failure"}
+        await self._guarded(lambda: self._step(lock_timeout_s))
+
+    async def judge(self) -> None:
+        """Marks the cursors that are over a bound, and nothing else. Never raises for what fails."""
+
+        async def mark() -> bool:
+            now_s = self._look()
+            if await self._has_stale(now_s):
+                async with self._desk.held(LOCK_TIMEOUT_S) as cursors:
+                    view = self._desk.view()
+                    await self._desk.run_held(lambda: self._sweep(cursors, view, now_s))
+            return False
+
+        await self._guarded(mark)
 
     async def truncate(self, message_id: MessageID) -> None:
         """Truncates the pchannel of this id up to its event, inclusive. Refused whole, naming the holders, past what is pinned."""
@@ -122,6 +121,23 @@ class RetentionKeeper:
         ]
 
     # -- turns
+
+    async def _guarded(self, step: Callable[[], Awaitable[bool]]) -> None:
+        """Takes steps until there is nothing more to do at once."""
+        try:
+            async with self._lock:
+                while await step():
+                    pass
+        except ClosedError:
+            pass
+        except WouldBlockError as error:
+            self._warn("lock", "retention waits: %s", error)
+        except WALError as error:
+            self._warn("failure", "retention failed and will be tried again: %s", error)
+        except Exception:
+            _log.exception("retention failed and will be tried again")
+        else:
+            self._warned -= {"lock", "failure"}
 
     async def _run(self) -> None:
         while True:

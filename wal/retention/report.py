@@ -63,7 +63,7 @@ async def report_of(
     end, tail = pchannel.log.durable_end, pchannel.tail.durable_end
     start = stretches[0].start if stretches else pchannel.log.earliest[0]
     found = [(pin.place, pin) for pin in pins]
-    if checkpointed is not None and stretches and start < min(pchannel.log.earliest[0], stretches[-1].start):
+    if checkpointed is not None and stretches and stretches[0].sealed and stretches[0].end <= pchannel.log.earliest[0]:
         found.append(((checkpointed, 0), Pin("checkpoint", "recovery", (checkpointed, 0))))
     found.sort(key=lambda each: each[0])
     earliest = await pchannel.first_event()

@@ -18,7 +18,7 @@ from wal.message import FORM_JOURNAL, MessageID
 __all__ = ["MemoryStore", "StoredChannel"]
 
 STRETCH_BYTES: Final = 256 * 1024
-"""A stretch is sealed by the frame that makes it this large."""
+"""A stretch that has become as large as this is sealed, and the next frame begins another."""
 _REPLACED: Final = 1 << 64
 """The term of a channel that was made anew: above every real one, so that handles on the old one are fenced."""
 
@@ -77,6 +77,7 @@ class StoredChannel:
         self.sealed_end = 0
         """Where the stretch begins that is not sealed."""
         self._sealed: list[Stretch] = []
+        self._last_tick = 0
         self._last = (0, -1)
         self._newest: tuple[int, int] | None = None
 
@@ -87,6 +88,9 @@ class StoredChannel:
     def add(self, frame: EncodedFrame) -> int:
         """Puts a frame behind the last one and answers its position."""
         position = self.end
+        if position - self.sealed_end >= STRETCH_BYTES:
+            self._sealed.append(Stretch(self.sealed_end, position, self._last_tick, sealed=True))
+            self.sealed_end = position
         self._positions.append(position)
         self._frames.append(frame)
         self._views.append(None)
@@ -96,9 +100,7 @@ class StoredChannel:
         if header.indices:
             self._newest = (position, header.indices - 1)
         self.promise = max(self.promise, header.promise)
-        if self.end - self.sealed_end >= STRETCH_BYTES:
-            self._sealed.append(Stretch(self.sealed_end, self.end, header.promise, sealed=True))
-            self.sealed_end = self.end
+        self._last_tick = header.promise
         return position
 
     def stretches(self) -> list[Stretch]:
@@ -199,9 +201,9 @@ class StoredChannel:
         count = bisect_left(self._positions, self._kept_from())
         if count:
             self._dropped = self._positions[count - 1] + 1
-            kept = next((at for at, stretch in enumerate(self._sealed) if stretch.end > self._kept_from()), None)
-            del self._sealed[: len(self._sealed) if kept is None else kept]
             del self._positions[:count], self._frames[:count], self._views[:count]
+            first = self._positions[0] if self._positions else self.end
+            self._sealed = [stretch for stretch in self._sealed if stretch.end > first]
 
     def _view(self, at: int) -> FrameView:
         view = self._views[at]
