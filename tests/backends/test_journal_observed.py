@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import os
 import random
@@ -30,12 +31,15 @@ from wal.backends.journal import (
     ObservedJournal,
     ObservedLog,
 )
+from wal.backends.journal.layout import HEADER_PAGE_BYTES
+from wal.backends.journal.segments import open_shared
 from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError
 from wal.frame import EncodedFrame
 
 SEGMENT = 32 << 10
 NOBODY = 65_534
 NAMES = ("a", "b", "c")
+UNFINISHED = shutil.ignore_patterns("*.tmp", "*.spare", "*.zeros")
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +172,7 @@ async def test_nothing_is_written(tmp_path: Path) -> None:
     async with journal(tmp_path / "closed", segment=SEGMENT) as log:
         frames = random_frames(random.Random(2), maker, 100)
         await append_all(log, frames)
-        shutil.copytree(tmp_path / "closed", crashed)
+        shutil.copytree(tmp_path / "closed", crashed, ignore=UNFINISHED)
     expected = [content_of(frame) for frame in frames]
     for place in (tmp_path / "closed", crashed):
         for path in folder(place).glob("*.idx"):
@@ -333,6 +337,27 @@ async def test_a_segment_that_is_recycled_under_the_reader(tmp_path: Path, after
         assert outcomes == {"truncated"}
 
 
+async def test_a_file_that_is_no_longer_the_names_is_not_read(tmp_path: Path) -> None:
+    """What is opened just before it is recycled is not taken for the segment, whatever stands in it so far."""
+    path, disk = tmp_path / "0000000000000000.wal", StepDisk()
+    for recycle in (
+        lambda: path.rename(tmp_path / "1.spare"),
+        lambda: (tmp_path / "other.wal").write_bytes(b"new") and (tmp_path / "other.wal").rename(path),
+    ):
+        path.write_bytes(b"old")
+        disk.step = recycle
+        with pytest.raises(FileNotFoundError):
+            open_shared(disk, path)
+    path.write_bytes(b"mine")
+    file = open_shared(disk, path)
+    fd = os.open(path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    file.close()
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(fd)
+
+
 async def test_damage_above_the_earliest_event_is_loud_and_below_it_truncated(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
@@ -397,7 +422,7 @@ async def test_it_stops_at_the_durable_position_and_goes_on_with_the_next_writer
         assert (state.term, state.closed) == (term, False)
         with segments(tmp_path)[-1].open("r+b") as file:  # a torn frame
             file.seek(state.durable_end - int(segments(tmp_path)[-1].stem, 16))
-            if file.tell() + 700 < SEGMENT:
+            if HEADER_PAGE_BYTES <= file.tell() < SEGMENT - 704:  # else this segment has no frame yet, or no room
                 file.write(b"WALE" + random.randbytes(700))
         found = _payloads(observed, term)
         assert found.keys() >= acked.keys()
@@ -410,6 +435,33 @@ async def test_it_stops_at_the_durable_position_and_goes_on_with_the_next_writer
         assert [position for position, _ in seen(observed)] == [frame.position for frame in await read_all(log)]
         assert list(_payloads(observed, 8)) == [last]
         observed.close()
+
+
+async def test_frames_above_the_durable_position_are_not_believed(tmp_path: Path) -> None:
+    """One that was written whole and never synced may be torn off; another then lies in its place."""
+    maker = FrameMaker(1)
+    crashed = tmp_path / "crashed"
+    async with journal(tmp_path / "live", segment=SEGMENT) as log:
+        await append_all(log, random_frames(random.Random(6), maker, 5))
+        shutil.copytree(tmp_path / "live", crashed, ignore=UNFINISHED)
+        torn = await append(log, maker.data(("a", bytes(3_000)), ("b", b"torn off")))
+        shutil.copy(segments(tmp_path / "live")[0], segments(crashed)[0])
+    observed = observe(crashed)
+    assert observed.reach().durable_end == torn
+    assert observed.reach().newest is not None
+    before = seen(observed)
+    assert before[-1][0] < torn
+    with segments(crashed)[0].open("r+b") as file:
+        file.seek(torn + 2_000)
+        file.write(b"torn")
+    async with journal(crashed, 2, segment=SEGMENT) as log:
+        written = await append_all(log, random_frames(random.Random(7), FrameMaker(2), 10))
+        assert written[0] == torn
+        assert seen(observed) == [(frame.position, content(frame.view)) for frame in await read_all(log)]
+        assert seen(observed, names=frozenset("b")) == [
+            (frame.position, content(frame.view, frozenset("b"))) for frame in await read_all(log, names=frozenset("b"))
+        ]
+    observed.close()
 
 
 def _payloads(log: ObservedLog, term: int) -> dict[int, int]:
