@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from examples import append_and_scan, transactions
+from examples import append_and_scan, arrow, blocking, transactions
 from examples.web_service import make_app
 from tests.docs.snippets import ROOT
 
@@ -66,6 +66,21 @@ def test_idempotent_retries(tmp_path: Path) -> None:
     assert killed is not None
     assert int(killed[1]) >= 3
     assert written == "300 orders and 300 invoices, each of them once: True"
+
+
+def test_blocking(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocking.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == ["101 messages in the journal", "201 new entries", "0 new entries"]
+
+
+def test_arrow(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrow.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "900 rows: vchannel, message_id, time_tick, message_type, txn_id, payload, properties, append_time",
+        "AA: 300 flights, 30000 bytes",
+        "UA: 600 flights, 60000 bytes",
+        "300 rows behind row 600",
+    ]
 
 
 async def test_web_service(data_dir: Path) -> None:

@@ -11,7 +11,7 @@ from tests.docs.snippets import ROOT
 from wal import Scanner, Settings, Txn, WALAccesser, errors
 
 REFERENCE: Final = ROOT / "docs" / "reference"
-PLUMBING: Final = {"begin", "made", "wait_open", "ended", "ended_by", "vchannels"}
+PLUMBING: Final = {"begin", "made", "wait_open", "ended", "ended_by", "vchannels", "page", "hand_over"}
 """Public for the rooms around them, not for users."""
 UNITS: Final = {"": 1, " MiB": 1 << 20}
 
