@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Scanner", "ScannerStatistics"]
 
-PAGE_BYTES: Final = 1024 * 1024
+PAGE_BYTES: Final = 2 * 1024 * 1024
 """About so much log is fetched at a time: large enough for sequential reads, small enough to keep memory flat."""
 
 
@@ -374,6 +374,7 @@ class Scanner:
         finally:
             self._waiter.cancel()
             self._waiter = None
+        self._unbroken = False
 
     async def _page(self, start: int, end: int) -> FramePage | None:
         """The page from `start` on, from the recent frames or else from the log; None when the scanner was moved meanwhile."""
