@@ -54,7 +54,8 @@ class CheckpointFiles:
                     file.close()
                 with self._control.locked():
                     self._control.load_owned(self._pchannel, self._term)
-                    self._disk.rename(temporary, path)
+                # Not under the lock, which frames are written under: a rename waits for the file system's journal.
+                self._disk.rename(temporary, path)
             except BaseException:
                 self._disk.unlink(temporary)
                 raise
