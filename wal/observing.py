@@ -19,7 +19,7 @@ from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
 from wal.backends.journal import FollowedLog, JournalBackend, ObservedJournal, ObservedLog
 from wal.channels import MapPlace, VChannelInfo, VChannelMaps, VChannelView, common_place
 from wal.cursors import CursorDesk, CursorFiles, LogPlace, LogView
-from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, WALError
+from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, UnknownError, WALError
 from wal.location import Location
 from wal.pchannel import ObservedPChannel
 from wal.reading import Selection
@@ -162,6 +162,12 @@ class Observed:
                 if not self._failing:
                     _log.warning("what is known of the vchannels of %s gets older: %s", self._directory, error)
                 self._failing = True
+            except Exception as defect:  # nobody would be told of anything any more
+                failure = UnknownError(f"looking after the vchannels failed: {defect!r}; please report it")
+                failure.__cause__ = defect
+                for pchannel in self.pchannels.values():
+                    pchannel.tail.fail(failure)
+                return
             else:
                 self._failing = False
 

@@ -441,7 +441,7 @@ async def test_frames_above_the_durable_position_are_not_believed(tmp_path: Path
     """One that was written whole and never synced may be torn off; another then lies in its place."""
     maker = FrameMaker(1)
     crashed = tmp_path / "crashed"
-    async with journal(tmp_path / "live", segment=SEGMENT) as log:
+    async with journal(tmp_path / "live", segment=1 << 20) as log:
         await append_all(log, random_frames(random.Random(6), maker, 5))
         shutil.copytree(tmp_path / "live", crashed, ignore=UNFINISHED)
         torn = await append(log, maker.data(("a", bytes(3_000)), ("b", b"torn off")))
@@ -453,8 +453,10 @@ async def test_frames_above_the_durable_position_are_not_believed(tmp_path: Path
     assert before[-1][0] < torn
     with segments(crashed)[0].open("r+b") as file:
         file.seek(torn + 2_000)
+        assert file.read(4) == bytes(4), "it was there whole"
+        file.seek(torn + 2_000)
         file.write(b"torn")
-    async with journal(crashed, 2, segment=SEGMENT) as log:
+    async with journal(crashed, 2, segment=1 << 20) as log:
         written = await append_all(log, random_frames(random.Random(7), FrameMaker(2), 10))
         assert written[0] == torn
         assert seen(observed) == [(frame.position, content(frame.view)) for frame in await read_all(log)]
