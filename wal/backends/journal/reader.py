@@ -26,9 +26,10 @@ __all__ = ["LogReader"]
 
 _SEGMENTS_MAX: Final = 16
 """Segments looked at in one call: a page for a name that is nowhere comes back after that many indices."""
-_AHEAD_BYTES: Final = 1 << 20
+_AHEAD_BYTES: Final = 1 << 18
+"""Small enough that the allocator gives the same pages again: fresh ones for every megabyte cost a third of a read."""
 _SMALL_FRAME_BYTES: Final = 64 * 1024
-"""Where frames are smaller than this and most are wanted, one read of a megabyte beats a read for each."""
+"""Where frames are smaller than this and most are wanted, reading ahead beats a read for each."""
 
 
 class SegmentSource(Protocol):
