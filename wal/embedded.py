@@ -221,6 +221,12 @@ class Embedded:
         self.directory.forget(info)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+        def removed(error: WALError | None) -> None:
+            # Only now: as long as its record is there an opening may find it alive, and then its keys have to be known.
+            if error is None:
+                vchannel.pchannel.keyed.table.drop(vchannel.run_name)
+            _settle(saved, error)
+
         def ended(_: asyncio.Future[None]) -> None:
             # A callback, so that it happens whether or not the caller still waits. What was told meanwhile is not lost either.
             if (error := dropped.exception()) is not None:
@@ -228,7 +234,7 @@ class Embedded:
                 return
             assert vchannel.closed is not None
             vchannel.refuse(group.leave(vchannel), vchannel.closed())
-            self._save(info, remove=True, done=partial(_settle, saved))
+            self._save(info, remove=True, done=removed)
 
         dropped.add_done_callback(ended)
         await asyncio.shield(saved)

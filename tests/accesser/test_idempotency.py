@@ -514,3 +514,32 @@ async def test_an_unknown_vchannel_makes_no_key(location: str) -> None:
         await log.create_vchannel("orders")
         assert not (await nowait(log, b"", "k")).duplicate
         assert inside(log).in_flight.size == 0
+
+
+async def test_the_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record is still there, so the next opening finds it alive: with what was appended, and with the keys of that."""
+    plain, sequence = "k", ProducerKey("p", 7)
+    async with open_wal(data) as log:
+        first = await log.raw_append(Message("orders", b"1"), idempotency_key=plain)
+        second = await log.raw_append(Message("orders", b"2"), idempotency_key=sequence)
+        kv = inside(log).kv
+        save = kv.multi_save_and_remove
+
+        async def keep(saves: Any, removals: Any) -> None:
+            if removals:
+                raise StorageError("the disk is full")
+            await save(saves, removals)
+
+        monkeypatch.setattr(kv, "multi_save_and_remove", keep)
+        with pytest.raises(StorageError):
+            await log.drop_vchannel("orders")
+        await log.raw_append(Message("other", b"3"), idempotency_key="k")  # so that closing makes a checkpoint
+    async with open_wal(data) as log:
+        for key, result in ((plain, first), (sequence, second)):
+            again = await log.raw_append(Message("orders", b"again"), idempotency_key=key)
+            assert again.duplicate
+            assert again.message_id == result.message_id
+        assert await payloads(log, "orders") == [b"1", b"2"]
+        await log.drop_vchannel("orders")
+        assert not (await log.raw_append(Message("orders", b"anew"), idempotency_key=sequence)).duplicate
+        assert [tuple(info.vchannels) for info in await log.producers()] == [("orders",)]

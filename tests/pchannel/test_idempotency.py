@@ -332,6 +332,27 @@ def test_room_of_a_failed_producer_is_given_back() -> None:
     table.claim(SCOPES[0], ProducerKey("q", 1))
 
 
+def test_one_producer_may_have_as_much_in_flight_as_there_is_room_for() -> None:
+    """None of them is searched for: if it were, this would take many minutes."""
+    table = new_table()
+    count = 200_000
+    claims: list[Claim] = []
+    for number in range(count):
+        key = ProducerKey("p", number)
+        assert table.find(SCOPES[0], key, now_ms=START_MS) is None
+        claims.append(table.claim(SCOPES[0], key))
+    for number in range(0, count, 1000):
+        assert table.find(SCOPES[0], ProducerKey("p", number), now_ms=START_MS) is claims[number]
+    for number, claim in enumerate(claims[: count // 2]):
+        table.durable(claim, position=number, index=0, tick=START_MS << 18)
+    failed = claims[count // 2 :]
+    assert table.failed(failed[0]) == failed[1:]
+    assert all(claim.doomed for claim in failed[1:])
+    assert [table.failed(claim) for claim in failed[1:]] == [[]] * (count // 2 - 1)
+    assert table.find(SCOPES[0], ProducerKey("p", count // 2), now_ms=START_MS) is None
+    assert table.producers()[0].last_sequence == count // 2 - 1
+
+
 def test_nothing_is_held_of_what_is_over() -> None:
     """Scopes are shared by what is known in them, and go with the last of it."""
     table = new_table(window_count=2)

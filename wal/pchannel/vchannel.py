@@ -335,7 +335,6 @@ class VChannel(Member):
 
         self.closed = closed
         self.pchannel.fail_transactions(self.run_name, lambda _: closed())
-        self.pchannel.keyed.table.drop(self.run_name)
         self.pchannel.dropped(self)
         _resolve(operation)
 
