@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from wal.retention.report import PChannelRetention, report_of
 
 __all__ = ["RetentionKeeper"]
 
+_T = TypeVar("_T")
 TURN_S: Final = 1.0
 LOCK_TIMEOUT_S: Final = 5.0
 OPENING_LOCK_TIMEOUT_S: Final = 1.0
@@ -54,6 +55,8 @@ class RetentionKeeper:
         self._sealed = False
         self._woken: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._closing = False
 
     async def start(self) -> None:
         """Marks what turned stale while the log was closed, and begins its turns, if there is any bound at all."""
@@ -66,14 +69,17 @@ class RetentionKeeper:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
 
     async def close(self) -> None:
-        """Ends its turns. Idempotent."""
+        """Ends its turns, and waits for what is under way. Idempotent."""
+        self._closing = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
 
     async def turn(self, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
         """Does what is to be done now. Never raises for what fails: it is warned of, and left to the next turn."""
-        await self._guarded(lambda: self._step(lock_timeout_s))
+        await self._whole(self._guarded(lambda: self._step(lock_timeout_s)))
 
     async def judge(self) -> None:
         """Marks the cursors that are over a bound, and nothing else. Never raises for what fails."""
@@ -86,7 +92,7 @@ class RetentionKeeper:
                     await self._desk.run_held(lambda: self._sweep(cursors, view, now_s))
             return False
 
-        await self._guarded(mark)
+        await self._whole(self._guarded(mark))
 
     async def truncate(self, message_id: MessageID) -> None:
         """Truncates the pchannel of this id up to its event, inclusive. Refused whole, naming the holders, past what is pinned."""
@@ -94,12 +100,16 @@ class RetentionKeeper:
         place = await pchannel.behind(message_id)
         if place is None:
             return
-        async with self._lock, self._desk.held() as cursors:
-            view = self._desk.view()
-            pins = [pin for pin in pins_of(cursors, view, pchannel=pchannel.channel) if pin.place < place]
-            if pins:
-                raise InvalidArgumentError(_refusal(message_id, pins))
-            await self._truncate(pchannel, place, cursors)
+
+        async def unless_pinned() -> None:
+            async with self._lock, self._desk.held() as cursors:
+                view = self._desk.view()
+                pins = [pin for pin in pins_of(cursors, view, pchannel=pchannel.channel) if pin.place < place]
+                if pins:
+                    raise InvalidArgumentError(_refusal(message_id, pins))
+                await self._truncate(pchannel, place, cursors)
+
+        await self._whole(unless_pinned())
         await self._make_room([pchannel])
 
     async def report(self) -> list[PChannelRetention]:
@@ -126,7 +136,7 @@ class RetentionKeeper:
         """Takes steps until there is nothing more to do at once."""
         try:
             async with self._lock:
-                while await step():
+                while await step() and not self._closing:
                     pass
         except ClosedError:
             pass
@@ -138,6 +148,18 @@ class RetentionKeeper:
             _log.exception("retention failed and will be tried again")
         else:
             self._warned -= {"lock", "failure"}
+
+    async def _whole(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Does this to its end, whether or not its caller still waits: the lock must be held until the threads under it are done."""
+        task = asyncio.get_running_loop().create_task(work, name="retention, under way")
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have been cancelled
 
     async def _run(self) -> None:
         while True:
