@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -167,7 +168,7 @@ class CursorUse:
             desk.wall(),
             at.form,
         )
-        self._saving = asyncio.ensure_future(self._save(self._saving, desk, cursor, earliest))
+        self._saving = asyncio.ensure_future(self._save(self._saving, desk, cursor, earliest, time.monotonic()))
         self._saving.add_done_callback(_seen)
         await asyncio.shield(self._saving)
 
@@ -177,10 +178,12 @@ class CursorUse:
         desk: CursorDesk,
         cursor: Cursor,
         earliest: Callable[[], tuple[int, int]],
+        called_s: float,
     ) -> None:
         if before is not None and not before.done():
             await asyncio.wait((before,))
-        await desk.run(lambda: desk.store.save(cursor, earliest=earliest))
+        # Counted from the call: of many that wait for a thread, behind a lock that is not let go, none waits longer than the first.
+        await desk.run(lambda: desk.store.save(cursor, earliest=earliest, since_s=called_s))
 
 
 def _seen(saving: asyncio.Future[None]) -> None:

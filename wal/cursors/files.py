@@ -73,9 +73,9 @@ class CursorFiles(CursorStore):
         cursors.sort(key=lambda cursor: cursor.key)
         return [*cursors, *damaged]
 
-    def acquire(self, timeout_s: float) -> None:
-        until = time.monotonic() + timeout_s
-        if not self._threads.acquire(timeout=timeout_s):
+    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
+        until = (time.monotonic() if since_s is None else since_s) + timeout_s
+        if not self._threads.acquire(timeout=max(0.0, until - time.monotonic())):
             raise self._would_block(timeout_s)
         try:
             self._fd = self._locked_fd(until, timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from wal.cursors.cursor import Cursor, CursorKey
 from wal.cursors.store import CursorStore, DamagedCursor
@@ -30,8 +31,9 @@ class MemoryCursors(CursorStore):
     def load_all(self) -> list[Cursor | DamagedCursor]:
         return [cursor for _, cursor in sorted(self._cursors.copy().items())]
 
-    def acquire(self, timeout_s: float) -> None:
-        if not self._lock.acquire(timeout=timeout_s):
+    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
+        waited_s = 0.0 if since_s is None else time.monotonic() - since_s
+        if not self._lock.acquire(timeout=max(0.0, timeout_s - waited_s)):
             raise WouldBlockError(f"the cursors are held for more than {timeout_s} s by another call: try again")
 
     def release(self) -> None:

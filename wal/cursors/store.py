@@ -34,14 +34,15 @@ class DamagedCursor(msgspec.Struct, frozen=True):
 class CursorStore(abc.ABC):
     """Cursors by their key. Thread-safe."""
 
-    def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]]) -> None:
+    def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float | None = None) -> None:
         """Stores a cursor in the place of what was saved before; durable when it returns.
 
         `earliest` is asked, under the lock, for the first event of the log. TruncatedError when the cursor's start lies below it, or when
         what was saved has turned stale; InvalidArgumentError when that is of another life of the pchannel; ChannelNotExistError when it is
-        of a later life of a vchannel; CorruptionError when it is damaged. WouldBlockError when the lock cannot be had in time.
+        of a later life of a vchannel; CorruptionError when it is damaged. WouldBlockError when the lock cannot be had in time, which is
+        counted from `since_s`.
         """
-        with self.locked():
+        with self.locked(since_s=since_s):
             before = self.load(cursor.key)
             if before is not None:
                 lives = list(zip(before.incarnations, cursor.incarnations, strict=True))
@@ -99,17 +100,20 @@ class CursorStore(abc.ABC):
         """All of them, by name and vchannels, damaged ones last."""
 
     @abc.abstractmethod
-    def acquire(self, timeout_s: float) -> None:
-        """Takes the lock, also between processes; WouldBlockError when others hold it for longer than that."""
+    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
+        """Takes the lock, also between processes; WouldBlockError when others hold it for longer than that.
+
+        `since_s`: the monotonic time from which that is counted, for who stood in a line before; None: now.
+        """
 
     @abc.abstractmethod
     def release(self) -> None:
         """Lets go of the lock. In whichever thread; it does not wait."""
 
     @contextlib.contextmanager
-    def locked(self, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    def locked(self, timeout_s: float = LOCK_TIMEOUT_S, *, since_s: float | None = None) -> Iterator[None]:
         """`with` this nobody else saves, deletes or truncates."""
-        self.acquire(timeout_s)
+        self.acquire(timeout_s, since_s=since_s)
         try:
             yield
         finally:
