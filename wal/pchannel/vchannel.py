@@ -184,7 +184,10 @@ class VChannel(Member):
         keyed = pchannel.keyed
         try:
             if keyed.answered(self.scope, operation.key, operation.future):
-                pchannel.in_flight.release(operation.size)
+                if operation.future.done():
+                    pchannel.in_flight.release(operation.size)
+                else:  # it shares one in flight, and takes room until that is settled
+                    operation.future.add_done_callback(lambda _: pchannel.in_flight.release(operation.size))
                 return
             claim = operation.claim = keyed.table.claim(self.scope, operation.key, barrier=operation.barrier)
         except WALError as error:
