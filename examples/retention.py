@@ -30,7 +30,8 @@ async def main(directory: str = "data/") -> None:
             await scanner.save()
         await write(log, 8)
         held = await until(log, lambda told: told.bytes > KEPT + MIB)
-        print(f"held back by: {', '.join(f'{holder.kind} {holder.name}' for holder in held.holders)}")
+        readers = [holder for holder in held.holders if holder.kind == "cursor"]
+        print(f"held back by: {', '.join(f'{holder.kind} {holder.name}' for holder in readers)}")
 
         await write(log, 16)
         await until(log, lambda told: told.bytes <= KEPT + MIB)

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from examples import append_and_scan, arrow, blocking, cursors, retention, transactions
+from examples import append_and_scan, arrow, blocking, cursors, read_from_another_process, retention, transactions
 from examples.web_service import make_app
 from tests.docs.snippets import ROOT
 
@@ -68,6 +68,18 @@ async def test_cursors(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> No
         "cursor audit of orders: 0 bytes behind",
         "cursor billing of orders: 0 bytes behind",
         "now nobody needs them, and they are truncated",
+    ]
+
+
+async def test_read_from_another_process(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await read_from_another_process.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "reading beside the writer, from the beginning: True",
+        "the first writer was killed; the reader has all that it reported: True",
+        "without a writer the log ends behind what is durable: True",
+        "a second one went on, and so did the scanner: True",
+        "writing is refused here: True",
+        "how far the writer is, only the writer knows: have it hand a tick over",
     ]
 
 

@@ -1,0 +1,92 @@
+"""One process writes a log, another reads it as it grows, and goes on reading when the writer is killed and a second one takes over.
+
+    python -m examples.read_from_another_process [directory]      (default: data/)
+
+The reader opens the journal with `read_only=True`: it reads the writer's files, talks to nobody, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator
+
+from wal import Message, ProducerKey, Scanner, open_wal
+from wal.errors import InvalidArgumentError, NotLocalError
+
+KILL_AT = 100
+"""The first writer, which would never end, is killed when so many of its orders were read."""
+MORE = 100
+"""So many are there from the second one."""
+
+
+async def main(directory: str = "data/") -> None:
+    written = writer(directory, first=0, count=sys.maxsize)
+    first = await anext(written)  # the journal is there now
+    async with open_wal(directory, read_only=True) as log, log.read("orders") as scanner:
+        seen = await read_to(scanner, first)
+        print(f"reading beside the writer, from the beginning: {seen == [0]}")
+
+        async for tick in written:
+            seen += await read_to(scanner, tick)
+            if len(seen) >= KILL_AT:
+                break
+        await written.aclose()
+        print(f"the first writer was killed; the reader has all that it reported: {seen == list(range(len(seen)))}")
+
+        async with log.read("orders", follow=False) as whole:  # nobody writes now
+            durable = [int(message.payload) async for message in whole]
+        print(f"without a writer the log ends behind what is durable: {durable[: len(seen)] == seen}")
+
+        # What the first one wrote last may be in the log without having been durable yet: its key tells.
+        async for tick in writer(directory, first=len(durable), count=MORE):
+            seen += await read_to(scanner, tick)
+        print(f"a second one went on, and so did the scanner: {seen == list(range(len(durable) + MORE))}")
+
+        try:
+            await log.raw_append(Message("orders", b"mine"))
+        except InvalidArgumentError as error:
+            print(f"writing is refused here: {'read_only' in str(error)}")
+        try:
+            await log.get_latest_mvcc_timestamp_if_local("orders")
+        except NotLocalError:
+            print("how far the writer is, only the writer knows: have it hand a tick over")
+
+
+async def read_to(scanner: Scanner, tick: int) -> list[int]:
+    """The orders up to this tick, waiting for them: what the other process wrote until it reported the tick is among them."""
+    seen = []
+    while scanner.position is None or scanner.position.time_tick < tick:
+        seen.append(int((await anext(scanner)).payload))
+    return seen
+
+
+async def writer(directory: str, *, first: int, count: int) -> AsyncGenerator[int, None]:
+    """Runs a writer in a process of its own; the tick of each order that it reports. Killed when nobody wants more."""
+    command = [sys.executable, "-m", "examples.read_from_another_process", "--write", directory, str(first), str(count)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+    assert process.stdout is not None
+    try:
+        async for line in process.stdout:
+            yield int(line)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def write(directory: str, first: int, count: int) -> None:
+    async with open_wal(directory) as log:
+        for number in range(first, first + count):
+            result = await log.raw_append(
+                Message("orders", b"%d" % number), idempotency_key=ProducerKey("shop", number)
+            )
+            print(result.time_tick, flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--write"]:
+        asyncio.run(write(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    else:
+        asyncio.run(main(*sys.argv[1:]))
