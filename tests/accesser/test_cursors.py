@@ -129,6 +129,20 @@ async def test_a_save_at_the_beginning_pins_from_there(log: WALAccesser, policy:
     assert (info.position is None) == (policy in ("all", "from"))
 
 
+async def test_a_save_behind_a_body_is_behind_its_transaction(log: WALAccesser) -> None:
+    async with log.txn("orders") as txn:
+        for number in range(3):
+            await txn.append(b"%05d" % number)
+    await numbered(log, 2, first=3)
+    (message, *_) = await read_all(log, "orders")
+    for body in message.bodies():
+        async with log.read(
+            "orders", cursor=str(body.message_id), deliver_policy=StartAfter(body.message_id)
+        ) as scanner:
+            await scanner.save()
+        assert await numbers(log, cursor=str(body.message_id)) == [3, 4]
+
+
 async def test_an_empty_log_can_be_saved(log: WALAccesser) -> None:
     async with log.read("orders", cursor="billing", deliver_policy=Latest()) as scanner:
         await scanner.save()

@@ -335,6 +335,30 @@ async def test_what_fails_is_tried_again(
     await log.close()
 
 
+async def test_a_full_disk_can_be_cut_although_nothing_can_be_stored(
+    data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cursor turned stale, and there is no room to say so: it holds the log no longer all the same."""
+    bounds = {"retention_bytes": 2 * MIB, "cursor_lag_bytes_max": 4 * MIB}
+    log = await open_quiet(data, VirtualClock(), segment_bytes=MIB, **bounds)
+    await fill(log, 1)
+    await save_at(log, 3, cursor="lazy")
+    await fill(log, 8, first=16)
+
+    def full(_: CursorFiles, cursor: object) -> None:
+        raise NoSpaceError("the disk is full")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "wal.retention"):
+        patched.setattr(CursorFiles, "_put", full)
+        await turn(log)
+        await turn(log)
+    assert caplog.text.count("could not be stored: the disk is full") == 1
+    assert (await numbers(log))[0] > 64
+    with pytest.raises(TruncatedError, match="lazy"):
+        await numbers(log, cursor="lazy")
+    await log.close()
+
+
 async def test_files_that_only_the_checkpoint_holds_are_told(data: str) -> None:
     log = await open_quiet(data, VirtualClock(), segment_bytes=MIB)
     results = await fill(log, 12)

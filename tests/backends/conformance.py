@@ -369,6 +369,64 @@ class BackendConformance:
             assert log.earliest == (end, 0)
             assert [frame.position for frame in await read_all(log, end)] == [position]
 
+    async def test_stretches_are_what_space_is_given_back_in(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        frames = [maker.time_tick() if i % 3 == 2 else maker.data(("v", bytes(60_000))) for i in range(400)]
+        events: list[tuple[int, int]] = []
+        sealed: list[int] = []
+        async with self.opened(tmp_path) as log:
+            (only,) = log.stretches()
+            assert (only.end, only.sealed) == (log.durable_end, False)
+            log.sealed = lambda: sealed.append(len(log.stretches()))
+            positions = await append_all(log, frames)
+            events = [
+                (position, frame.header.indices - 1)
+                for position, frame in zip(positions, frames, strict=True)
+                if frame.header.indices
+            ]
+            stretches = log.stretches()
+            assert len(stretches) > 2
+            async with asyncio.timeout(10):
+                while not sealed or sealed[-1] < len(stretches):  # it is told on the loop, of a thread's work
+                    await asyncio.sleep(0)
+            assert [stretch.sealed for stretch in stretches] == [True] * (len(stretches) - 1) + [False]
+            assert stretches[0].start <= positions[0]
+            assert stretches[-1].end == log.durable_end
+            assert all(one.end == other.start for one, other in itertools.pairwise(stretches)), "without gaps"
+            for stretch in stretches[:-1]:
+                ticks = [
+                    frame.header.promise
+                    for position, frame in zip(positions, frames, strict=True)
+                    if stretch.start <= position < stretch.end
+                ]
+                assert stretch.newest_tick >= max(ticks, default=0), "one may be too small for any frame"
+            assert log.last_truncated is None
+            first = stretches[1].end
+            await log.truncate(first, 0)
+            assert log.stretches() == stretches[2:]
+            assert log.last_truncated == max(event for event in events if event < (first, 0))
+            assert [frame.position for frame in await read_all(log, first)] == [at for at in positions if at >= first]
+        async with self.opened(tmp_path, 2) as log:
+            assert log.stretches()[:-1] == stretches[2:-1]
+            assert log.last_truncated == max(event for event in events if event < (first, 0))
+            await log.truncate(stretches[-1].start, 0)
+            (last,) = log.stretches()
+            assert (last.start, last.sealed) == (stretches[-1].start, False)
+            assert log.last_truncated == max(event for event in events if event < (last.start, 0))
+            await log.truncate(positions[-1] + 1, 0)
+            assert log.stretches()[-1].end == log.durable_end, "the one that is not sealed never goes"
+
+    async def test_stretches_that_only_the_checkpoint_holds_are_there(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        async with self.opened(tmp_path, checkpoint=0) as log:
+            await append_all(log, [maker.data(("v", bytes(60_000))) for _ in range(200)])
+            stretches = log.stretches()
+            end = stretches[-1].start
+            await log.truncate(end, 0)
+            assert log.stretches() == stretches
+            await log.release(end, state=None)
+            assert log.stretches() == stretches[-1:]
+
     async def test_checkpoints(self, tmp_path: Path) -> None:
         blob = bytes(range(256)) * 5_000
         pieces = [blob[at : at + 777] for at in range(0, len(blob), 777)]

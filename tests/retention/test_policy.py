@@ -75,7 +75,7 @@ def test_in_parts_it_comes_to_the_same(
     at, end = earliest, None
     while (part := plan(stretches, bounds, pins, earliest=at, now_s=NOW_S, stretches_max=some)).end is not None:
         assert (part.end, 0) > at
-        assert sum(at[0] < stretch.end <= part.end for stretch in stretches) <= some
+        assert sum(at[0] < stretch.end <= part.end and stretch.sealed for stretch in stretches) <= some
         at, end = (part.end, 0), part.end
     assert end == whole.end
 

@@ -202,7 +202,7 @@ class PChannelLog(ReadableLog):
         """
 
     sealed: Callable[[], None] | None = None
-    """Called on the loop when one more of the `stretches` is sealed."""
+    """Called on the loop when more of the `stretches` are sealed."""
 
     @abc.abstractmethod
     def stretches(self) -> list[Stretch]:

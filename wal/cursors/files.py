@@ -1,8 +1,9 @@
 """CursorFiles: the cursors of a journal, one small file each, for every process that reads it.
 
-Owns the directory `cursors/`, made by the first save or truncation. A file is replaced by rename under the lock, from one temporary file
-that nobody else writes meanwhile, so that every name shows a whole cursor, the old or the new, whatever is killed when. The
-lock is a flock on the directory itself: it goes with its process. Looking at cursors takes no lock and needs no right to write.
+Owns the directory `cursors/`, made by the first save. A file is replaced by rename under the lock, from one temporary file that nobody
+else writes meanwhile, so that every name shows a whole cursor, the old or the new, whatever is killed when. The lock is a flock on the
+journal's own directory: it goes with its process, and taking it needs no room on the disk, so that a full one can be truncated.
+Looking at cursors takes no lock and needs no right to write.
 """
 
 from __future__ import annotations
@@ -93,19 +94,16 @@ class CursorFiles(CursorStore):
 
     def sync(self) -> None:
         try:
-            fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            _sync_directory(self._directory)
         except FileNotFoundError:
-            return
-        try:
-            os.fsync(fd)
+            pass
         except OSError as error:
             raise _failed(error, self._directory) from error
-        finally:
-            os.close(fd)
 
     def _put(self, cursor: Cursor) -> None:
         temporary = self._directory / _TEMPORARY
         try:
+            self._make_directory()
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
                 data = encode_cursor(cursor)
@@ -158,7 +156,10 @@ class CursorFiles(CursorStore):
         return cursor
 
     def _locked_fd(self, until: float, timeout_s: float) -> int:
-        fd = self._open_directory()
+        try:
+            fd = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _failed(error, self._parent) from error
         try:
             pause_s = _POLL_MIN_S
             while True:
@@ -174,27 +175,24 @@ class CursorFiles(CursorStore):
             os.close(fd)
             raise
 
-    def _open_directory(self) -> int:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        try:
-            try:
-                return os.open(self._directory, flags)
-            except FileNotFoundError:
-                self._directory.mkdir(exist_ok=True)
-                parent = os.open(self._parent, flags)
-                try:
-                    os.fsync(parent)
-                finally:
-                    os.close(parent)
-                return os.open(self._directory, flags)
-        except OSError as error:
-            raise _failed(error, self._directory) from error
+    def _make_directory(self) -> None:
+        if not self._directory.is_dir():
+            self._directory.mkdir(exist_ok=True)
+            _sync_directory(self._parent)
 
     def _would_block(self, timeout_s: float) -> WouldBlockError:
         return WouldBlockError(
-            f"{self._directory} is held for more than {timeout_s} s by another process that saves a cursor, or has been stopped while it "
-            "did: try again, or end that process"
+            f"the lock on the cursors in {self._directory} is held for more than {timeout_s} s by another process, which saves one or has "
+            "been stopped while it did: try again, or end that process"
         )
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _failed(error: OSError, path: Path) -> WALError:

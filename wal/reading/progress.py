@@ -361,7 +361,8 @@ class Progress:
             return self._origin(start[0]).message_id(start[1])
         position = self._options.resume
         if position is not None:
-            self._event = (position.message_id.position, position.message_id.index)
+            # Behind it, as StartAfter: it may be the id of a body, whose transaction ends at or above `start`.
+            self._event = self._after = (position.message_id.position, position.message_id.index)
             self._tick = position.time_tick
         self.at = start[0]
         self._from = self._passed = start

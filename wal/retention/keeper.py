@@ -52,6 +52,7 @@ class RetentionKeeper:
         self._believed = True
         self._lock = asyncio.Lock()
         self._warned: set[str] = set()
+        """What was warned of, and is not over."""
         self._sealed = False
         self._woken: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -185,7 +186,7 @@ class RetentionKeeper:
         """A part of a turn; whether more can be dropped at once."""
         now_s = self._look()
         if not self._is_due(now_s) and not await self._has_stale(now_s):
-            self._warned -= {f"held {name}" for name in self._pchannels}
+            self._warned = {episode for episode in self._warned if not episode.startswith(("held", "stale", "unsaved"))}
             return False
         truncated: list[PChannel] = []
         more = False
@@ -257,16 +258,28 @@ class RetentionKeeper:
         for cursor in cursors:
             if isinstance(cursor, Cursor):
                 if standing(cursor, view) is Standing.DROPPED:
-                    self._desk.store.change(cursor, None)
+                    self._change(cursor, None)
                     continue
                 if why := self._turned_stale(cursor, view, now_s):
                     stale = msgspec.structs.replace(cursor, stale=why)
-                    self._desk.store.change(cursor, stale)
-                    _log.warning("%s is stale and holds the log no longer: %s", cursor.key, why)
+                    self._change(cursor, stale)
+                    self._warn(f"stale {cursor}", "%s is stale and holds the log no longer: %s", cursor.key, why)
                     left.append(stale)
                     continue
             left.append(cursor)
         return left
+
+    def _change(self, cursor: Cursor, changed: Cursor | None) -> None:
+        """What cannot be stored, on a full disk say, is done all the same: room is what is wanted.
+
+        Whoever uses the cursor finds the log truncated past it, or loses nothing.
+        """
+        try:
+            self._desk.store.change(cursor, changed)
+        except WALError as error:
+            self._warn(
+                f"unsaved {cursor}", "that %s holds the log no longer could not be stored: %s", cursor.key, error
+            )
 
     async def _truncate(
         self, pchannel: PChannel, place: tuple[int, int], cursors: list[Cursor | DamagedCursor]
