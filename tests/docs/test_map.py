@@ -1,0 +1,48 @@
+"""The ways into the project lead everywhere: README to every page, the pages to every example, ARCHITECTURE.md to every room and file."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.snippets import PAGES, ROOT
+
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+ROOMS = sorted(
+    path.name if path.is_dir() else f"{path.stem}.py"
+    for path in (ROOT / "wal").iterdir()
+    if (path.is_dir() and (path / "__init__.py").exists()) or (path.suffix == ".py" and not path.name.startswith("_"))
+)
+SHOWN = dict(re.findall(r"^\| `(wal/[\w/]+/)` \|((?:.*\n\| \|)*.*)$", ARCHITECTURE, re.MULTILINE))
+"""The rooms that ARCHITECTURE.md shows file by file."""
+
+
+def test_readme_leads_to_every_page() -> None:
+    linked = set(re.findall(r"\]\((docs/[\w./-]+)\)", (ROOT / "README.md").read_text()))
+    assert {str(page.relative_to(ROOT)) for page in PAGES if page.is_relative_to(ROOT / "docs")} - linked == set()
+
+
+def test_every_example_is_named_by_a_page_and_run_by_a_test() -> None:
+    examples = {path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__"}
+    pages = "".join(page.read_text() for page in PAGES)
+    assert {name for name in examples if f"examples/{name}.py" not in pages} == set()
+    tests = (ROOT / "tests/docs/test_examples.py").read_text()
+    assert {name for name in examples if not re.search(rf"\b{name}\b", tests)} == set()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_is_on_the_map(room: str) -> None:
+    drawn = ARCHITECTURE.partition("```")[2].partition("```")[0]
+    assert re.search(rf"\bwal/{re.escape(room)}(?![\w.])", drawn), f"give wal/{room} its line on the map"
+
+
+@pytest.mark.parametrize("room", SHOWN)
+def test_every_file_of_a_room_that_is_shown_by_files_is_there(room: str) -> None:
+    files = {path.stem for path in (ROOT / room).glob("*.py") if path.stem != "__init__"}
+    named = set(re.findall(r"[a-z][a-z_]*", SHOWN[room]))
+    assert files - named == set(), f"give them their place in ARCHITECTURE.md, in the line of {room}"
+
+
+def test_the_rooms_that_are_shown_by_files() -> None:
+    assert len(SHOWN) >= 7
