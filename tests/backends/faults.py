@@ -45,14 +45,15 @@ class _WatchedFile(JournalFile):
 
 
 class GatedDisk(Disk):
-    """Writes of checkpoints wait while `gate` is clear."""
+    """Files with this in their name (of checkpoints, by default) cannot be opened while `gate` is clear: that waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "checkpoint-") -> None:
+        self.name = name
         self.gate = threading.Event()
         self.gate.set()
 
     def _file(self, path: Path, fd: int) -> JournalFile:
-        if path.name.startswith("checkpoint-"):
+        if self.name in path.name:
             self.gate.wait()
         return super()._file(path, fd)
 

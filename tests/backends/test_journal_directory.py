@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.backends.faults import GatedDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append
 from tests.backends.journals import PCHANNEL, folder, journal
 from wal.backends.journal import JournalBackend
@@ -92,20 +92,20 @@ def test_segment_sizes_that_cannot_be(tmp_path: Path, sizes: dict[str, int]) -> 
         JournalBackend(tmp_path, **sizes)  # type: ignore[arg-type]
 
 
-async def test_opening_an_empty_log_is_quick(tmp_path: Path) -> None:
-    """30 ms with the default sizes: the second segment is prepared behind the scenes. The best of ten: the machine is shared."""
-    best = 1.0
-    for number in range(10):
-        began = time.perf_counter()
-        backend = JournalBackend(tmp_path / str(number))
-        await backend.create(PCHANNEL, incarnation=INCARNATION)
-        log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=1)
-        best = min(best, time.perf_counter() - began)
+async def test_opening_an_empty_log_waits_for_its_small_first_segment_only(tmp_path: Path) -> None:
+    """How long that takes is measured in benchmarks/opening.py; here it counts what has to be written before."""
+    disk = GatedDisk("-1.zeros")
+    disk.gate.clear()  # the second segment, which is prepared behind the scenes, gets nowhere
+    backend = JournalBackend(tmp_path, disk=disk)
+    await backend.create(PCHANNEL, incarnation=INCARNATION)
+    log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=1)
+    try:
+        assert [path.stat().st_size for path in folder(tmp_path).glob("*.wal")] == [4 << 20]
         await append(log, FrameMaker(1).data(("v", b"1")))
+    finally:
+        disk.gate.set()
         await log.close()
         await backend.close()
-    print(f"{best * 1000:.1f} ms")
-    assert best <= 0.03
 
 
 async def test_segments_double_up_to_the_limit(tmp_path: Path) -> None:
