@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.cell import Row
-from benchmarks.stores import ALONE_FULL, ALONE_SAME, AS_IT_COMES_ENGINE
+from benchmarks.stores import ALONE_FULL, ALONE_SAME, APART_ENGINE, AS_IT_COMES_ENGINE
 
 __all__ = ["OPENING", "WORKLOADS", "Plan", "full", "quick", "smallest"]
 
@@ -27,6 +27,7 @@ OPENING: Final = "opening"
 
 _THREE: Final = ("floor", "wal", "sqlite")
 _FOUR: Final = (*_THREE, AS_IT_COMES_ENGINE)
+_TXN: Final = (*_THREE, APART_ENGINE)
 _READ: Final = ("floor", "pages", "async for", "arrow", "sqlite")
 _ONE_OF_MANY: Final = ("floor", "wal", ALONE_SAME, ALONE_FULL, "sqlite")
 _TAIL: Final = ("wal", "sqlite")
@@ -66,7 +67,7 @@ def full() -> Plan:
         Row(workload="w3", engines=_READ, payload_bytes=100, messages=2_000 * 256),
         Row(workload="w3", engines=_READ, payload_bytes=1024, messages=1_000 * 256),
         Row(workload="w4", engines=_THREE, readers=1),
-        *[Row(workload="w5", engines=_THREE, writers=writers) for writers in (1, 16, 256)],
+        *[Row(workload="w5", engines=_TXN, writers=writers) for writers in (1, 16, 256)],
         *[Row(workload="w6", engines=_THREE, writers=256, vchannels=vchannels) for vchannels in (1, 16, 128, 1024)],
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=2_000 * 256),
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
@@ -89,7 +90,7 @@ def quick() -> Plan:
         Row(workload="w3", engines=_READ, payload_bytes=100, messages=500 * 256),
         Row(workload="w3", engines=_READ, payload_bytes=1024, messages=300 * 256),
         Row(workload="w4", engines=_THREE, readers=1),
-        Row(workload="w5", engines=_THREE, writers=16),
+        Row(workload="w5", engines=_TXN, writers=16),
         *[Row(workload="w6", engines=_THREE, writers=256, vchannels=vchannels) for vchannels in (1, 1024)],
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=200 * 256),
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
@@ -105,7 +106,7 @@ def smallest() -> Plan:
         Row(workload="w2", engines=_THREE, messages=100),
         Row(workload="w3", engines=_READ, payload_bytes=100, messages=2_048),
         Row(workload="w4", engines=_THREE, readers=1),
-        Row(workload="w5", engines=_THREE, writers=2),
+        Row(workload="w5", engines=_TXN, writers=2),
         Row(workload="w6", engines=_THREE, writers=2, vchannels=3),
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=512),
         Row(workload="w8", engines=_TAIL, writers=2, readers=3),

@@ -54,10 +54,13 @@ class SqliteGroup:
     With `readers` other connections may read the file meanwhile; with `index` they find the rows of a vchannel.
     """
 
-    def __init__(self, path: Path, *, tuning: Tuning = MANY, readers: bool = False, index: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, tuning: Tuning = MANY, readers: bool = False, index: bool = False, apart: bool = False
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._rows: list[_Row] = []
         self._waiting: list[_Waiting] = []
+        self._apart = apart
         self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self.commits = 0
         """Transactions committed, each with one fsync."""
@@ -83,6 +86,10 @@ class SqliteGroup:
     async def append_many(self, vchannel: str, payloads: Sequence[bytes]) -> int:
         """Appends messages in one transaction; the rowid of the last one, all durable when it returns."""
         future: asyncio.Future[int] = self._loop.create_future()
+        if self._apart:
+            rows: list[_Row] = [(vchannel, payload, None) for payload in payloads]
+            self._groups.put((rows, [*[None] * (len(rows) - 1), future]))
+            return await future
         if not self._rows:
             self._loop.call_soon(self._hand_over)
         self._rows += [(vchannel, payload, None) for payload in payloads]
@@ -117,7 +124,7 @@ class SqliteGroup:
         open_for_more = True
         while open_for_more and (group := self._groups.get()) is not None:
             rows, waiting = group
-            while not self._groups.empty():
+            while not self._apart and not self._groups.empty():
                 if (more := self._groups.get()) is None:
                     open_for_more = False
                     break

@@ -18,6 +18,7 @@ from benchmarks.sqlite_group import AS_IT_COMES, MANY, SqliteGroup
 __all__ = [
     "ALONE_FULL",
     "ALONE_SAME",
+    "APART_ENGINE",
     "AS_IT_COMES_ENGINE",
     "log_path",
     "open_sqlite",
@@ -27,6 +28,8 @@ __all__ = [
 ]
 
 AS_IT_COMES_ENGINE: Final = "sqlite as it comes"
+APART_ENGINE: Final = "sqlite, each by itself"
+"""Transactions that do not share a commit, so that one of them can be rolled back alone."""
 ALONE_SAME: Final = "wal alone, same frames"
 ALONE_FULL: Final = "wal alone, full frames"
 PROPERTIES: Final = {
@@ -63,8 +66,10 @@ async def open_sqlite(
     directory: str, row: Row, *, engine: str, readers: bool = False, index: bool = False
 ) -> AsyncIterator[SqliteGroup]:
     """SQLite for appending. `readers`: other connections read beside it. `index`: they read by vchannel."""
-    tuning = AS_IT_COMES if row.writers == 1 or engine == AS_IT_COMES_ENGINE else MANY
-    group = SqliteGroup(sqlite_path(directory), tuning=tuning, readers=readers, index=index)
+    tuning = AS_IT_COMES if row.writers == 1 or engine in (AS_IT_COMES_ENGINE, APART_ENGINE) else MANY
+    group = SqliteGroup(
+        sqlite_path(directory), tuning=tuning, readers=readers, index=index, apart=engine == APART_ENGINE
+    )
     try:
         yield group
     finally:
