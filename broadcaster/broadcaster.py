@@ -1,0 +1,681 @@
+"""Broadcaster: the actor that takes a broadcast from its keys to its last ack.
+
+Owns: the lock table, the tasks, what is to be saved, and every append and save under way (errands, so that no turn waits). Promises:
+keys in memory, then the intent (a record when several pchannels are involved, else the frame itself), then the copies, the acks, and
+one operation of the KV that marks the broadcast done and removes the rest; only then the keys are free. A cancelled caller changes
+nothing of a broadcast that began. After a crash at any of these points `started` finds the rest and finishes it; no copy is appended
+twice. A save that fails for good fails the broadcaster: it takes nothing any more, and the next opening recovers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from actors import Actor, ActorError, Clock, Timer
+from broadcaster.calls import AbortCall, AckCall, AppendCall, Running, TasksCall, WatchCall, Withdraw, refuse, settle
+from broadcaster.changes import Batch, Changes
+from broadcaster.content import Content
+from broadcaster.errands import Errands
+from broadcaster.lock_table import LockTable
+from broadcaster.message import BroadcastAppendResult, BroadcastTask
+from broadcaster.operator import AppendOperator
+from broadcaster.records import (
+    CHUNK_BITS,
+    abort_key,
+    done_key,
+    encode_abort,
+    encode_acks,
+    encode_done,
+    encode_progress,
+    encode_task,
+    finished_keys,
+    progress_key,
+    read_records,
+    task_key,
+)
+from broadcaster.recovery import rebuild
+from broadcaster.registry import AppendOperatorType, Registry
+from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S, BroadcastState, Step, StepKind, Task
+from broadcaster.tombstones import Tombstone, Tombstones
+from wal.errors import (
+    ClosedError,
+    CorruptionError,
+    InvalidArgumentError,
+    ResourceAcquiredError,
+    UnknownOutcomeError,
+    UnrecoverableError,
+    WALError,
+    WouldBlockError,
+)
+from wal.kv import OPERATIONS_MAX, KVBase
+from wal.message import BroadcastHeader, encode_properties
+
+if TYPE_CHECKING:
+    from wal.pchannel import AppendResult
+
+__all__ = ["Broadcaster", "BroadcasterLimits", "BroadcasterStatistics"]
+
+COLLECT_INTERVAL_S: Final = 300.0
+FRAMES_MAX: Final = 1024
+"""Frames under way at once; the others wait for their turn."""
+TICK_LOGICAL_BITS: Final = 18
+"""Of an id, which is a time tick: what lies above is milliseconds."""
+
+
+class BroadcasterLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of a broadcaster; over them an append is a WouldBlockError. The first two are settings of the log.
+
+    `bytes_max`: payloads, properties and names of broadcasts that wait for keys or copies. `done_marks_max`: broadcasts that are
+    over and that no checkpoint has left behind yet.
+    """
+
+    tasks_max: int = 65_536
+    vchannels_max: int = 16_384
+    bytes_max: int = 64 * 1024 * 1024
+    done_marks_max: int = 65_536
+    tombstones_max: int = 8_192
+    tombstone_age_max_s: float = 24 * 3600.0
+
+
+class BroadcasterStatistics(msgspec.Struct, frozen=True):
+    """One moment. `waiting`: for keys; `frames`: under way; `done_marks`: not left behind by a checkpoint yet."""
+
+    tasks: int
+    waiting: int
+    frames: int
+    bytes_held: int
+    tombstones: int
+    done_marks: int
+    appended: int
+    finished: int
+    saves: int
+
+
+class Broadcaster(Actor):
+    """See the module. Made, spawned and asked by `broadcaster.broadcast`."""
+
+    def __init__(self, kv: KVBase, registry: Registry, *, clock: Clock, limits: BroadcasterLimits) -> None:
+        self._kv = kv
+        self._registry = registry
+        self._clock = clock
+        self.limits = limits
+        self.operator: AppendOperator
+        self._locks = LockTable()
+        self._running: dict[int, Running] = {}
+        self._holding: dict[int, Running] = {}
+        self._queue: dict[int, AppendCall] = {}
+        self._owners = 0
+        self._bytes = 0
+        self._tombstones = Tombstones(
+            count_max=limits.tombstones_max, age_max_ms=round(limits.tombstone_age_max_s * 1000)
+        )
+        self._hurried = False
+        self._changes = Changes(operations_max=kv.operations_max or OPERATIONS_MAX)
+        self._saving = False
+        self._errands = Errands(self._wake)
+        self._woken = False
+        self._dirty: dict[int, Running] = {}
+        self._ready: deque[tuple[Running, Step]] = deque()
+        self._frames = 0
+        self._timers: dict[tuple[int, str], Timer] = {}
+        self._collecting: Timer | None = None
+        self._closing = False
+        self._appended = self._finished = self._saves = 0
+
+    def statistics(self) -> BroadcasterStatistics:
+        """Counts of this moment, and since it started."""
+        return BroadcasterStatistics(
+            tasks=len(self._running),
+            waiting=len(self._queue),
+            frames=self._frames,
+            bytes_held=self._bytes,
+            tombstones=len(self._tombstones),
+            done_marks=self._tombstones.listed,
+            appended=self._appended,
+            finished=self._finished,
+            saves=self._saves,
+        )
+
+    # -- the actor
+
+    async def started(self) -> None:
+        """Takes up what an earlier life left."""
+        self.operator = await self._registry.operator(AppendOperatorType.STREAMING)
+        self.operator.on_forgotten(self._on_forgotten)
+        stored = read_records(*await self._kv.load_with_prefix(""))
+        recovered = rebuild(stored, await self.operator.copies())
+        for broadcast_id, (mark, pchannels) in recovered.done.items():
+            self._tombstones.add(broadcast_id, Tombstone(mark.state, mark.at_ms, True), pchannels)
+            if pchannels:
+                self.operator.forget(broadcast_id, pchannels)
+        if recovered.garbage:
+            self._remove(recovered.garbage)
+        for task, content in recovered.tasks:
+            self._resume(task, content)
+        self._collect()
+        self._end_turn()
+
+    async def receive(self, batch: list[Any]) -> None:
+        for call in batch:
+            if isinstance(call, AckCall):
+                self._ack(call)
+            elif isinstance(call, AppendCall):
+                self._append(call)
+            elif isinstance(call, WatchCall):
+                self._watch(call)
+            elif isinstance(call, AbortCall):
+                self._abort(call)
+            elif isinstance(call, TasksCall):
+                if not call.reply.done():
+                    call.reply.set_result([self._describe(running) for running in self._running.values()])
+            else:
+                raise TypeError(f"a broadcaster takes no {type(call).__name__}")
+        self._end_turn()
+
+    async def receive_control(self, message: Any) -> None:
+        if isinstance(message, Withdraw):
+            self._withdraw(message.call)
+        else:
+            message()
+        self._end_turn()
+
+    async def stopped(self) -> None:
+        """Begins nothing more, and waits for the appends and saves under way; the rest is for the next opening."""
+        self._closing = True
+        self._stop_timers()
+        self._ready.clear()
+        self._end_turn()
+        while self._errands:
+            await self._errands.wait()
+            self._outcomes()
+            self._end_turn()
+        for call in self._queue.values():
+            refuse(call.reply, ClosedError("the log was closed while this broadcast waited for its resource keys"))
+        for running in self._running.values():
+            self._leave(running)
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        self._closing = True
+        self._stop_timers()
+        self._errands.cancel()
+
+    # -- calls
+
+    def _append(self, call: AppendCall) -> None:
+        if (refusal := self._no_room(call)) is not None:
+            refuse(call.reply, refusal)
+            return
+        self._owners += 1
+        call.owner = self._owners
+        keys = tuple(call.message.resource_keys)
+        if call.wait:
+            if not self._locks.lock_or_wait(call.owner, keys):
+                if call.withdrawn:
+                    self._granted(self._locks.cancel(call.owner))
+                else:
+                    self._queue[call.owner] = call
+                    self._bytes += call.size
+                return
+        elif (conflict := self._locks.try_lock(call.owner, keys)) is not None:
+            holder = self._holding[conflict.holder].task.broadcast_id
+            names = ", ".join(f"{key.domain}:{key.key}" for key in conflict.keys)
+            error = ResourceAcquiredError(
+                f"resource keys {names} are held by broadcast {holder} until it is acknowledged: try again later, or append with "
+                "wait=True",
+                keys=conflict.keys,
+                holder=holder,
+            )
+            refuse(call.reply, error)
+            return
+        self._bytes += call.size
+        self._begin(call)
+
+    def _begin(self, call: AppendCall) -> None:
+        """The call holds its keys."""
+        message = call.message
+        try:
+            broadcast_id = self.operator.allocate_id()
+        except WALError as error:
+            self._bytes -= call.size
+            refuse(call.reply, error)
+            self._release(call.owner)
+            return
+        header = BroadcastHeader(
+            broadcast_id, tuple(message.vchannels), tuple(message.resource_keys), message.needs_ack
+        )
+        properties = encode_properties(message.properties) if message.properties else b""
+        content = Content(message.payload, int(message.message_type), properties)
+        caller = None if call.withdrawn else call
+        running = Running(Task(header, call.places), call.owner, content, size=call.size, caller=caller)
+        self._running[broadcast_id] = self._holding[call.owner] = running
+        if running.spans:
+            running.sent = True
+            running.task.saving()
+            self._changes.add(
+                {task_key(broadcast_id): encode_task(header, content, call.places)},
+                then=partial(self._intent_saved, running),
+            )
+        self._touch(running)
+
+    def _ack(self, call: AckCall) -> None:
+        running = self._running.get(call.broadcast_id)
+        if running is None:
+            settle(call.reply)  # it is over, or this log never had it
+            return
+        try:
+            news = running.task.ack(call.vchannel)
+        except InvalidArgumentError as error:
+            refuse(call.reply, error)
+            return
+        if news is not None:
+            running.acks_unsaved.add(news // CHUNK_BITS)
+        if running.acks_unsaved or running.acks_saving or running.finishing:
+            running.ack_replies.append(call.reply)
+            self._touch(running)
+        else:
+            settle(call.reply)
+
+    def _watch(self, call: WatchCall) -> None:
+        if call.reply.done():
+            return  # its caller was cancelled before this turn
+        for owner in self._locks.holders(call.key):
+            running = self._holding[owner]
+            if call.everywhere or not running.acked_once:
+                (running.watchers_all if call.everywhere else running.watchers_once).append(call)
+                call.owners.add(owner)
+        if not call.owners:
+            settle(call.reply)
+
+    def _abort(self, call: AbortCall) -> None:
+        running = self._running.get(call.broadcast_id)
+        if running is None:
+            tombstone = self._tombstones.get(call.broadcast_id)
+            if tombstone is not None and tombstone.state is BroadcastState.ABORTED:
+                settle(call.reply)
+                return
+            why = "is not known here" if tombstone is None else f"is over already ({tombstone.state.name})"
+            refuse(call.reply, _not_abortable(call.broadcast_id, why))
+            return
+        if running.task.finished and running.task.state is not BroadcastState.ABORTED:
+            refuse(call.reply, _not_abortable(call.broadcast_id, f"is over already ({running.task.state.name})"))
+            return
+        running.abort_replies.append(call.reply)
+        if running.task.state not in (BroadcastState.ABORTING, BroadcastState.ABORTED):
+            running.task.saving()
+            running.task.abort(call.reason)
+            self._changes.add(
+                {abort_key(call.broadcast_id): encode_abort(call.reason)}, then=partial(self._intent_saved, running)
+            )
+            self._touch(running)
+
+    def _withdraw(self, call: AppendCall | WatchCall) -> None:
+        call.reply.cancel()
+        if isinstance(call, WatchCall):
+            for owner in call.owners:
+                running = self._holding[owner]
+                (running.watchers_all if call.everywhere else running.watchers_once).remove(call)
+            return
+        call.withdrawn = True
+        if self._queue.pop(call.owner, None) is not None:
+            self._bytes -= call.size
+            self._granted(self._locks.cancel(call.owner))
+        elif (holding := self._holding.get(call.owner)) is not None and holding.caller is call:
+            holding.caller = None
+            holding.results = {}
+
+    def _describe(self, running: Running) -> BroadcastTask:
+        task = running.task
+        error = task.last_error
+        return BroadcastTask(
+            task.broadcast_id,
+            task.state,
+            task.header.resource_keys,
+            task.missing_appends,
+            task.missing_acks,
+            max(0.0, self._clock.wall() - (task.broadcast_id >> TICK_LOGICAL_BITS) / 1000),
+            None if error is None else f"{type(error).__name__}: {error}",
+        )
+
+    def _no_room(self, call: AppendCall) -> WouldBlockError | None:
+        limits = self.limits
+        if len(self._running) + len(self._queue) >= limits.tasks_max:
+            return WouldBlockError(
+                f"{limits.tasks_max} broadcasts are under way, as many as broadcast_tasks_max allows: acknowledge or abort some"
+            )
+        if self._bytes and self._bytes + call.size > limits.bytes_max:
+            return WouldBlockError(
+                f"broadcasts that are not appended yet hold {self._bytes} of {limits.bytes_max} bytes: wait until some are"
+            )
+        if self._tombstones.listed >= limits.done_marks_max:
+            return WouldBlockError(
+                f"{self._tombstones.listed} broadcasts are over but not left behind by a checkpoint yet, of at most "
+                f"{limits.done_marks_max}: one has been asked for, try again soon"
+            )
+        return None
+
+    # -- what follows from it, at the end of each turn
+
+    def _touch(self, running: Running) -> None:
+        self._dirty[running.task.broadcast_id] = running
+
+    def _end_turn(self) -> None:
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for running in dirty.values():
+                self._advance(running)
+        while self._ready and self._frames < FRAMES_MAX:
+            running, step = self._ready.popleft()
+            self._frames += 1
+            running.sent = True
+            self._errands.run(self._write(running, step), partial(self._written, running, step))
+        if self._changes and not self._saving:
+            self._saving = True
+            batch = self._changes.take()
+            self._errands.run(self._save(batch), partial(self._saved, batch))
+
+    def _advance(self, running: Running) -> None:
+        """Saves and writes what the task's state asks for, and answers who waited for that state."""
+        task = running.task
+        if running.finishing:
+            return
+        if task.complete and running.content is not None:
+            running.content = None
+            self._bytes -= running.size
+            self._appended += 1
+        if task.complete and task.header.needs_ack and task.state is not BroadcastState.ABORTING:
+            self._answer(running)
+        elif task.state is BroadcastState.STUCK:
+            self._refuse(running, self._stuck(task))
+        if task.finished:
+            self._finish(running)
+            return
+        if running.acks_unsaved:
+            chunks, running.acks_unsaved = running.acks_unsaved, set()
+            replies, running.ack_replies = running.ack_replies, []
+            running.acks_saving += 1
+            self._changes.add(
+                encode_acks(task.broadcast_id, task.acked, chunks), then=partial(self._acks_saved, running, replies)
+            )
+        elif running.ack_replies:
+            # They repeat acks that are being saved: what is saved after those is durable after them.
+            replies, running.ack_replies = running.ack_replies, []
+            self._changes.add({}, then=partial(self._acks_repeated, replies))
+        if running.spans and task.appended != running.progress_saved:
+            running.progress_saved = task.appended
+            self._changes.add({progress_key(task.broadcast_id): encode_progress(task.appended)})
+        if not self._closing:
+            self._ready.extend((running, step) for step in task.steps())
+
+    def _finish(self, running: Running) -> None:
+        """The one operation that ends it; or none, where the log by itself says enough."""
+        task = running.task
+        running.finishing = True
+        if task.state is BroadcastState.WITHDRAWN:
+            if running.spans:
+                removals = finished_keys(task.broadcast_id, spans=True, acked=0, aborted=False)
+                self._changes.add({}, removals, then=partial(self._ended, running))
+            else:
+                self._ended(running)
+            return
+        if task.state is BroadcastState.DONE and not running.spans and not task.header.needs_ack:
+            self._ended(running)
+            return
+        at_ms = self._now_ms()
+        removals = finished_keys(
+            task.broadcast_id, spans=running.spans, acked=task.acked, aborted=task.reason is not None
+        )
+        saves = {done_key(task.broadcast_id): encode_done(task.state, at_ms)}
+        self._changes.add(saves, removals, then=partial(self._ended, running, at_ms=at_ms))
+
+    def _ended(self, running: Running, *, at_ms: int | None = None) -> None:
+        """It is over for good: frees its keys and tells everybody."""
+        task = running.task
+        del self._running[task.broadcast_id], self._holding[running.owner]
+        if running.content is not None:
+            running.content = None
+            self._bytes -= running.size
+        self._finished += 1
+        for pchannel in task.pchannels:
+            if (timer := self._timers.pop((task.broadcast_id, pchannel), None)) is not None:
+                timer.cancel()
+        if task.state is not BroadcastState.WITHDRAWN:
+            touched = task.touched()
+            tombstone = Tombstone(task.state, at_ms or self._now_ms(), at_ms is not None)
+            self._tombstones.add(task.broadcast_id, tombstone, touched if at_ms is not None else ())
+            if touched:
+                self.operator.forget(task.broadcast_id, touched)
+        self._release(running.owner)
+        if task.state is BroadcastState.DONE:
+            self._answer(running)
+        elif task.state is BroadcastState.ABORTED:
+            self._refuse(running, UnrecoverableError(f"broadcast {task.broadcast_id} was aborted: {task.reason}"))
+        elif task.last_error is not None:
+            self._refuse(running, task.last_error)
+        for reply in (*running.ack_replies, *running.abort_replies):
+            settle(reply)
+        self._tell_watchers(running.owner, running.watchers_once)
+        self._tell_watchers(running.owner, running.watchers_all)
+        self._make_room()
+
+    def _answer(self, running: Running) -> None:
+        caller, running.caller = running.caller, None
+        if caller is not None and not caller.reply.done():
+            caller.reply.set_result(BroadcastAppendResult(running.task.broadcast_id, running.results))
+        running.results = {}
+
+    def _refuse(self, running: Running, error: WALError) -> None:
+        caller, running.caller = running.caller, None
+        running.results = {}
+        if caller is not None:
+            refuse(caller.reply, error)
+
+    def _stuck(self, task: Task) -> UnrecoverableError:
+        missing = task.missing_appends
+        error = UnrecoverableError(
+            f"broadcast {task.broadcast_id} is stuck: {len(missing)} of its vchannels cannot take their copy ({missing[0]!r}: "
+            f"{task.last_error}); it keeps its resource keys: make the vchannel again, or abort({task.broadcast_id}, reason)"
+        )
+        error.__cause__ = task.last_error
+        return error
+
+    def _tell_watchers(self, owner: int, watchers: list[WatchCall]) -> None:
+        for call in watchers:
+            call.owners.discard(owner)
+            if not call.owners:
+                settle(call.reply)
+        watchers.clear()
+
+    def _release(self, owner: int) -> None:
+        self._granted(self._locks.release(owner))
+
+    def _granted(self, owners: Sequence[int]) -> None:
+        for owner in owners:
+            self._begin(self._queue.pop(owner))
+
+    # -- copies
+
+    async def _write(self, running: Running, step: Step) -> Sequence[AppendResult | WALError]:
+        task = running.task
+        if step.kind is StepKind.ABORTS:
+            return await self.operator.append_aborts(step.pchannel, step.vchannels, task.header, task.reason or "")
+        content = running.content
+        if content is None:
+            content = await self.operator.content(task.touched()[0], task.broadcast_id)
+        return await self.operator.append_copies(step.pchannel, step.vchannels, content, task.header)
+
+    def _written(
+        self,
+        running: Running,
+        step: Step,
+        outcomes: Sequence[AppendResult | WALError] | None,
+        error: BaseException | None,
+    ) -> None:
+        self._frames -= 1
+        task = running.task
+        if isinstance(error, WALError):
+            delay_s = task.failed(step, error)
+        elif error is not None or outcomes is None:
+            raise error or RuntimeError("an append answered with nothing")
+        else:
+            refusals: dict[str, WALError] = {}
+            for vchannel, outcome in zip(step.vchannels, outcomes, strict=True):
+                if isinstance(outcome, WALError):
+                    refusals[vchannel] = outcome
+                elif step.kind is StepKind.COPIES and running.caller is not None:
+                    running.results[vchannel] = outcome
+            delay_s = task.took(step, refusals)
+        if delay_s is not None and not self._closing:
+            key = (task.broadcast_id, step.pchannel)
+            self._timers[key] = self._clock.call_later(delay_s, self._due, running, step.pchannel)
+        self._touch(running)
+
+    def _due(self, running: Running, pchannel: str) -> None:
+        """A timer: the backoff is over."""
+        if self._timers.pop((running.task.broadcast_id, pchannel), None) is not None:
+            self._tell(partial(self._retry, running, pchannel))
+
+    def _retry(self, running: Running, pchannel: str) -> None:
+        if running.task.broadcast_id in self._running:
+            running.task.retry(pchannel)
+            self._touch(running)
+
+    # -- saves
+
+    async def _save(self, batch: Batch) -> None:
+        """Until it is saved; an error that does not go away by itself is raised."""
+        delay_s = BACKOFF_MIN_S
+        while batch.saves or batch.removals:
+            try:
+                await self._kv.multi_save_and_remove(batch.saves, list(batch.removals))
+            except WALError as error:
+                if not error.retryable or self._closing:
+                    raise
+                await self._clock.sleep(delay_s)
+                delay_s = min(2 * delay_s, BACKOFF_MAX_S)
+            else:
+                return
+
+    def _saved(self, batch: Batch, _: None, error: BaseException | None) -> None:
+        self._saving = False
+        if error is not None:
+            raise error
+        self._saves += 1
+        for then in batch.then:
+            then()
+
+    def _intent_saved(self, running: Running) -> None:
+        running.task.saved()
+        self._touch(running)
+
+    def _acks_saved(self, running: Running, replies: list[Any]) -> None:
+        running.acks_saving -= 1
+        running.acked_once = True
+        self._acks_repeated(replies)
+        self._tell_watchers(running.owner, running.watchers_once)
+
+    def _acks_repeated(self, replies: list[Any]) -> None:
+        for reply in replies:
+            settle(reply)
+
+    def _remove(self, keys: Sequence[str]) -> None:
+        for at in range(0, len(keys), OPERATIONS_MAX):
+            self._changes.add({}, keys[at : at + OPERATIONS_MAX])
+
+    # -- recovery, and what is remembered
+
+    def _resume(self, task: Task, content: Content | None) -> None:
+        self._owners += 1
+        running = Running(task, self._owners, content)
+        if not (task.state is BroadcastState.DONE and not running.spans and not task.header.needs_ack):
+            conflict = self._locks.try_lock(running.owner, task.header.resource_keys)
+            if conflict is not None:
+                other = self._holding[conflict.holder].task.broadcast_id
+                raise CorruptionError(
+                    f"broadcasts {other} and {task.broadcast_id} both hold the resource keys {conflict.keys}",
+                    expected="at most one exclusive holder of a key",
+                )
+        running.sent = True
+        running.acked_once = bool(task.acked)
+        running.progress_saved = task.appended
+        if content is not None and not task.complete:
+            running.size = len(content.payload) + len(content.properties)
+            self._bytes += running.size
+        else:
+            running.content = None
+        self._running[task.broadcast_id] = self._holding[running.owner] = running
+        self._touch(running)
+
+    def _on_forgotten(self, pchannel: str, broadcast_ids: Collection[int]) -> None:
+        self._tell(partial(self._forgotten, pchannel, tuple(broadcast_ids)))
+
+    def _forgotten(self, pchannel: str, broadcast_ids: Collection[int]) -> None:
+        self._tombstones.forgotten(pchannel, broadcast_ids)
+        self._hurried = False
+        self._make_room()
+
+    def _make_room(self) -> None:
+        self._remove([done_key(broadcast_id) for broadcast_id in self._tombstones.collect(self._now_ms())])
+        crowded = self._tombstones.listed >= self.limits.done_marks_max // 2
+        if crowded and not self._hurried:
+            self.operator.request_checkpoint()
+        self._hurried = crowded
+
+    def _collect(self) -> None:
+        self._make_room()
+        if not self._closing:
+            self._collecting = self._clock.call_later(COLLECT_INTERVAL_S, self._tell, self._collect)
+
+    # -- the shell
+
+    def _wake(self) -> None:
+        """Outcomes of errands wait: one message for all of them."""
+        if not self._woken:
+            self._woken = True
+            self._tell(self._outcomes)
+
+    def _outcomes(self) -> None:
+        self._woken = False
+        for then, result, error in self._errands.take():
+            then(result, error)
+
+    def _tell(self, message: Any) -> None:
+        try:
+            self.ref.tell_control(message)
+        except ActorError:
+            pass  # it has ended; what it did not get to is recovered by the next one
+
+    def _leave(self, running: Running) -> None:
+        """The log closes before this broadcast is over."""
+        error: WALError
+        broadcast_id = running.task.broadcast_id
+        if running.sent:
+            error = UnknownOutcomeError(
+                f"the log was closed before broadcast {broadcast_id} was complete: the next opening completes it"
+            )
+        else:
+            error = ClosedError("the log was closed before this broadcast was begun")
+        self._refuse(running, error)
+        closed = ClosedError(f"the log was closed while broadcast {broadcast_id} was under way")
+        for reply in (*running.ack_replies, *running.abort_replies):
+            refuse(reply, closed)
+        for call in (*running.watchers_once, *running.watchers_all):
+            refuse(call.reply, closed)
+
+    def _stop_timers(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self._collecting is not None:
+            self._collecting.cancel()
+
+    def _now_ms(self) -> int:
+        return round(self._clock.wall() * 1000)
+
+
+def _not_abortable(broadcast_id: int, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"broadcast {broadcast_id} {why}: tasks() lists those that can be aborted")
