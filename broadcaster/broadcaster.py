@@ -305,9 +305,7 @@ class Broadcaster(Actor):
             refuse(call.reply, _not_abortable(call.broadcast_id, f"is over already ({running.task.state.name})"))
             return
         running.abort_replies.append(call.reply)
-        if running.task.state not in (BroadcastState.ABORTING, BroadcastState.ABORTED):
-            running.task.saving()
-            running.task.abort(call.reason)
+        if not running.task.finished and running.task.abort(call.reason):
             self._changes.add(
                 {abort_key(call.broadcast_id): encode_abort(call.reason)}, then=partial(self._intent_saved, running)
             )

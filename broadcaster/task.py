@@ -229,14 +229,14 @@ class Task:
         return at
 
     def abort(self, reason: str) -> bool:
-        """Gives it up; False when that has happened before. To be called only while it is not finished."""
+        """Gives it up, an intent to be saved; False when that has happened before. Only while it is not finished."""
         if self.state is BroadcastState.ABORTING:
             return False
         self.reason = reason
         self._move(BroadcastState.ABORTING)
         for lane in self._lanes.values():
             lane.attempts = 0
-        self._settle()
+        self.saving()
         return True
 
     def restore(self, *, appended: Iterable[str], acked: int, reason: str | None, aborted: Iterable[str]) -> None:

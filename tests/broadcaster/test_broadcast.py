@@ -24,7 +24,7 @@ async def test_every_vchannel_gets_its_copy_and_the_keys_are_free_after_the_last
         names = [f"v{number}" for number in range(8)]
         result = await life.broadcast.append(message(*names))
         assert set(result.append_results) == set(names)
-        copies, _ = await world.in_logs()
+        copies = world.in_logs().copies
         assert copies == {(result.broadcast_id, name): 1 for name in names}
         assert len({one.time_tick for one in result.append_results.values()}) == 8
         with pytest.raises(ResourceAcquiredError) as caught:
@@ -53,7 +53,7 @@ async def test_an_abort_tells_who_has_a_copy() -> None:
     async with Life(world) as life:
         result = await life.broadcast.append(message("a", "b", "c", "d"))
         await life.broadcast.abort(result.broadcast_id, "changed my mind")
-        _, aborts = await world.in_logs()
+        aborts = world.in_logs().aborts
         assert aborts == {(result.broadcast_id, name): 1 for name in "abcd"}
         await life.broadcast.append(message("a"))
         with pytest.raises(InvalidArgumentError, match="not known"):

@@ -11,7 +11,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -20,7 +19,7 @@ from broadcaster import AppendOperatorType, Broadcast, BroadcasterLimits, Conten
 from wal.backends import PChannelLog, StoredFrame
 from wal.backends.memory import MemoryBackend, MemoryStore
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
-from wal.frame import ExtTag, FrameDraft, Record, RunKind, decode_ext, encode_frame
+from wal.frame import EncodedFrame, ExtTag, FrameDraft, Record, RunKind, decode_ext, encode_frame
 from wal.kv import Batch, KVBase, KVStatistics, MemoryKV, Watch
 from wal.message import BroadcastHeader, MessageID, MessageType
 from wal.pchannel import AppendResult
@@ -118,18 +117,30 @@ class World:
         keys, values = await self.kv.load_with_prefix("")
         return dict(zip(keys, values, strict=True))
 
-    async def in_logs(self) -> tuple[Counter[tuple[int, str]], Counter[tuple[int, str]]]:
-        """How often each (broadcast, vchannel) has a copy, and a message of an abort, counted in the frames themselves."""
-        copies: Counter[tuple[int, str]] = Counter()
-        aborts: Counter[tuple[int, str]] = Counter()
+    def in_logs(self) -> InLogs:
+        """What the frames themselves hold, whatever any recovery state says."""
+        found = InLogs()
         for pchannel in self.pchannels:
             channel = self.store._channels.get(pchannel)
-            if channel is None:
-                continue
-            for frame in channel.page(0, None, 1 << 40).frames:
-                for header, kind, vchannel, _ in _copies(frame):
-                    (aborts if kind == ABORT else copies)[header.broadcast_id, vchannel] += 1
-        return copies, aborts
+            for frame in channel.page(0, None, 1 << 40).frames if channel is not None else ():
+                for copy in _copies(frame):
+                    event = (copy.header.broadcast_id, copy.vchannel)
+                    if copy.content.message_type == ABORT:
+                        found.aborts[event] += 1
+                    else:
+                        found.copies[event] += 1
+                        found.headers[copy.header.broadcast_id] = copy.header
+                        found.contents[copy.header.broadcast_id] = copy.content
+        return found
+
+
+class InLogs(msgspec.Struct):
+    """How often each (broadcast, vchannel) has a copy, or a message of an abort; and what the copies are."""
+
+    copies: Counter[tuple[int, str]] = msgspec.field(default_factory=Counter)
+    aborts: Counter[tuple[int, str]] = msgspec.field(default_factory=Counter)
+    headers: dict[int, BroadcastHeader] = {}
+    contents: dict[int, Content] = {}
 
 
 class Life:
@@ -157,8 +168,11 @@ class Life:
         self.dropped: set[str] = set()
         self.gates: dict[str, asyncio.Event] = {}
         """A pchannel that has one writes nothing until it is set."""
+        self.checkpointing: dict[str, asyncio.Lock] = {}
         self.requests = 0
         self.frames = 0
+        self.asked_again = 0
+        """Copies asked for that were in the log: the log answers with those, but nobody needs to ask who was told of them."""
         self.log_bytes = 0
         self.create_vchannels = True
         self.broadcast: Broadcast
@@ -188,11 +202,14 @@ class Life:
         self.broadcast = await Broadcast.start(self.system, kv=self.kv, registry=registry, limits=self.limits)
 
     async def close(self) -> None:
-        if not self.cut.dead.is_set():
-            await self.system.stop()
-        else:
+        """Closes it in order, or, when it is cut meanwhile, does not."""
+        stop = asyncio.create_task(self.system.stop())
+        cut = asyncio.create_task(self.cut.dead.wait())
+        await asyncio.wait({stop, cut}, return_when=asyncio.FIRST_COMPLETED)
+        if not stop.done():
             self.kill()
-            await self.system.stop()
+        cut.cancel()
+        await stop
 
     def kill(self) -> None:
         """The process is gone: nothing of it runs any more, and nothing more becomes durable."""
@@ -203,23 +220,24 @@ class Life:
     async def checkpoint(self, pchannel: str) -> None:
         """Saves the recovery state as of the durable end, and says what it does not list any more."""
         log = self.logs[pchannel]
-        forgotten, self.forgotten[pchannel] = self.forgotten[pchannel], set()
-        position = log.durable_end
-        blob = msgspec.msgpack.encode(self.state[pchannel])
-        await self.cut.before()
-        await log.save_state(position, blob)
-        self.world.checkpoints[pchannel] = position
-        await self.cut.after()
-        self.callback(pchannel, forgotten)
+        async with self.checkpointing.setdefault(pchannel, asyncio.Lock()):  # one at a time: none replaces a newer one
+            forgotten, self.forgotten[pchannel] = self.forgotten[pchannel], set()
+            position = log.durable_end
+            blob = msgspec.msgpack.encode(self.state[pchannel])
+            await self.cut.before()
+            await log.save_state(position, blob)
+            self.world.checkpoints[pchannel] = position
+            await self.cut.after()
+            self.callback(pchannel, forgotten)
 
     async def _recover(self, pchannel: str, log: PChannelLog) -> None:
         position = self.world.checkpoints.get(pchannel, 0)
         blob = await log.load_state(position) if position else None
         state = msgspec.msgpack.decode(blob, type=dict[int, Found]) if blob else {}
         for frame in (await log.read(position, names=None, bytes_max=1 << 40)).frames:
-            for header, kind, vchannel, at in _copies(frame):
-                found = state.setdefault(header.broadcast_id, Found(header))
-                (found.aborts if kind == ABORT else found.copies)[vchannel] = at
+            for copy in _copies(frame):
+                found = state.setdefault(copy.header.broadcast_id, Found(copy.header))
+                (found.aborts if copy.content.message_type == ABORT else found.copies)[copy.vchannel] = copy.at
         self.state[pchannel] = state
 
     # -- AppendOperator
@@ -260,16 +278,9 @@ class Life:
         ]
 
     async def content(self, pchannel: str, broadcast_id: int) -> Content:
-        found = self.state[pchannel][broadcast_id]
-        position = next(iter(found.copies.values()))[0]
+        position = next(iter(self.state[pchannel][broadcast_id].copies.values()))[0]
         page = await self.logs[pchannel].read(position, names=None, bytes_max=1)
-        view = page.frames[0].view
-        for run in view.runs:
-            if run.kind == RunKind.COPY:
-                columns = view.columns(view.runs[run.shared])
-                kind = columns.types[0] if columns.types else int(MessageType.INSERT)
-                return Content(columns.payloads[0], kind, columns.properties[0] if columns.properties else b"")
-        raise AssertionError("no copy where the recovery state has one")
+        return _copies(page.frames[0])[0].content
 
     def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
         for pchannel in pchannels:
@@ -292,6 +303,7 @@ class Life:
             raise error
         found = self.state[pchannel].get(header.broadcast_id) or Found(header)
         there = found.aborts if aborts else found.copies
+        self.asked_again += sum(name in there for name in vchannels)
         wanted = [name for name in vchannels if name not in there and name not in self.dropped]
         if wanted:
             draft = FrameDraft()
@@ -306,12 +318,16 @@ class Life:
                 first_tick=first_tick,
             )
             self._sequences[pchannel] += 1
-            position = await self._durable(pchannel, frame)
+
+            def landed(position: int) -> None:
+                # In the turn in which the durable end moves: a checkpoint never lies behind a frame that it does not know.
+                for index, name in enumerate(wanted):
+                    there[name] = (position, index, first_tick + index)
+                self.state[pchannel][header.broadcast_id] = found
+
+            await self._durable(pchannel, frame, landed)
             self.frames += 1
             self.log_bytes += frame.length
-            for index, name in enumerate(wanted):
-                there[name] = (position, index, first_tick + index)
-            self.state[pchannel][header.broadcast_id] = found
             await self.cut.after()
         results: list[AppendResult | WALError] = []
         for name in vchannels:
@@ -323,21 +339,29 @@ class Life:
                 results.append(AppendResult(message_id, tick, message_id))
         return results
 
-    async def _durable(self, pchannel: str, frame: Any) -> int:
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async def _durable(self, pchannel: str, frame: EncodedFrame, landed: Callable[[int], None]) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(position: int, error: BaseException | None) -> None:
             if error is None:
-                future.set_result(position)
+                landed(position)
+                future.set_result(None)
             else:
                 future.set_exception(error)
 
         self.logs[pchannel].append(frame, done)
-        return await asyncio.shield(future)
+        await asyncio.shield(future)
 
 
-def _copies(frame: StoredFrame) -> list[tuple[BroadcastHeader, int, str, tuple[int, int, int]]]:
-    """The copies in a frame: header, message type, vchannel, (position, index, tick)."""
+class _Copy(msgspec.Struct):
+    header: BroadcastHeader
+    content: Content
+    vchannel: str
+    at: tuple[int, int, int]
+
+
+def _copies(frame: StoredFrame) -> list[_Copy]:
+    """The copies in a frame."""
     view = frame.view
     found = []
     for run in view.runs:
@@ -346,7 +370,10 @@ def _copies(frame: StoredFrame) -> list[tuple[BroadcastHeader, int, str, tuple[i
             assert columns.exts is not None
             header = BroadcastHeader.from_bytes(decode_ext(columns.exts[0])[ExtTag.BROADCAST])
             kind = columns.types[0] if columns.types else int(MessageType.INSERT)
-            found.append((header, kind, run.name, (frame.position, run.index, view.header.first_tick + run.index)))
+            content = Content(columns.payloads[0], kind, columns.properties[0] if columns.properties else b"")
+            found.append(
+                _Copy(header, content, run.name, (frame.position, run.index, view.header.first_tick + run.index))
+            )
     return found
 
 
