@@ -306,6 +306,7 @@ class Broadcaster(Actor):
             return
         running.abort_replies.append(call.reply)
         if not running.task.finished and running.task.abort(call.reason):
+            self._cancel_timers(running.task)
             self._changes.add(
                 {abort_key(call.broadcast_id): encode_abort(call.reason)}, then=partial(self._intent_saved, running)
             )
@@ -385,7 +386,7 @@ class Broadcaster(Actor):
             running.content = None
             self._bytes -= running.size
             self._appended += 1
-        if task.complete and task.header.needs_ack and task.state is not BroadcastState.ABORTING:
+        if task.header.needs_ack and task.state in (BroadcastState.WAIT_ACK, BroadcastState.DONE):
             self._answer(running)
         elif task.state is BroadcastState.STUCK:
             self._refuse(running, self._stuck(task))
@@ -438,9 +439,7 @@ class Broadcaster(Actor):
             running.content = None
             self._bytes -= running.size
         self._finished += 1
-        for pchannel in task.pchannels:
-            if (timer := self._timers.pop((task.broadcast_id, pchannel), None)) is not None:
-                timer.cancel()
+        self._cancel_timers(task)
         if task.state is not BroadcastState.WITHDRAWN:
             touched = task.touched()
             tombstone = Tombstone(task.state, at_ms or self._now_ms(), at_ms is not None)
@@ -663,6 +662,11 @@ class Broadcaster(Actor):
             refuse(reply, closed)
         for call in (*running.watchers_once, *running.watchers_all):
             refuse(call.reply, closed)
+
+    def _cancel_timers(self, task: Task) -> None:
+        for pchannel in task.pchannels:
+            if (timer := self._timers.pop((task.broadcast_id, pchannel), None)) is not None:
+                timer.cancel()
 
     def _stop_timers(self) -> None:
         for timer in self._timers.values():

@@ -229,13 +229,14 @@ class Task:
         return at
 
     def abort(self, reason: str) -> bool:
-        """Gives it up, an intent to be saved; False when that has happened before. Only while it is not finished."""
+        """Gives it up: an intent to be saved, and the end of every backoff. False when that has happened before."""
         if self.state is BroadcastState.ABORTING:
             return False
         self.reason = reason
         self._move(BroadcastState.ABORTING)
         for lane in self._lanes.values():
             lane.attempts = 0
+            lane.waiting = False
         self.saving()
         return True
 

@@ -156,7 +156,7 @@ class TaskMachine(RuleBasedStateMachine):
         if not self.aborted:
             self.aborted = True
             self.unsaved += 1
-            self.attempts = {}
+            self.attempts, self.backing_off = {}, {}
 
     @precondition(lambda self: not self.over)
     @rule()

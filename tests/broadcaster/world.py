@@ -18,7 +18,7 @@ from actors import ActorSystem, Clock, SystemClock
 from broadcaster import AppendOperatorType, Broadcast, BroadcasterLimits, Content, CopiesInLog, Registry
 from wal.backends import PChannelLog, StoredFrame
 from wal.backends.memory import MemoryBackend, MemoryStore
-from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
+from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
 from wal.frame import EncodedFrame, ExtTag, FrameDraft, Record, RunKind, decode_ext, encode_frame
 from wal.kv import Batch, KVBase, KVStatistics, MemoryKV, Watch
 from wal.message import BroadcastHeader, MessageID, MessageType
@@ -166,6 +166,8 @@ class Life:
         self.refuse: Callable[[str, Sequence[str]], WALError | None] = lambda pchannel, vchannels: None
         """Asked before each frame; what it answers is raised."""
         self.dropped: set[str] = set()
+        self.lose_answers: set[str] = set()
+        """The next answer of these pchannels is lost on its way: what was appended is in the log."""
         self.gates: dict[str, asyncio.Event] = {}
         """A pchannel that has one writes nothing until it is set."""
         self.checkpointing: dict[str, asyncio.Lock] = {}
@@ -329,6 +331,9 @@ class Life:
             self.frames += 1
             self.log_bytes += frame.length
             await self.cut.after()
+        if pchannel in self.lose_answers:
+            self.lose_answers.remove(pchannel)
+            raise UnknownOutcomeError("the connection was lost before the answer")
         results: list[AppendResult | WALError] = []
         for name in vchannels:
             if name not in there:
