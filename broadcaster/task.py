@@ -266,7 +266,7 @@ class Task:
         if self.complete and not busy:
             acked = self.acked == self._full or not self.header.needs_ack
             self._move(BroadcastState.DONE if acked else BroadcastState.WAIT_ACK)
-        elif refused == self._full and not (busy or self.acked or self._recovered or self._unknown()):
+        elif refused == self._full and self._untouched() and not busy:
             self._move(BroadcastState.WITHDRAWN)
         else:
             stuck = refused and not self._full & ~self.appended & ~refused
@@ -275,8 +275,10 @@ class Task:
     def _over(self, lane: _Lane) -> bool:
         return not lane.busy and not lane.unknown and not (lane.members & self.appended & ~lane.aborted)
 
-    def _unknown(self) -> bool:
-        return any(lane.unknown for lane in self._lanes.values())
+    def _untouched(self) -> bool:
+        """Whether nobody but the caller can have heard of it: one that was ever STUCK stays until it is aborted."""
+        unknown = any(lane.unknown for lane in self._lanes.values())
+        return self.state is BroadcastState.PENDING and not (unknown or self.acked or self._recovered)
 
     def _move(self, to: BroadcastState) -> None:
         if to is not self.state:

@@ -192,7 +192,8 @@ class TaskMachine(RuleBasedStateMachine):
         elif not missing:
             expected = BroadcastState.DONE if acked else BroadcastState.WAIT_ACK
         elif missing <= self.refused:
-            nothing = missing == names and not (busy or self.acked or self.unknown or self.task._recovered)
+            known = busy or self.acked or self.unknown or self.task._recovered or BroadcastState.STUCK in self.states
+            nothing = missing == names and not known
             expected = BroadcastState.WITHDRAWN if nothing else BroadcastState.STUCK
         else:
             expected = BroadcastState.PENDING
@@ -260,6 +261,19 @@ def test_a_vchannel_that_is_made_again_ends_being_stuck() -> None:
     assert step.vchannels == ("b",)
     task.took(step, {})
     assert task.state is BroadcastState.WAIT_ACK
+
+
+def test_what_was_stuck_is_not_withdrawn() -> None:
+    """Its caller was told that it stays; that the last of its frames is refused as well changes nothing."""
+    task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a"], "q": ["b"]})
+    first, second = task.steps()
+    task.failed(first, ChannelNotExistError("a"))
+    task.retry("p")
+    (again,) = task.steps()
+    task.failed(second, ChannelNotExistError("b"))
+    stuck = task.state
+    task.failed(again, ChannelNotExistError("a"))
+    assert (stuck, task.state) == (BroadcastState.STUCK, BroadcastState.STUCK)
 
 
 def test_bits_of_a_wide_bitmap() -> None:
