@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -519,12 +519,14 @@ class Broadcaster(Actor):
         elif error is not None or outcomes is None:
             raise error or RuntimeError("an append answered with nothing")
         else:
+            results = dict(zip(step.vchannels, outcomes, strict=True))
             refusals: dict[str, WALError] = {}
-            for vchannel, outcome in zip(step.vchannels, outcomes, strict=True):
-                if isinstance(outcome, WALError):
-                    refusals[vchannel] = outcome
-                elif step.kind is StepKind.COPIES and running.caller is not None:
-                    running.results[vchannel] = outcome
+            if any(issubclass(kind, WALError) for kind in set(map(type, outcomes))):
+                refusals = {vchannel: one for vchannel, one in results.items() if isinstance(one, WALError)}
+            if step.kind is StepKind.COPIES and running.caller is not None:
+                for vchannel in refusals:
+                    del results[vchannel]
+                running.results.update(cast("dict[str, AppendResult]", results))
             delay_s = task.took(step, refusals)
         if delay_s is not None and not self._closing:
             key = (task.broadcast_id, step.pchannel)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["BroadcastAppendResult", "BroadcastMessage", "BroadcastTask"]
 
 BYTES_A_VCHANNEL: Final = 64
-"""What a vchannel of a broadcast counts in `size` beside its name."""
+"""What a vchannel of a broadcast counts in `estimate_size` beside its name."""
 
 
 class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
     def estimate_size(self) -> int:
         """Bytes of payload and properties, once, and of what its vchannels take beside them."""
         message = Message("*", self.payload, message_type=self.message_type, properties=self.properties)
-        return message.estimate_size() + sum(len(name) + BYTES_A_VCHANNEL for name in self.vchannels)
+        return message.estimate_size() + sum(map(len, self.vchannels)) + BYTES_A_VCHANNEL * len(self.vchannels)
 
 
 class BroadcastAppendResult(msgspec.Struct, frozen=True):

@@ -95,7 +95,7 @@ class _Lane(msgspec.Struct):
     """The vchannels of one pchannel, as bits.
 
     `refused`: will not take their copy; `unknown`: the fate of their last append is not known; `aborted`: told of the abort.
-    `busy`: a frame is under way; `waiting`: backing off.
+    `busy`: a frame is under way, for the vchannels in `frame`; `waiting`: backing off.
     """
 
     members: int
@@ -104,6 +104,7 @@ class _Lane(msgspec.Struct):
     aborted: int = 0
     attempts: int = 0
     busy: bool = False
+    frame: int = 0
     waiting: bool = False
     error: WALError | None = None
 
@@ -116,6 +117,7 @@ class Task:
     ) -> None:
         self.header = header
         self.state = BroadcastState.PENDING
+        self.finished = False
         self.reason: str | None = None
         """Why it was aborted; None while nobody asked for that."""
         self.appended = 0
@@ -124,8 +126,10 @@ class Task:
         self._unsaved = 0
         self._recovered = recovered
         self._index: dict[str, int] = {}
-        index = {name: at for at, name in enumerate(header.vchannels)}
-        self._lanes = {pchannel: _Lane(_mask(index[name] for name in names)) for pchannel, names in places.items()}
+        if len(places) == 1:
+            self._lanes = {pchannel: _Lane(self._full) for pchannel in places}
+        else:
+            self._lanes = {pchannel: _Lane(self._mask(names)) for pchannel, names in places.items()}
 
     @property
     def broadcast_id(self) -> int:
@@ -139,10 +143,6 @@ class Task:
     def complete(self) -> bool:
         """Whether every copy is in."""
         return self.appended == self._full
-
-    @property
-    def finished(self) -> bool:
-        return not EDGES[self.state]
 
     @property
     def missing_appends(self) -> tuple[str, ...]:
@@ -186,6 +186,7 @@ class Task:
                     kind, wanted = StepKind.ABORTS, lane.members & self.appended & ~lane.aborted
             if wanted:
                 lane.busy = True
+                lane.frame = wanted
                 steps.append(Step(kind, pchannel, self._names(wanted)))
         return steps
 
@@ -195,23 +196,22 @@ class Task:
         refused = self._mask(refusals)
         if step.kind is StepKind.ABORTS:
             # A vchannel that takes nothing any more has no reader who would have to be told.
-            lane.aborted |= self._mask(step.vchannels)
+            lane.aborted |= lane.frame
             return self._outcome(lane, 0, ())
-        self.appended |= self._mask(step.vchannels) & ~refused
+        self.appended |= lane.frame & ~refused
         lane.refused &= ~self.appended
-        lane.unknown &= ~self._mask(step.vchannels)
+        lane.unknown &= ~lane.frame
         return self._outcome(lane, refused, refusals.values())
 
     def failed(self, step: Step, error: WALError) -> float | None:
         """Nothing is known to be in of this frame. Answers with seconds until it is to be tried again, None when never."""
         lane = self._lane_of(step)
-        mask = self._mask(step.vchannels)
         if step.kind is StepKind.ABORTS:
             lane.error = error
             return self._back_off(lane, final=not error.retryable)
         if error.outcome_unknown:
-            lane.unknown |= mask
-        return self._outcome(lane, 0 if error.retryable else mask, (error,))
+            lane.unknown |= lane.frame
+        return self._outcome(lane, 0 if error.retryable else lane.frame, (error,))
 
     def retry(self, pchannel: str) -> None:
         """The backoff of this lane is over."""
@@ -285,6 +285,7 @@ class Task:
             if to not in EDGES[self.state]:
                 raise RuntimeError(f"broadcast {self.broadcast_id} cannot go from {self.state.name} to {to.name}")
             self.state = to
+            self.finished = not EDGES[to]
 
     def _outcome(self, lane: _Lane, refused: int, errors: Iterable[WALError]) -> float | None:
         """The end of a frame of copies (or of aborts without an error)."""
