@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from examples import append_and_scan, arrow, blocking, transactions
+from examples import append_and_scan, arrow, blocking, cursors, retention, transactions
 from examples.web_service import make_app
 from tests.docs.snippets import ROOT
 
@@ -55,6 +55,31 @@ def test_resume_after_crash(tmp_path: Path) -> None:
     assert 600 <= int(killed[1]) < 2000
     assert second == "worker 2 ended with status 0"
     assert end == "2000 numbers, their sum is 1999000, expected 1999000"
+
+
+async def test_cursors(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await cursors.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "billing: 500 orders in two goes, in order: True",
+        "the first auditor was killed, with 150 orders reported",
+        "truncating what it has not seen is refused: True",
+        "the second one missed none: True",
+        "it saw again at most the page that was not saved: True",
+        "cursor audit of orders: 0 bytes behind",
+        "cursor billing of orders: 0 bytes behind",
+        "now nobody needs them, and they are truncated",
+    ]
+
+
+async def test_retention(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await retention.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "32 MiB written, at most 5 MiB held: True",
+        "held back by: cursor dashboard",
+        "cursor dashboard is stale: True",
+        "its reader is told so, and what is there instead: True",
+        "deleted, the cursor begins anew",
+    ]
 
 
 def test_idempotent_retries(tmp_path: Path) -> None:

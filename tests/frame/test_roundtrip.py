@@ -35,6 +35,22 @@ def test_find_gives_the_runs_of_the_names_and_those_for_every_reader(plan: list[
 
 
 @given(plans)
+def test_exts_are_those_of_the_vchannels_records(plan: list[Call]) -> None:
+    view = view_of(b"".join(encode(build(plan)[0]).buffers))
+    expected = []
+    for run in view.runs:
+        columns = view.columns(run) if run.kind == RunKind.VCHANNEL else None
+        if columns is not None and columns.exts is not None:
+            flags = columns.flags or [0] * len(columns.exts)
+            expected += [
+                (run.name, run.incarnation, index, flag, ext)
+                for index, flag, ext in zip(columns.indices, flags, columns.exts, strict=True)
+                if ext
+            ]
+    assert view_of(b"".join(encode(build(plan)[0]).buffers)).exts() == expected
+
+
+@given(plans)
 def test_no_field_straddles_a_block_and_blocks_are_large_enough(plan: list[Call]) -> None:
     draft, model = build(plan)
     frame = encode(draft)

@@ -16,7 +16,7 @@ def ledger(last: Checkpoint | None = None, *, state_bytes: int = 0) -> Checkpoin
 
 def test_the_defaults_are_those_of_the_design() -> None:
     assert CheckpointRule() == CheckpointRule(
-        log_bytes=256 * 1024 * 1024, keyed_events=32_768, keyed_bytes=32 * 1024 * 1024
+        log_bytes=256 * 1024 * 1024, keyed_events=32_768 * 3 // 4, keyed_bytes=32 * 1024 * 1024
     )
 
 

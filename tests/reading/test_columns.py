@@ -23,11 +23,14 @@ BOUND = {"a": 3, "b": 2, "ü": 4}
 def rows_of(columns: RowColumns) -> list[tuple[Any, ...]]:
     """The rows, read back from the packed columns."""
     count = columns.rows
-    ids = [bytes(columns.ids[at : at + columns.id_width]) for at in range(0, len(columns.ids), columns.id_width or 1)]
+    all_ids = b"".join(columns.ids)
+    ids = [all_ids[at : at + columns.id_width] for at in range(0, len(all_ids), columns.id_width or 1)]
     ticks = [
         base + index
         for base, index in zip(
-            memoryview(columns.tick_bases).cast("Q"), memoryview(columns.indices).cast("I"), strict=True
+            memoryview(b"".join(columns.tick_bases)).cast("Q"),
+            memoryview(b"".join(columns.indices)).cast("I"),
+            strict=True,
         )
     ]
     codes = list(memoryview(columns.vchannels).cast("I")) or [0] * count
@@ -36,7 +39,8 @@ def rows_of(columns: RowColumns) -> list[tuple[Any, ...]]:
     joined = b"".join(columns.payloads)
     assert len(joined) == columns.payload_bytes
     payloads = [
-        joined[start:end] for start, end in pairwise(accumulate(memoryview(columns.payload_lens).cast("I"), initial=0))
+        joined[start:end]
+        for start, end in pairwise(accumulate(memoryview(b"".join(columns.payload_lens)).cast("I"), initial=0))
     ]
     counts = list(memoryview(columns.properties_counts).cast("I")) or [0] * count
     pairs = list(zip(columns.keys, columns.values, strict=True))

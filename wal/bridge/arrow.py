@@ -5,6 +5,8 @@ pyarrow is imported when the first batch is made, never by importing the bridge.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.message import MessageType
@@ -57,7 +59,11 @@ def record_batch(rows: RowColumns) -> pa.RecordBatch:
             ticks,
             _types(pa, rows),
             _txn_ids(pa, rows),
-            pa.Array.from_buffers(pa.binary(), count, [None, _offsets(pa, rows.payload_lens), _joined(pa, rows)]),
+            pa.Array.from_buffers(
+                pa.binary(),
+                count,
+                [None, _offsets(pa, [bytes(4), *rows.payload_lens]), _joined(pa, rows.payloads, rows.payload_bytes)],
+            ),
             _properties(pa, rows),
             _times(pa, ticks),
         ],
@@ -65,13 +71,13 @@ def record_batch(rows: RowColumns) -> pa.RecordBatch:
     )
 
 
-def _joined(pa: Any, rows: RowColumns) -> Any:
-    """The payloads in one buffer of Arrow's own memory, which it uses again and again."""
-    buffer = pa.allocate_buffer(rows.payload_bytes)
+def _joined(pa: Any, pieces: Sequence[bytes | bytearray | memoryview], size: int) -> Any:
+    """The pieces in one buffer of Arrow's own memory, which it uses again and again."""
+    buffer = pa.allocate_buffer(size)
     into, at = memoryview(buffer).cast("B"), 0
-    for payload in rows.payloads:
-        into[at : at + len(payload)] = payload
-        at += len(payload)
+    for piece in pieces:
+        into[at : at + len(piece)] = piece
+        at += len(piece)
     return buffer
 
 
@@ -79,26 +85,42 @@ def _fixed(pa: Any, kind: Any, count: int, data: Any) -> Any:
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
 
 
-def _offsets(pa: Any, lengths: bytearray) -> Any:
-    """The buffer of offsets that these lengths add up to, one more than there are lengths."""
-    given = pa.Array.from_buffers(pa.int32(), len(lengths) // 4 + 1, [None, pa.py_buffer(bytes(4) + lengths)])
-    return pa.compute.cumulative_sum(given).buffers()[1]
+def _pieces(pa: Any, kind: Any, count: int, width: int, pieces: Sequence[bytes | bytearray]) -> Any:
+    return pa.Array.from_buffers(kind, count, [None, _joined(pa, pieces, count * width)])
+
+
+def _offsets(pa: Any, lengths: Sequence[bytes | bytearray]) -> Any:
+    """The buffer of offsets that these lengths add up to; the first is 0."""
+    count = sum(map(len, lengths)) // 4
+    return pa.compute.cumulative_sum(_pieces(pa, pa.int32(), count, 4, lengths)).buffers()[1]
+
+
+def _repeated(text: str, count: int) -> Any:
+    """A column of one text; batches share it."""
+    found = _columns(text)
+    return found.slice(0, count) if count <= len(found) else load_pyarrow().repeat(found[0], count)
+
+
+@lru_cache(maxsize=16)
+def _columns(text: str) -> Any:
+    pa = load_pyarrow()
+    return pa.repeat(pa.scalar(text, pa.string()), _REPEATED_ROWS)
 
 
 def _ticks(pa: Any, rows: RowColumns) -> Any:
-    indices = _fixed(pa, pa.uint32(), rows.rows, rows.indices).cast(pa.int64())
-    return pa.compute.add(_fixed(pa, pa.int64(), rows.rows, rows.tick_bases), indices)
+    indices = _pieces(pa, pa.uint32(), rows.rows, 4, rows.indices).cast(pa.int64())
+    return pa.compute.add(_pieces(pa, pa.int64(), rows.rows, 8, rows.tick_bases), indices)
 
 
 def _vchannels(pa: Any, rows: RowColumns) -> Any:
     if not rows.vchannels:
-        return pa.repeat(pa.scalar(rows.names[0], pa.string()), rows.rows)
+        return _repeated(rows.names[0], rows.rows)
     codes = _fixed(pa, pa.int32(), rows.rows, rows.vchannels)
     return pa.DictionaryArray.from_arrays(codes, pa.array(rows.names, pa.string())).dictionary_decode()
 
 
 def _ids(pa: Any, rows: RowColumns) -> Any:
-    ids = _fixed(pa, pa.binary(rows.id_width), rows.rows, rows.ids).cast(pa.binary())
+    ids = _pieces(pa, pa.binary(rows.id_width), rows.rows, rows.id_width, rows.ids).cast(pa.binary())
     if rows.without_id:
         missing = bytearray(rows.rows)
         for row in rows.without_id:
@@ -110,7 +132,7 @@ def _ids(pa: Any, rows: RowColumns) -> Any:
 
 def _types(pa: Any, rows: RowColumns) -> Any:
     if not rows.types:
-        return pa.repeat(pa.scalar(MessageType.INSERT.name, pa.string()), rows.rows)
+        return _repeated(MessageType.INSERT.name, rows.rows)
     numbers = _fixed(pa, pa.uint16(), rows.rows, rows.types)
     coded = numbers.dictionary_encode()
     names = [_TYPE_NAMES.get(number, MessageType.UNKNOWN.name) for number in coded.dictionary.to_pylist()]
@@ -126,7 +148,9 @@ def _txn_ids(pa: Any, rows: RowColumns) -> Any:
 
 def _properties(pa: Any, rows: RowColumns) -> Any:
     counts = rows.properties_counts
-    offsets = _fixed(pa, pa.int32(), rows.rows + 1, _offsets(pa, counts) if counts else bytes(4 * rows.rows + 4))
+    offsets = _fixed(
+        pa, pa.int32(), rows.rows + 1, _offsets(pa, [bytes(4), counts]) if counts else bytes(4 * rows.rows + 4)
+    )
     return pa.MapArray.from_arrays(offsets, pa.array(rows.keys, pa.string()), pa.array(rows.values, pa.string()))
 
 
@@ -136,4 +160,5 @@ def _times(pa: Any, ticks: Any) -> Any:
     return pa.compute.multiply(milliseconds, pa.scalar(1000, pa.int64())).cast(pa.timestamp("us", tz="UTC"))
 
 
+_REPEATED_ROWS: Final = 1 << 17
 _TYPE_NAMES: Final = {int(kind): kind.name for kind in MessageType}

@@ -197,23 +197,28 @@ class RunTable(Sequence[RunRow]):
             if (name in names if name else kinds[ordinal] == RunKind.PCHANNEL)
         ]
 
-    def ext_spans(self) -> list[tuple[str, int, int, int, int, int]]:
-        """(name, incarnation, index, flags, start and end in the body) of each ext that a record of a vchannel has, run after run."""
+    def exts(self, body: bytes) -> list[tuple[str, int, int, int, bytes]]:
+        """(name, incarnation, index, flags, ext) of each record of a vchannel that has an ext in this body, run after run."""
         lens = self.ext_lens
         if lens is None:
             return []
         found = []
-        indices, flags, starts = self.indices, self.flags, self._starts
+        indices, flags, starts = self.indices, self.flags or bytes(len(lens)), self._starts
         for kind, name, incarnation, first, end, stop in zip(
             self._kinds, self._names, self._incarnations, starts[:-1], starts[1:], self._offsets[1:], strict=True
         ):
             if kind != RunKind.VCHANNEL:
                 continue
-            at = stop - (lens[first] if end - first == 1 else sum(lens[first:end]))
+            if end - first == 1:  # as good as always, in frames of many callers
+                if length := lens[first]:
+                    index = first if indices is None else indices[first]
+                    found.append((name, incarnation, index, flags[first], body[stop - length : stop]))
+                continue
+            at = stop - sum(lens[first:end])
             for row in range(first, end):
                 if length := lens[row]:
                     index = row if indices is None else indices[row]
-                    found.append((name, incarnation, index, 0 if flags is None else flags[row], at, at + length))
+                    found.append((name, incarnation, index, flags[row], body[at : at + length]))
                     at += length
         return found
 

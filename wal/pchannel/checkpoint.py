@@ -31,10 +31,13 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class CheckpointRule(msgspec.Struct, frozen=True, gc=False):
-    """A checkpoint is due after so many bytes of log, so many keyed events, or so many bytes of the frames that hold these."""
+    """A checkpoint is due after so many bytes of log, so many keyed events, or so many bytes of the frames that hold these.
+
+    By default three quarters of the 32,768 keyed events that an opening is to replay at most: more come while it is written.
+    """
 
     log_bytes: int = 256 << 20
-    keyed_events: int = 32_768
+    keyed_events: int = 24_576
     keyed_bytes: int = 32 << 20
 
 

@@ -20,10 +20,11 @@ from wal.pchannel.idempotency import IdempotencyTable
 
 __all__ = ["Checkpointer"]
 
-PIECES_AT_A_TIME: Final = 4
+PIECES_A_TURN: Final = 8
+"""Below a millisecond; one a turn would take very long while turns have other work."""
 PAUSE_S: Final = 0.001
-"""A turn is short, but without a pause turns follow each other so closely that the threads which write frames do not get the
-interpreter for 5 ms, each time that they need it."""
+"""Without a pause turns follow each other so closely that the threads which write frames do not get the interpreter for 5 ms, each time
+that they need it."""
 _logger: Final = logging.getLogger("wal.checkpoint")
 
 
@@ -127,7 +128,8 @@ class Checkpointer:
             pieces = []
             for piece in snapshot:
                 pieces.append(piece)
-                await asyncio.sleep(0 if len(pieces) % PIECES_AT_A_TIME else PAUSE_S)
+                if not len(pieces) % PIECES_A_TURN:
+                    await asyncio.sleep(PAUSE_S)
             size = sum(map(len, pieces))
             await self._log.save_state(checkpoint.position, pieces)
         await self._save(checkpoint)

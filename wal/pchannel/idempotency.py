@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -111,9 +111,9 @@ class IdempotencyTable:
                 producer = self._producer(scope, key.producer)
         finally:
             self._release(scope)
-        pending = producer.pending
-        claim = Claim(producer.scope, key, max(barrier, pending[-1].barrier) if pending else barrier, [])
-        pending.append(claim)
+        newest = producer.newest
+        claim = Claim(producer.scope, key, barrier if newest is None else max(barrier, newest.barrier), [])
+        producer.pending[key.sequence] = claim
         return claim
 
     # -- what became of it
@@ -129,8 +129,7 @@ class IdempotencyTable:
             if not scope.live:
                 return
             producer = self._producers.get((scope, key.producer)) or self._producer(scope, key.producer)
-            if claim in producer.pending:
-                producer.pending.remove(claim)
+            producer.pending.pop(key.sequence, None)
             producer.keep(key.sequence, kept)
         else:
             if scope.live:
@@ -146,13 +145,13 @@ class IdempotencyTable:
                 self._release(scope)
             return []
         producer = self._producers.get((scope, key.producer))
-        if producer is None or claim not in producer.pending:
+        if producer is None or producer.pending.get(key.sequence) is not claim:
             return []
-        at = producer.pending.index(claim)
-        later = producer.pending[at + 1 :]
-        del producer.pending[at:]
+        later = [pending for sequence, pending in producer.pending.items() if sequence > key.sequence]
+        del producer.pending[key.sequence]
         for doomed in later:
             doomed.doomed = True
+            del producer.pending[cast("ProducerKey", doomed.key).sequence]
         if producer.last < 0 and not producer.pending:
             self._remove_producer(producer)
         return later
@@ -221,17 +220,21 @@ class IdempotencyTable:
         for name in forgotten:  # no event of that producer shares a frame with it, see `forget`
             self._forget_now(name)
         for event in events:
-            if live is not None and not all(map(live, event.names)):
+            names, text, sequence = event.names, event.text, event.sequence
+            if live is not None and not (live(names[0]) if len(names) == 1 else all(map(live, names))):
                 continue
-            key = event.key
             kept = Kept(position, event.index, first_tick + event.index, event.txn_id, event.keepalive_ms)
-            scope = self._use(event.names)
-            if isinstance(key, ProducerKey):
-                producer = self._producers.get((scope, key.producer)) or self._producer(scope, key.producer)
-                producer.keep(key.sequence, kept)
+            scope = self._scopes.get(names)
+            if scope is None:
+                scope = self._use(names)
+                scope.uses -= 1  # what is remembered of it below is its use
+            if sequence is None:
+                self._remember(scope, text, kept)
             else:
-                self._remember(scope, key, kept)
-            self._release(scope)
+                producer = self._producers.get((scope, text)) or self._producer(scope, text)
+                producer.keep(sequence, kept)
+            if not scope.uses:
+                self._unlink(scope)
         count = len(events) + len(forgotten)
         self.keyed_since_checkpoint += count
         return count
@@ -291,15 +294,15 @@ class IdempotencyTable:
             if sequence in producer.sequences:
                 return producer.results[producer.sequences.index(sequence)]
             return FORGOTTEN
-        for claim in producer.pending:
-            if claim.key.sequence == sequence:  # type: ignore[union-attr]
-                return claim
-        if producer.pending and sequence < (newest := producer.pending[-1].key.sequence):  # type: ignore[union-attr]
-            raise InvalidRequestSeqError(
-                f"sequence {sequence} of producer {key.producer!r} comes behind its sequence {newest}, which is in flight: append a "
-                "producer's sequences in ascending order"
-            )
-        return None
+        claim = producer.pending.get(sequence)
+        if claim is None and (newest := producer.newest) is not None:
+            pending = cast("ProducerKey", newest.key).sequence
+            if sequence < pending:
+                raise InvalidRequestSeqError(
+                    f"sequence {sequence} of producer {key.producer!r} comes behind its sequence {pending}, which is in flight: append "
+                    "a producer's sequences in ascending order"
+                )
+        return claim
 
     def _remember(self, scope: Scope, key: str, kept: Kept) -> None:
         """Gives the key the newest place in the window, and ends what is over its bounds."""
@@ -364,7 +367,7 @@ class IdempotencyTable:
 
 
 class _Producer:
-    """A producer in a scope: `last` is -1 before anything of it is durable, `pending` are its claims, ascending."""
+    """A producer in a scope: `last` is -1 before anything of it is durable, `pending` are its claims by sequence, ascending."""
 
     __slots__ = ("last", "name", "pending", "results", "scope", "sequences")
 
@@ -374,7 +377,13 @@ class _Producer:
         self.last = -1
         self.sequences: tuple[int, ...] = ()
         self.results: tuple[Kept, ...] = ()
-        self.pending: list[Claim] = []
+        # A dict, so that nothing is searched for: one producer may have as much in flight as there is room for.
+        self.pending: dict[int, Claim] = {}
+
+    @property
+    def newest(self) -> Claim | None:
+        """The last of `pending`."""
+        return self.pending[next(reversed(self.pending))] if self.pending else None
 
     def keep(self, sequence: int, kept: Kept) -> None:
         """The sequence is durable. Tuples, so that a snapshot can hold on to them."""

@@ -6,7 +6,7 @@ each of its runs and is one event). Nothing is asked of a frame whose header doe
 
 from __future__ import annotations
 
-from operator import attrgetter
+from operator import attrgetter, gt
 from typing import Final
 
 import msgspec
@@ -22,17 +22,21 @@ from wal.frame import (
     decode_key,
     decode_txn,
 )
-from wal.pchannel.keys import Key, ProducerKey
+from wal.pchannel.keys import KEY_BYTES_MAX, SEQUENCE_END
 
 __all__ = ["KeyedEvent", "keyed_events"]
 
 
 class KeyedEvent(msgspec.Struct, gc=False):
-    """A keyed event: its index, its scope (the vchannels it was appended to, sorted), its key; a transaction's id and keepalive."""
+    """A keyed event: its index, its scope (the vchannels it was appended to, sorted), its key; a transaction's id and keepalive.
+
+    `text` is the plain key, or with a `sequence` the producer's name.
+    """
 
     index: int
     names: tuple[RunName, ...]
-    key: Key
+    text: str
+    sequence: int | None
     txn_id: int = 0
     keepalive_ms: int = 0
 
@@ -55,26 +59,24 @@ def keyed_events(view: FrameView) -> tuple[list[KeyedEvent], list[str]]:
         if (found := decode_key(ext)) is None:
             continue
         text, sequence = found
+        if not 0 < len(text) <= KEY_BYTES_MAX or (sequence is not None and sequence >= SEQUENCE_END):
+            raise CorruptionError(
+                f"the idempotency key of a record is damaged: {text[:40]!r}, sequence {sequence}", expected="a key"
+            )
         run_name = (name, incarnation)
         if not flags & FLAG_COMMIT:
-            events.append(KeyedEvent(index, (run_name,), _key(text, sequence)))
+            events.append(KeyedEvent(index, (run_name,), text, sequence))
         elif (commit := commits.get(index)) is not None:
             commit.names += (run_name,)
         else:
             txn_id, keepalive_ms, _, _ = decode_txn(decode_ext(ext))
-            commits[index] = commit = KeyedEvent(index, (run_name,), _key(text, sequence), txn_id, keepalive_ms)
+            commits[index] = commit = KeyedEvent(index, (run_name,), text, sequence, txn_id, keepalive_ms)
             events.append(commit)
     for commit in commits.values():
         commit.names = tuple(sorted(commit.names))
-    events.sort(key=_BY_INDEX)
+    if any(map(gt, map(_BY_INDEX, events), map(_BY_INDEX, events[1:]))):
+        events.sort(key=_BY_INDEX)
     return events, forgotten
-
-
-def _key(text: str, sequence: int | None) -> Key:
-    try:
-        return text if sequence is None else ProducerKey(text, sequence)
-    except ValueError as error:
-        raise CorruptionError(f"the idempotency key of a record is damaged: {error}", expected="a key") from error
 
 
 _BY_INDEX: Final = attrgetter("index")

@@ -35,11 +35,13 @@ _COUNTING: Final = array("I", range(_COUNTED)).tobytes()
 class RowColumns:
     """Little-endian columns of `rows` rows; lengths, counts and indices are 4 bytes an entry.
 
-    `ids` are MessageIDs' bytes, all of one width, `id_width`; rows listed in `without_id` have none. A row's tick is the sum of its
-    entries in `tick_bases` (8 bytes) and `indices`. `types` are numbers of 2 bytes, `vchannels` indices into `names`, `txn_ids` of
-    8 bytes, NO_TXN for none. `properties_counts` says how many of `keys` and `values` a row has. Empty while nothing says otherwise
-    are `types` (all INSERT), `vchannels` (all of the one name), `txn_ids` (no transactions), `properties_counts` (no properties).
-    `payloads` are to be joined, and make up `payload_bytes`.
+    `ids`, `tick_bases`, `indices`, `payload_lens` and `payloads` are pieces to be joined: growing a buffer by pieces would copy it
+    many times over. `ids` are MessageIDs' bytes, all of one width, `id_width`; rows listed in `without_id` have none. A row's tick is the
+    sum of its entries in `tick_bases` (8 bytes) and `indices`. `payloads` make up `payload_bytes`.
+
+    `types` are numbers of 2 bytes, `vchannels` indices into `names`, `txn_ids` of 8 bytes, NO_TXN for none. `properties_counts` says how
+    many of `keys` and `values` a row has. Empty while nothing says otherwise are `types` (all INSERT), `vchannels` (all of the one
+    name), `txn_ids` (no transactions), `properties_counts` (no properties).
     """
 
     __slots__ = (
@@ -52,15 +54,15 @@ class RowColumns:
         self.payload_bytes = 0
         self.rows = 0
         self.id_width = 0
-        self.ids = bytearray()
+        self.ids: list[bytes | bytearray] = []
         self.without_id: list[int] = []
-        self.tick_bases = bytearray()
-        self.indices = bytearray()
+        self.tick_bases: list[bytes] = []
+        self.indices: list[bytes] = []
         self.names: list[str] = []
         self.vchannels = bytearray()
         self.types = bytearray()
         self.txn_ids = bytearray()
-        self.payload_lens = bytearray()
+        self.payload_lens: list[bytes] = []
         self.payloads: list[bytes | memoryview] = []
         self.properties_counts = bytearray()
         self.keys: list[str] = []
@@ -69,7 +71,7 @@ class RowColumns:
     @property
     def size(self) -> int:
         """About how many bytes the rows hold."""
-        return self.payload_bytes + len(self.ids) + 32 * self.rows + 64 * len(self.keys)
+        return self.payload_bytes + (self.id_width + 32) * self.rows + 64 * len(self.keys)
 
     def add_run(self, origin: Origin, vchannel: str, header: FrameHeader, run: PackedColumns) -> None:
         """Adds a run of plain messages of the frame with this header."""
@@ -78,13 +80,13 @@ class RowColumns:
         if indices is None:
             indices = _counting(run.first_index, count)
         self._add_ids(origin, indices, count, below=header.indices)
-        self.tick_bases += _TICK.pack(header.first_tick) * count
-        self.indices += indices
+        self.tick_bases.append(_TICK.pack(header.first_tick) * count)
+        self.indices.append(indices)
         self._add_vchannel(vchannel, count)
         self._add_types(run.types, count)
         if self.txn_ids:
             self.txn_ids += _NO_TXN * count
-        self.payload_lens += run.payload_lens
+        self.payload_lens.append(run.payload_lens)
         self.payloads.append(run.payloads)
         self.payload_bytes += len(run.payloads)
         self._add_properties(run, count)
@@ -101,8 +103,8 @@ class RowColumns:
             self.without_id.append(self.rows)
         index = _NUMBER.pack(body._index)
         self._add_ids(body._origin, index, 1, below=_ALL)
-        self.tick_bases += _TICK.pack(body.time_tick - body._index)
-        self.indices += index
+        self.tick_bases.append(_TICK.pack(body.time_tick - body._index))
+        self.indices.append(index)
         self._add_vchannel(body.vchannel, 1)
         self._add_types(_TYPE.pack(body._type), 1)
         if body.txn_context is not None:
@@ -111,7 +113,7 @@ class RowColumns:
             self.txn_ids += _TICK.pack(body.txn_context.txn_id)
         elif self.txn_ids:
             self.txn_ids += _NO_TXN
-        self.payload_lens += _NUMBER.pack(len(body.payload))
+        self.payload_lens.append(_NUMBER.pack(len(body.payload)))
         self.payloads.append(body.payload)
         self.payload_bytes += len(body.payload)
         properties = body.properties
@@ -136,7 +138,7 @@ class RowColumns:
         if below > 1 << 16:
             ids[width - 3 :: width] = indices[2::4]
             ids[width - 4 :: width] = indices[3::4]
-        self.ids += ids
+        self.ids.append(ids)
 
     def _add_vchannel(self, vchannel: str, count: int) -> None:
         code = self._codes.get(vchannel)

@@ -1,0 +1,95 @@
+"""Two consumers of one vchannel, each with its own cursor; one of them is another process, and is killed.
+
+    python -m examples.cursors [directory]      (default: data/)
+
+The writer bills orders and saves its cursor after each page. Beside it a second process audits the same orders, reading the files of
+the running writer (`read_only=True`), until it is killed; a third one of the same cursor goes on where that one saved last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE
+
+from wal import Message, WALAccesser, open_wal
+from wal.errors import InvalidArgumentError
+
+ORDERS = 500
+PAGE = 50
+KILL_AFTER = 3
+"""The first auditor is killed when it has reported so many pages."""
+
+
+async def main(directory: str = "data/") -> None:
+    async with open_wal(directory) as log:
+        results = await log.append_bulk(Message("orders", b"%d" % number) for number in range(ORDERS))
+
+        billed = await bill(log, 100) + await bill(log, ORDERS)
+        print(f"billing: {len(billed)} orders in two goes, in order: {billed == list(range(ORDERS))}")
+
+        first = await audit(directory, kill_after=KILL_AFTER)
+        print(f"the first auditor was killed, with {len(first)} orders reported")
+        last = first[-1]
+        try:
+            await log.truncate(up_to=results[last + PAGE].message_id)
+        except InvalidArgumentError as error:
+            print(f"truncating what it has not seen is refused: {'audit' in str(error)}")
+
+        second = await audit(directory)
+        again = len(set(first) & set(second))
+        print(f"the second one missed none: {sorted({*first, *second}) == list(range(ORDERS))}")
+        print(f"it saw again at most the page that was not saved: {again <= PAGE}")
+
+        for info in await log.cursors():
+            print(f"cursor {info.name} of {', '.join(info.vchannels)}: {info.lag_bytes} bytes behind")
+        await log.truncate(up_to=results[-1].message_id)
+        print("now nobody needs them, and they are truncated")
+
+
+async def bill(log: WALAccesser, count: int) -> list[int]:
+    """Reads up to so many orders, and saves behind each page what was done with it."""
+    seen: list[int] = []
+    async with log.read("orders", cursor="billing", follow=False) as scanner:
+        async for page in scanner.batches(size_max=PAGE):
+            seen += [int(message.payload) for message in page]
+            await scanner.save()
+            if len(seen) >= count:
+                break
+    return seen
+
+
+async def audit(directory: str, *, kill_after: int | None = None) -> list[int]:
+    """Runs an auditor in a process of its own; what it reported until its end."""
+    auditor = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "examples.cursors", "--audit", directory, stdout=PIPE
+    )
+    reported: list[int] = []
+    pages = 0
+    assert auditor.stdout is not None
+    async for line in auditor.stdout:
+        reported += range(*map(int, line.split()))
+        pages += 1
+        if pages == kill_after:
+            auditor.kill()
+            break
+    await auditor.wait()
+    return reported
+
+
+async def auditor(directory: str) -> None:
+    """Reads beside the writer, without a lock that could be in its way."""
+    async with (
+        open_wal(directory, read_only=True) as log,
+        log.read("orders", cursor="audit", follow=False) as scanner,
+    ):
+        async for page in scanner.batches(size_max=PAGE):
+            print(int(page[0].payload), int(page[-1].payload) + 1, flush=True)
+            await scanner.save()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--audit"]:
+        asyncio.run(auditor(*sys.argv[2:]))
+    else:
+        asyncio.run(main(*sys.argv[1:]))

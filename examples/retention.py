@@ -1,0 +1,65 @@
+"""A log that keeps itself small, and a reader that holds it until it is found to be gone.
+
+    python -m examples.retention [directory]      (default: data/)
+
+Sensors write without end; the log keeps 4 MiB of it. A reader with a cursor makes it keep more, but not for ever: `cursor_lag_bytes_max`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+from wal import Message, PChannelRetention, WALAccesser, open_wal
+from wal.errors import TruncatedError
+
+MIB = 1 << 20
+KEPT = 4 * MIB
+LAG_MAX = 16 * MIB
+
+
+async def main(directory: str = "data/") -> None:
+    async with open_wal(directory, segment_bytes=MIB, retention_bytes=KEPT, cursor_lag_bytes_max=LAG_MAX) as log:
+        await write(log, 32)
+        held = await until(log, lambda told: told.bytes <= KEPT + MIB)
+        print(f"32 MiB written, at most 5 MiB held: {held.bytes <= KEPT + MIB}")
+
+        async with log.read("readings", cursor="dashboard") as scanner:
+            await anext(scanner)
+            await scanner.save()
+        await write(log, 8)
+        held = await until(log, lambda told: told.bytes > KEPT + MIB)
+        print(f"held back by: {', '.join(f'{holder.kind} {holder.name}' for holder in held.holders)}")
+
+        await write(log, 16)
+        await until(log, lambda told: told.bytes <= KEPT + MIB)
+        for info in await log.cursors():
+            print(f"cursor {info.name} is stale: {info.stale}")
+        try:
+            async with log.read("readings", cursor="dashboard"):
+                pass
+        except TruncatedError as error:
+            print(f"its reader is told so, and what is there instead: {error.earliest is not None}")
+        await log.delete_cursor("dashboard")
+        async with log.read("readings", cursor="dashboard", follow=False) as scanner:
+            await anext(scanner)
+            print("deleted, the cursor begins anew")
+
+
+async def write(log: WALAccesser, mib: int) -> None:
+    for _ in range(16 * mib):
+        await log.raw_append(Message("readings", bytes(1 << 16)))
+
+
+async def until(log: WALAccesser, condition: Callable[[PChannelRetention], bool]) -> PChannelRetention:
+    """Waits until retention has got so far; its turns come every second, and with every segment that is full."""
+    while True:
+        (told,) = await log.retention()
+        if condition(told):
+            return told
+        await asyncio.sleep(0.01)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

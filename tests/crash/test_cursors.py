@@ -1,0 +1,54 @@
+"""A reader that is killed goes on exactly where it saved, and finds everything from there on, while retention cuts the log behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from wal import open_wal
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+def test_a_killed_reader_goes_on_where_it_saved(tmp_path: Path, soak: int) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    directory = str(tmp_path / "data")
+    saved = tried = written = 0
+    for round_number in range(4 * soak):
+        lines = run_and_kill(directory, written, chance.randrange(1, 400))
+        for word, number in lines:
+            saved, tried = (saved, max(tried, number)) if word == "try" else (number, tried)
+        found, end = asyncio.run(rest(directory))
+        message = f"seed {seed}, round {round_number}: saved {saved}, tried {tried}, found {found[:3]}…, end {end}"
+        following = found[0] if found else end
+        assert saved <= following <= tried, message
+        assert found == list(range(following, end)), message
+        written = end
+
+
+def run_and_kill(directory: str, first: int, after: int) -> list[tuple[str, int]]:
+    """Runs the process until it has said so many lines, kills it; everything that it said."""
+    command = [sys.executable, "-m", "tests.crash.cursor", directory, str(first)]
+    said: list[str] = []
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if len(said) == after:
+                process.kill()
+    assert process.returncode == -9
+    return [(word, int(number)) for word, number in (line.split() for line in said if line.endswith("\n"))]
+
+
+async def rest(directory: str) -> tuple[list[int], int]:
+    """What the cursor's reader is given after a reopening, and the number behind the last one that is there; nothing is saved."""
+    async with open_wal(directory, segment_bytes=1 << 20, retention_bytes=2 << 20) as log:
+        async with log.read("numbers", cursor="reader", follow=False) as scanner:
+            found = [int(message.payload[:8]) async for message in scanner]
+        async with log.read("numbers", follow=False) as scanner:
+            return found, [int(message.payload[:8]) async for message in scanner][-1] + 1
