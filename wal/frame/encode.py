@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate, chain, pairwise
 from struct import pack
+from typing import Final
 
 import google_crc32c
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from wal.frame.draft import FrameDraft, Record, Run
 from wal.frame.layout import (
     BLOCK_BYTES_MIN,
+    BROADCAST,
     COLUMN_EXT,
     COLUMN_FLAGS,
     COLUMN_INDEX,
@@ -23,7 +25,6 @@ from wal.frame.layout import (
     COLUMN_TYPE,
     CRC,
     DEFAULT_TYPE,
-    KEYED,
     FrameHeader,
     RunKind,
 )
@@ -72,7 +73,7 @@ def encode_frame(
     blocks = tables.blocks
     header = FrameHeader(
         tables.incompatible,
-        KEYED if draft.keyed else 0,
+        draft.compatible,
         incarnation,
         term,
         sequence,
@@ -80,7 +81,7 @@ def encode_frame(
         first_tick + draft.indices - 1 if promise is None else promise,
         draft.indices,
         tables.records,
-        len(runs),
+        tables.runs,
         len(blocks),
         len(tables.packed),
         tables.body_len,
@@ -104,6 +105,7 @@ class _Tables(msgspec.Struct, gc=False):
     packed: bytes
     blocks: list[bytes]
     incompatible: int
+    runs: int
     records: int
     body_len: int
     names_len: int
@@ -150,6 +152,7 @@ def _one(run: Run) -> _Tables:
         packed + name,
         blocks,
         incompatible,
+        1,
         1,
         ends[-1] if ends else 0,
         len(name),
@@ -204,34 +207,82 @@ def _many(draft: FrameDraft) -> _Tables:
     body_len = ends[-1]
     blocks, block_ends = _cut(parts, ends)
     kinds, name_lens, name_bytes = _names(runs)
+    incarnations = [run.incarnation for run in runs]
+    offsets = [ends[start * len(fields)] for start in starts[:-1]]
     if len(draft.by_name) == len(runs):
         vchannels, pchannel_wide = tuple(draft.by_name), False
     else:
-        rows = [run.shared if run.kind is RunKind.COPY else len(run.records) for run in runs]
-        vchannels = tuple({(run.name, run.incarnation): None for run in runs if run.name})
+        vchannels = tuple(draft.by_name)
         pchannel_wide = RunKind.PCHANNEL in kinds
+        if draft.compatible & BROADCAST:
+            # In the order of the runs; one vchannel may have a run of its own and copies.
+            named = [run.copies or ((run.name, run.incarnation),) for run in runs if run.copies or run.name]
+            vchannels = tuple(dict.fromkeys(chain.from_iterable(named)))
+            kinds, names, incarnations, rows, offsets = _with_copies(runs, incarnations, rows, offsets, body_len)
+            name_lens, name_bytes = _joined(names)
+    count = len(kinds)
     packed = pack(
-        f"<{len(runs)}s{len(runs)}H{3 * len(runs)}I{form}{2 * len(blocks)}I",
+        f"<{count}s{count}H{3 * count}I{form}{2 * len(blocks)}I",
         kinds,
         *name_lens,
-        *[run.incarnation for run in runs],
+        *incarnations,
         *rows,
-        *[ends[start * len(fields)] for start in starts[:-1]],
+        *offsets,
         *chain.from_iterable(columns),
         *block_ends,
         *map(google_crc32c.value, blocks),
     )
     return _Tables(
-        packed + name_bytes, blocks, incompatible, count, body_len, len(name_bytes), vchannels, pchannel_wide
+        packed + name_bytes,
+        blocks,
+        incompatible,
+        count,
+        len(records),
+        body_len,
+        len(name_bytes),
+        vchannels,
+        pchannel_wide,
     )
+
+
+def _with_copies(
+    runs: list[Run], incarnations: list[int], rows: list[int], offsets: list[int], body_len: int
+) -> tuple[bytes, list[str], list[int], list[int], list[int]]:
+    """The columns of the runs (kinds, names, incarnations, rows, body offsets) with the COPY runs behind each SHARED run.
+
+    Column by column: a broadcast may have thousands of them.
+    """
+    kinds = bytearray()
+    names: list[str] = []
+    lives: list[int] = []
+    counts: list[int] = []
+    starts: list[int] = []
+    for run, life, count, (start, end) in zip(runs, incarnations, rows, pairwise((*offsets, body_len)), strict=True):
+        ordinal = len(kinds)
+        kinds.append(run.kind)
+        names.append(run.name)
+        lives.append(life)
+        counts.append(count)
+        starts.append(start)
+        if copies := len(run.copies):
+            kinds += _COPY * copies
+            names += [name for name, _ in run.copies]
+            lives += [copy for _, copy in run.copies]
+            counts += [ordinal] * copies
+            starts += [end] * copies
+    return bytes(kinds), names, lives, counts, starts
 
 
 def _names(runs: list[Run]) -> tuple[bytes, list[int], bytes]:
     """The kinds of the runs, the lengths of their names in UTF-8, and the names."""
-    names = [run.name for run in runs]
+    return bytes([run.kind for run in runs]), *_joined([run.name for run in runs])
+
+
+def _joined(names: list[str]) -> tuple[list[int], bytes]:
+    """The lengths of these names in UTF-8, and the names."""
     joined = "".join(names)
     lengths = list(map(len, names)) if joined.isascii() else [len(name.encode()) for name in names]
-    return bytes([run.kind for run in runs]), lengths, joined.encode()
+    return lengths, joined.encode()
 
 
 def _index_column(draft: FrameDraft, count: int) -> list[int] | None:
@@ -260,3 +311,6 @@ def _cut(parts: list[bytes], ends: list[int]) -> tuple[list[bytes], list[int]]:
         block_ends.append(start)
         at = last
     return blocks, block_ends
+
+
+_COPY: Final = bytes((RunKind.COPY,))
