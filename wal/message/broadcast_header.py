@@ -37,8 +37,8 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def to_bytes(self, copies: Sequence[str] = ()) -> bytes:
         """The stored form: a MessagePack array in the order of the fields.
 
-        The names of `copies`, vchannels of it in its order, stand beside the header in a frame and are left out; a bitmap (little-endian,
-        the first vchannel lowest) follows then, which says where the others belong, if there are any.
+        The names of `copies`, vchannels of it in its order, stand beside the header in a frame and are left out. A bitmap (little-endian,
+        the first vchannel lowest) follows then, which says where the others belong; its highest bit stands behind the last vchannel.
         """
         if not copies:
             return _encoder.encode(self)
@@ -48,7 +48,7 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
             there = set(copies)
             at = [number for number, name in enumerate(self.vchannels) if name not in there]
             others = [self.vchannels[number] for number in at]
-            places = _bitmap(at)
+            places = _bitmap([*at, len(self.vchannels)])
         return _encoder.encode([self.broadcast_id, others, self.resource_keys, self.needs_ack, places])
 
     @classmethod
@@ -86,10 +86,10 @@ def _bitmap(at: Sequence[int]) -> bytes:
 def _woven(others: tuple[str, ...], copies: Sequence[str], places: int) -> tuple[str, ...]:
     """All names in their order: where `places` has a bit the next of `others`, else the next of `copies`."""
     total = len(others) + len(copies)
-    if places.bit_count() != len(others) or places.bit_length() > total:
+    if places.bit_length() - 1 != total or places.bit_count() - 1 != len(others):
         raise CorruptionError(
             f"a broadcast header names {len(others)} vchannels beside {len(copies)} copies",
-            expected=f"{places.bit_count()} of {total} places",
+            expected=f"{places.bit_count() - 1} of {places.bit_length() - 1} vchannels",
         )
     rest, here = iter(others), iter(copies)
     return tuple([next(rest) if places >> number & 1 else next(here) for number in range(total)])
