@@ -7,17 +7,23 @@ does not hear of it.
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from wal.frame import Record
-from wal.message import MessageID, TxnContext
+from wal.message import BroadcastHeader, MessageID, TxnContext
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import Key
 
+if TYPE_CHECKING:
+    from wal.errors import WALError
+    from wal.pchannel.vchannel import VChannel
+
 __all__ = [
     "Append",
+    "AppendCopies",
     "AppendResult",
     "Atomic",
     "Begin",
@@ -111,6 +117,20 @@ class KeyedCommit(Commit, gc=False):
 class Rollback(msgspec.Struct, gc=False):
     txn_id: int
     future: asyncio.Future[None]
+
+
+class AppendCopies(msgspec.Struct, gc=False):
+    """Copies of a broadcast for vchannels of this pchannel, in the order of the header; told to the pchannel itself.
+
+    The record is what they share. `aborts`: they say that the broadcast was aborted. The future's outcomes are in the order of `targets`.
+    """
+
+    header: BroadcastHeader
+    targets: Sequence[VChannel]
+    record: Record
+    aborts: bool
+    size: int
+    future: asyncio.Future[list[AppendResult | WALError]]
 
 
 class Drop(msgspec.Struct, gc=False):
