@@ -4,8 +4,8 @@ import wal  # noqa: F401 - first, so that whichever of the two packages is impor
 
 # isort: split
 from broadcaster.broadcast import Broadcast
-from broadcaster.broadcaster import BroadcasterLimits, BroadcasterStatistics
 from broadcaster.content import Content, CopiesInLog
+from broadcaster.limits import BroadcasterLimits, BroadcasterStatistics
 from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
 from broadcaster.operator import AppendOperator
 from broadcaster.registry import AppendOperatorType, Registry

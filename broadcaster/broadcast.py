@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from actors import ActorFailedError, ActorRef, ActorStoppedError, ActorSystem
-from broadcaster.broadcaster import Broadcaster, BroadcasterLimits, BroadcasterStatistics
+from broadcaster.broadcaster import Broadcaster
 from broadcaster.calls import AbortCall, AckCall, AppendCall, TasksCall, WatchCall, Withdraw
+from broadcaster.limits import BroadcasterLimits, BroadcasterStatistics
 from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
 from broadcaster.registry import Registry
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnrecoverableError, WALError

@@ -9,18 +9,16 @@ twice. A save that fails for good fails the broadcaster: it takes nothing any mo
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
-
-import msgspec
+from typing import Any, Final
 
 from actors import Actor, ActorError, Clock, Timer
+from broadcaster.answers import aborted, held, held_twice, left, not_abortable, stuck
 from broadcaster.calls import AbortCall, AckCall, AppendCall, Running, TasksCall, WatchCall, Withdraw, refuse, settle
-from broadcaster.changes import Batch, Changes
 from broadcaster.content import Content
 from broadcaster.errands import Errands
+from broadcaster.limits import BroadcasterLimits, BroadcasterStatistics
 from broadcaster.lock_table import LockTable
 from broadcaster.message import BroadcastAppendResult, BroadcastTask
 from broadcaster.operator import AppendOperator
@@ -40,60 +38,19 @@ from broadcaster.records import (
 )
 from broadcaster.recovery import rebuild
 from broadcaster.registry import AppendOperatorType, Registry
-from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S, BroadcastState, Step, StepKind, Task
+from broadcaster.saver import Saver
+from broadcaster.task import BroadcastState, Task
 from broadcaster.tombstones import Tombstone, Tombstones
-from wal.errors import (
-    ClosedError,
-    CorruptionError,
-    InvalidArgumentError,
-    ResourceAcquiredError,
-    UnknownOutcomeError,
-    UnrecoverableError,
-    WALError,
-    WouldBlockError,
-)
-from wal.kv import OPERATIONS_MAX, KVBase
+from broadcaster.writer import Writer
+from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
+from wal.kv import KVBase
 from wal.message import BroadcastHeader, encode_properties
 
-if TYPE_CHECKING:
-    from wal.pchannel import AppendResult
-
-__all__ = ["Broadcaster", "BroadcasterLimits", "BroadcasterStatistics"]
+__all__ = ["Broadcaster"]
 
 COLLECT_INTERVAL_S: Final = 300.0
-FRAMES_MAX: Final = 1024
-"""Frames under way at once; the others wait for their turn."""
 TICK_LOGICAL_BITS: Final = 18
 """Of an id, which is a time tick: what lies above is milliseconds."""
-
-
-class BroadcasterLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of a broadcaster; over them an append is a WouldBlockError. The first two are settings of the log.
-
-    `bytes_max`: payloads, properties and names of broadcasts that wait for keys or copies. `done_marks_max`: broadcasts that are
-    over and that no checkpoint has left behind yet.
-    """
-
-    tasks_max: int = 65_536
-    vchannels_max: int = 16_384
-    bytes_max: int = 64 * 1024 * 1024
-    done_marks_max: int = 65_536
-    tombstones_max: int = 8_192
-    tombstone_age_max_s: float = 24 * 3600.0
-
-
-class BroadcasterStatistics(msgspec.Struct, frozen=True):
-    """One moment. `waiting`: for keys; `frames`: under way; `done_marks`: not left behind by a checkpoint yet."""
-
-    tasks: int
-    waiting: int
-    frames: int
-    bytes_held: int
-    tombstones: int
-    done_marks: int
-    appended: int
-    finished: int
-    saves: int
 
 
 class Broadcaster(Actor):
@@ -115,30 +72,26 @@ class Broadcaster(Actor):
             count_max=limits.tombstones_max, age_max_ms=round(limits.tombstone_age_max_s * 1000)
         )
         self._hurried = False
-        self._changes = Changes(operations_max=kv.operations_max or OPERATIONS_MAX)
-        self._saving = False
         self._errands = Errands(self._wake)
         self._woken = False
+        self._saver = Saver(kv, self._errands, clock)
+        self._writer = Writer(self._errands, clock, touch=self._touch, tell=self._tell)
         self._dirty: dict[int, Running] = {}
-        self._ready: deque[tuple[Running, Step]] = deque()
-        self._frames = 0
-        self._timers: dict[tuple[int, str], Timer] = {}
         self._collecting: Timer | None = None
-        self._closing = False
-        self._appended = self._finished = self._saves = 0
+        self._appended = self._finished = 0
 
     def statistics(self) -> BroadcasterStatistics:
         """Counts of this moment, and since it started."""
         return BroadcasterStatistics(
             tasks=len(self._running),
             waiting=len(self._queue),
-            frames=self._frames,
+            frames=self._writer.frames,
             bytes_held=self._bytes,
             tombstones=len(self._tombstones),
             done_marks=self._tombstones.listed,
             appended=self._appended,
             finished=self._finished,
-            saves=self._saves,
+            saves=self._saver.saves,
         )
 
     # -- the actor
@@ -146,6 +99,7 @@ class Broadcaster(Actor):
     async def started(self) -> None:
         """Takes up what an earlier life left."""
         self.operator = await self._registry.operator(AppendOperatorType.STREAMING)
+        self._writer.operator = self.operator
         self.operator.on_forgotten(self._on_forgotten)
         stored = read_records(*await self._kv.load_with_prefix(""))
         recovered = rebuild(stored, await self.operator.copies())
@@ -153,8 +107,7 @@ class Broadcaster(Actor):
             self._tombstones.add(broadcast_id, Tombstone(mark.state, mark.at_ms, True), pchannels)
             if pchannels:
                 self.operator.forget(broadcast_id, pchannels)
-        if recovered.garbage:
-            self._remove(recovered.garbage)
+        self._saver.remove(recovered.garbage)
         for task, content in recovered.tasks:
             self._resume(task, content)
         self._collect()
@@ -186,9 +139,7 @@ class Broadcaster(Actor):
 
     async def stopped(self) -> None:
         """Begins nothing more, and waits for the appends and saves under way; the rest is for the next opening."""
-        self._closing = True
-        self._stop_timers()
-        self._ready.clear()
+        self._close()
         self._end_turn()
         while self._errands:
             await self._errands.wait()
@@ -200,8 +151,7 @@ class Broadcaster(Actor):
             self._leave(running)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        self._closing = True
-        self._stop_timers()
+        self._close()
         self._errands.cancel()
 
     # -- calls
@@ -223,14 +173,7 @@ class Broadcaster(Actor):
                 return
         elif (conflict := self._locks.try_lock(call.owner, keys)) is not None:
             holder = self._holding[conflict.holder].task.broadcast_id
-            names = ", ".join(f"{key.domain}:{key.key}" for key in conflict.keys)
-            error = ResourceAcquiredError(
-                f"resource keys {names} are held by broadcast {holder} until it is acknowledged: try again later, or append with "
-                "wait=True",
-                keys=conflict.keys,
-                holder=holder,
-            )
-            refuse(call.reply, error)
+            refuse(call.reply, held(conflict, holder))
             return
         self._bytes += call.size
         self._begin(call)
@@ -254,9 +197,8 @@ class Broadcaster(Actor):
         running = Running(Task(header, call.places), call.owner, content, size=call.size, caller=caller)
         self._running[broadcast_id] = self._holding[call.owner] = running
         if running.spans:
-            running.sent = True
             running.task.saving()
-            self._changes.add(
+            self._saver.save(
                 {task_key(broadcast_id): encode_task(header, content, call.places)},
                 then=partial(self._intent_saved, running),
             )
@@ -299,15 +241,15 @@ class Broadcaster(Actor):
                 settle(call.reply)
                 return
             why = "is not known here" if tombstone is None else f"is over already ({tombstone.state.name})"
-            refuse(call.reply, _not_abortable(call.broadcast_id, why))
+            refuse(call.reply, not_abortable(call.broadcast_id, why))
             return
         if running.task.finished and running.task.state is not BroadcastState.ABORTED:
-            refuse(call.reply, _not_abortable(call.broadcast_id, f"is over already ({running.task.state.name})"))
+            refuse(call.reply, not_abortable(call.broadcast_id, f"is over already ({running.task.state.name})"))
             return
         running.abort_replies.append(call.reply)
         if not running.task.finished and running.task.abort(call.reason):
-            self._cancel_timers(running.task)
-            self._changes.add(
+            self._writer.forget(running.task)
+            self._saver.save(
                 {abort_key(call.broadcast_id): encode_abort(call.reason)}, then=partial(self._intent_saved, running)
             )
             self._touch(running)
@@ -367,15 +309,8 @@ class Broadcaster(Actor):
             dirty, self._dirty = self._dirty, {}
             for running in dirty.values():
                 self._advance(running)
-        while self._ready and self._frames < FRAMES_MAX:
-            running, step = self._ready.popleft()
-            self._frames += 1
-            running.sent = True
-            self._errands.run(self._write(running, step), partial(self._written, running, step))
-        if self._changes and not self._saving:
-            self._saving = True
-            batch = self._changes.take()
-            self._errands.run(self._save(batch), partial(self._saved, batch))
+        self._writer.flush()
+        self._saver.flush()
 
     def _advance(self, running: Running) -> None:
         """Saves and writes what the task's state asks for, and answers who waited for that state."""
@@ -389,7 +324,7 @@ class Broadcaster(Actor):
         if task.header.needs_ack and task.state in (BroadcastState.WAIT_ACK, BroadcastState.DONE):
             self._answer(running)
         elif task.state is BroadcastState.STUCK:
-            self._refuse(running, self._stuck(task))
+            self._refuse(running, stuck(task))
         if task.finished:
             self._finish(running)
             return
@@ -397,18 +332,17 @@ class Broadcaster(Actor):
             chunks, running.acks_unsaved = running.acks_unsaved, set()
             replies, running.ack_replies = running.ack_replies, []
             running.acks_saving += 1
-            self._changes.add(
+            self._saver.save(
                 encode_acks(task.broadcast_id, task.acked, chunks), then=partial(self._acks_saved, running, replies)
             )
         elif running.ack_replies:
             # They repeat acks that are being saved: what is saved after those is durable after them.
             replies, running.ack_replies = running.ack_replies, []
-            self._changes.add({}, then=partial(self._acks_repeated, replies))
+            self._saver.save({}, then=partial(self._acks_repeated, replies))
         if running.spans and task.appended != running.progress_saved:
             running.progress_saved = task.appended
-            self._changes.add({progress_key(task.broadcast_id): encode_progress(task.appended)})
-        if not self._closing:
-            self._ready.extend((running, step) for step in task.steps())
+            self._saver.save({progress_key(task.broadcast_id): encode_progress(task.appended)})
+        self._writer.write(running)
 
     def _finish(self, running: Running) -> None:
         """The one operation that ends it; or none, where the log by itself says enough."""
@@ -417,7 +351,7 @@ class Broadcaster(Actor):
         if task.state is BroadcastState.WITHDRAWN:
             if running.spans:
                 removals = finished_keys(task.broadcast_id, spans=True, acked=0, aborted=False)
-                self._changes.add({}, removals, then=partial(self._ended, running))
+                self._saver.save({}, removals, then=partial(self._ended, running))
             else:
                 self._ended(running)
             return
@@ -429,7 +363,7 @@ class Broadcaster(Actor):
             task.broadcast_id, spans=running.spans, acked=task.acked, aborted=task.reason is not None
         )
         saves = {done_key(task.broadcast_id): encode_done(task.state, at_ms)}
-        self._changes.add(saves, removals, then=partial(self._ended, running, at_ms=at_ms))
+        self._saver.save(saves, removals, then=partial(self._ended, running, at_ms=at_ms))
 
     def _ended(self, running: Running, *, at_ms: int | None = None) -> None:
         """It is over for good: frees its keys and tells everybody."""
@@ -439,7 +373,7 @@ class Broadcaster(Actor):
             running.content = None
             self._bytes -= running.size
         self._finished += 1
-        self._cancel_timers(task)
+        self._writer.forget(task)
         if task.state is not BroadcastState.WITHDRAWN:
             touched = task.touched()
             tombstone = Tombstone(task.state, at_ms or self._now_ms(), at_ms is not None)
@@ -450,7 +384,7 @@ class Broadcaster(Actor):
         if task.state is BroadcastState.DONE:
             self._answer(running)
         elif task.state is BroadcastState.ABORTED:
-            self._refuse(running, UnrecoverableError(f"broadcast {task.broadcast_id} was aborted: {task.reason}"))
+            self._refuse(running, aborted(task))
         elif task.last_error is not None:
             self._refuse(running, task.last_error)
         for reply in (*running.ack_replies, *running.abort_replies):
@@ -471,15 +405,6 @@ class Broadcaster(Actor):
         if caller is not None:
             refuse(caller.reply, error)
 
-    def _stuck(self, task: Task) -> UnrecoverableError:
-        missing = task.missing_appends
-        error = UnrecoverableError(
-            f"broadcast {task.broadcast_id} is stuck: {len(missing)} of its vchannels cannot take their copy ({missing[0]!r}: "
-            f"{task.last_error}); it keeps its resource keys: make the vchannel again, or abort({task.broadcast_id}, reason)"
-        )
-        error.__cause__ = task.last_error
-        return error
-
     def _tell_watchers(self, owner: int, watchers: list[WatchCall]) -> None:
         for call in watchers:
             call.owners.discard(owner)
@@ -494,78 +419,7 @@ class Broadcaster(Actor):
         for owner in owners:
             self._begin(self._queue.pop(owner))
 
-    # -- copies
-
-    async def _write(self, running: Running, step: Step) -> Sequence[AppendResult | WALError]:
-        task = running.task
-        if step.kind is StepKind.ABORTS:
-            return await self.operator.append_aborts(step.pchannel, step.vchannels, task.header, task.reason or "")
-        content = running.content
-        if content is None:
-            content = await self.operator.content(task.touched()[0], task.broadcast_id)
-        return await self.operator.append_copies(step.pchannel, step.vchannels, content, task.header)
-
-    def _written(
-        self,
-        running: Running,
-        step: Step,
-        outcomes: Sequence[AppendResult | WALError] | None,
-        error: BaseException | None,
-    ) -> None:
-        self._frames -= 1
-        task = running.task
-        if isinstance(error, WALError):
-            delay_s = task.failed(step, error)
-        elif error is not None or outcomes is None:
-            raise error or RuntimeError("an append answered with nothing")
-        else:
-            results = dict(zip(step.vchannels, outcomes, strict=True))
-            refusals: dict[str, WALError] = {}
-            if any(issubclass(kind, WALError) for kind in set(map(type, outcomes))):
-                refusals = {vchannel: one for vchannel, one in results.items() if isinstance(one, WALError)}
-            if step.kind is StepKind.COPIES and running.caller is not None:
-                for vchannel in refusals:
-                    del results[vchannel]
-                running.results.update(cast("dict[str, AppendResult]", results))
-            delay_s = task.took(step, refusals)
-        if delay_s is not None and not self._closing:
-            key = (task.broadcast_id, step.pchannel)
-            self._timers[key] = self._clock.call_later(delay_s, self._due, running, step.pchannel)
-        self._touch(running)
-
-    def _due(self, running: Running, pchannel: str) -> None:
-        """A timer: the backoff is over."""
-        if self._timers.pop((running.task.broadcast_id, pchannel), None) is not None:
-            self._tell(partial(self._retry, running, pchannel))
-
-    def _retry(self, running: Running, pchannel: str) -> None:
-        if running.task.broadcast_id in self._running:
-            running.task.retry(pchannel)
-            self._touch(running)
-
-    # -- saves
-
-    async def _save(self, batch: Batch) -> None:
-        """Until it is saved; an error that does not go away by itself is raised."""
-        delay_s = BACKOFF_MIN_S
-        while batch.saves or batch.removals:
-            try:
-                await self._kv.multi_save_and_remove(batch.saves, list(batch.removals))
-            except WALError as error:
-                if not error.retryable or self._closing:
-                    raise
-                await self._clock.sleep(delay_s)
-                delay_s = min(2 * delay_s, BACKOFF_MAX_S)
-            else:
-                return
-
-    def _saved(self, batch: Batch, _: None, error: BaseException | None) -> None:
-        self._saving = False
-        if error is not None:
-            raise error
-        self._saves += 1
-        for then in batch.then:
-            then()
+    # -- saved
 
     def _intent_saved(self, running: Running) -> None:
         running.task.saved()
@@ -581,10 +435,6 @@ class Broadcaster(Actor):
         for reply in replies:
             settle(reply)
 
-    def _remove(self, keys: Sequence[str]) -> None:
-        for at in range(0, len(keys), OPERATIONS_MAX):
-            self._changes.add({}, keys[at : at + OPERATIONS_MAX])
-
     # -- recovery, and what is remembered
 
     def _resume(self, task: Task, content: Content | None) -> None:
@@ -593,12 +443,8 @@ class Broadcaster(Actor):
         if not (task.state is BroadcastState.DONE and not running.spans and not task.header.needs_ack):
             conflict = self._locks.try_lock(running.owner, task.header.resource_keys)
             if conflict is not None:
-                other = self._holding[conflict.holder].task.broadcast_id
-                raise CorruptionError(
-                    f"broadcasts {other} and {task.broadcast_id} both hold the resource keys {conflict.keys}",
-                    expected="at most one exclusive holder of a key",
-                )
-        running.sent = True
+                holder = self._holding[conflict.holder].task.broadcast_id
+                raise held_twice(conflict, holder, task.broadcast_id)
         running.acked_once = bool(task.acked)
         running.progress_saved = task.appended
         if content is not None and not task.complete:
@@ -618,7 +464,7 @@ class Broadcaster(Actor):
         self._make_room()
 
     def _make_room(self) -> None:
-        self._remove([done_key(broadcast_id) for broadcast_id in self._tombstones.collect(self._now_ms())])
+        self._saver.remove([done_key(broadcast_id) for broadcast_id in self._tombstones.collect(self._now_ms())])
         crowded = self._tombstones.listed >= self.limits.done_marks_max // 2
         if crowded and not self._hurried:
             self.operator.request_checkpoint()
@@ -626,8 +472,7 @@ class Broadcaster(Actor):
 
     def _collect(self) -> None:
         self._make_room()
-        if not self._closing:
-            self._collecting = self._clock.call_later(COLLECT_INTERVAL_S, self._tell, self._collect)
+        self._collecting = self._clock.call_later(COLLECT_INTERVAL_S, self._tell, self._collect)
 
     # -- the shell
 
@@ -650,36 +495,19 @@ class Broadcaster(Actor):
 
     def _leave(self, running: Running) -> None:
         """The log closes before this broadcast is over."""
-        error: WALError
-        broadcast_id = running.task.broadcast_id
-        if running.sent:
-            error = UnknownOutcomeError(
-                f"the log was closed before broadcast {broadcast_id} was complete: the next opening completes it"
-            )
-        else:
-            error = ClosedError("the log was closed before this broadcast was begun")
-        self._refuse(running, error)
-        closed = ClosedError(f"the log was closed while broadcast {broadcast_id} was under way")
+        task = running.task
+        self._refuse(running, left(task, intent=running.spans or not task.traceless))
+        closed = ClosedError(f"the log was closed while broadcast {task.broadcast_id} was under way")
         for reply in (*running.ack_replies, *running.abort_replies):
             refuse(reply, closed)
         for call in (*running.watchers_once, *running.watchers_all):
             refuse(call.reply, closed)
 
-    def _cancel_timers(self, task: Task) -> None:
-        for pchannel in task.pchannels:
-            if (timer := self._timers.pop((task.broadcast_id, pchannel), None)) is not None:
-                timer.cancel()
-
-    def _stop_timers(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+    def _close(self) -> None:
+        self._writer.close()
+        self._saver.close()
         if self._collecting is not None:
             self._collecting.cancel()
 
     def _now_ms(self) -> int:
         return round(self._clock.wall() * 1000)
-
-
-def _not_abortable(broadcast_id: int, why: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"broadcast {broadcast_id} {why}: tasks() lists those that can be aborted")

@@ -75,7 +75,6 @@ class Running(msgspec.Struct, eq=False):
     size: int = 0
     caller: AppendCall | None = None
     results: dict[str, AppendResult] = {}
-    sent: bool = False
     progress_saved: int = 0
     acks_unsaved: set[int] = set()
     acks_saving: int = 0

@@ -145,6 +145,11 @@ class Task:
         return self.appended == self._full
 
     @property
+    def traceless(self) -> bool:
+        """Whether no log can hold anything of it."""
+        return not self.appended and not any(lane.unknown or lane.busy for lane in self._lanes.values())
+
+    @property
     def missing_appends(self) -> tuple[str, ...]:
         return self._names(self._full & ~self.appended)
 
@@ -172,7 +177,7 @@ class Task:
         self._settle()
 
     def steps(self) -> list[Step]:
-        """The frames to write now; each is under way until `took` or `failed` is told for its pchannel."""
+        """The frames to write now; each is under way until `took`, `failed` or `put_back` is told."""
         if self._unsaved or self.finished:
             return []
         steps = []
@@ -212,6 +217,10 @@ class Task:
         if error.outcome_unknown:
             lane.unknown |= lane.frame
         return self._outcome(lane, 0 if error.retryable else lane.frame, (error,))
+
+    def put_back(self, step: Step) -> None:
+        """The frame was never handed to the log."""
+        self._lane_of(step)
 
     def retry(self, pchannel: str) -> None:
         """The backoff of this lane is over."""

@@ -6,14 +6,25 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from actors import VirtualClock
-from broadcaster import BroadcasterLimits, BroadcastMessage, BroadcastState, BroadcastTask
+from broadcaster import (
+    BroadcastAppendResult,
+    BroadcasterLimits,
+    BroadcastMessage,
+    BroadcastState,
+    BroadcastTask,
+    Content,
+)
+from broadcaster.records import encode_task, task_key
+from broadcaster.writer import FRAMES_MAX
 from tests.broadcaster.world import Life, World, until
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
+    CorruptionError,
     InvalidArgumentError,
     NoSpaceError,
     ResourceAcquiredError,
@@ -24,7 +35,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.kv import Batch
-from wal.message import ResourceKey
+from wal.message import BroadcastHeader, ResourceKey
 
 PLACES = {"a0": "p0", "a1": "p0", "b0": "p1", "b1": "p1", "c0": "p2"}
 KEY = ResourceKey("collection", "orders")
@@ -408,11 +419,19 @@ async def test_closing_lets_what_is_under_way_end_and_says_what_happened_to_the_
     waits = asyncio.create_task(broadcast.append(message("b1"), wait=True))
     watches = asyncio.create_task(broadcast.block_until_resource_key_ack_all(KEY))
     await until(lambda: broadcast.statistics().waiting == 1 and broadcast.statistics().frames == 1)
+    nowhere = asyncio.create_task(broadcast.append(message("c0", key=None)))
+    crowd = [asyncio.create_task(broadcast.append(message("a1", key=None))) for _ in range(FRAMES_MAX + 5)]
+    await until(lambda: broadcast.statistics().frames == FRAMES_MAX)
     close = asyncio.create_task(broadcast.close())
     await asyncio.sleep(0)
     life.gates["p0"].set()
     await close
     assert len((await lands).append_results) == 1
+    with pytest.raises(ClosedError, match="before anything of this broadcast was in it"):
+        await nowhere
+    answers = await asyncio.gather(*crowd, return_exceptions=True)
+    landed = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert {type(answer) for answer in answers} == {BroadcastAppendResult, ClosedError}
     with pytest.raises(UnknownOutcomeError, match="the next opening completes it"):
         await backs_off
     for call in (waits, watches, broadcast.append(message("a0")), broadcast.tasks(), broadcast.ack(1, "a0")):
@@ -422,7 +441,8 @@ async def test_closing_lets_what_is_under_way_end_and_says_what_happened_to_the_
     await life.close()
     async with Life(world) as life:
         tasks = await life.broadcast.tasks()
-        assert {task.missing_acks for task in tasks} == {("a0",), ("b0", "c0")}
+        assert {task.missing_acks for task in tasks} == {("a0",), ("b0", "c0"), ("a1",)}
+        assert len(tasks) == 2 + len(landed)
         async with asyncio.timeout(10):
             while any(task.missing_appends for task in await life.broadcast.tasks()):
                 await asyncio.sleep(0)
@@ -448,3 +468,46 @@ async def test_wrong_types_are_type_errors_and_wrong_values_say_what_to_do() -> 
         with pytest.raises(InvalidArgumentError, match="vchannel is empty"):
             await broadcast.append(message(""))
         assert await broadcast.tasks() == []
+
+
+async def test_records_that_cannot_be_read_keep_it_from_starting() -> None:
+    world = World(vchannels=PLACES)
+    await world.kv.save("task/0000000000000005", "junk")
+    life = Life(world)
+    with pytest.raises(CorruptionError, match="task/0000000000000005"):
+        await life.open()
+    await life.close()
+    await world.kv.remove("task/0000000000000005")
+    async with Life(world) as life:
+        assert await life.broadcast.tasks() == []
+
+
+async def test_two_holders_of_a_key_are_damage() -> None:
+    world = World(vchannels=PLACES)
+    header = BroadcastHeader(5, ("a0", "b0"), (KEY,))
+    for broadcast_id in (5, 6):
+        header = msgspec.structs.replace(header, broadcast_id=broadcast_id)
+        record = encode_task(header, Content(b"", 2), {"p0": ["a0"], "p1": ["b0"]})
+        await world.kv.save(task_key(broadcast_id), record)
+    life = Life(world)
+    with pytest.raises(CorruptionError, match="broadcasts 5 and 6 both hold"):
+        await life.open()
+    await life.close()
+    assert not world.in_logs().copies
+
+
+async def test_a_task_says_how_old_it_is_and_what_it_holds_also_after_a_restart() -> None:
+    world = World(vchannels=PLACES)
+    clock = VirtualClock(start_wall=1_700_000_000.0)
+    async with Life(world, clock=clock) as life:
+        result = await life.broadcast.append(message("a0"))
+    await clock.run(90.0)
+    async with Life(world, clock=clock) as life:
+        task = await the_task(life)
+        assert (task.broadcast_id, task.resource_keys) == (result.broadcast_id, (KEY,))
+        assert task.age_s == pytest.approx(90.0)
+
+
+async def test_too_many_vchannels_for_one_save_are_refused_as_a_limit() -> None:
+    with pytest.raises(InvalidArgumentError, match="at most 65536"):
+        BroadcasterLimits(vchannels_max=65_537)
