@@ -1,6 +1,6 @@
 """Broadcaster: the actor that takes a broadcast from its keys to its last ack.
 
-Owns: the lock table, the tasks, what is to be saved, and every append and save under way (errands, so that no turn waits). Promises:
+Owns: the tasks, who waits for them, and every append and save under way (errands, so that no turn waits). Promises:
 keys in memory, then the intent (a record when several pchannels are involved, else the frame itself), then the copies, the acks, and
 one operation of the KV that marks the broadcast done and removes the rest; only then the keys are free. A cancelled caller changes
 nothing of a broadcast that began. After a crash at any of these points `started` finds the rest and finishes it; no copy is appended
@@ -9,17 +9,17 @@ twice. A save that fails for good fails the broadcaster: it takes nothing any mo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
 
 from actors import Actor, ActorError, Clock, Timer
-from broadcaster.answers import aborted, held, held_twice, left, not_abortable, stuck
+from broadcaster.admission import Admission
+from broadcaster.answers import aborted, held_twice, left, not_abortable, stuck
 from broadcaster.calls import AbortCall, AckCall, AppendCall, Running, TasksCall, WatchCall, Withdraw, refuse, settle
 from broadcaster.content import Content
 from broadcaster.errands import Errands
 from broadcaster.limits import BroadcasterLimits, BroadcasterStatistics
-from broadcaster.lock_table import LockTable
 from broadcaster.message import BroadcastAppendResult, BroadcastTask
 from broadcaster.operator import AppendOperator
 from broadcaster.records import (
@@ -42,7 +42,7 @@ from broadcaster.saver import Saver
 from broadcaster.task import BroadcastState, Task
 from broadcaster.tombstones import Tombstone, Tombstones
 from broadcaster.writer import Writer
-from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
+from wal.errors import ClosedError, InvalidArgumentError, WALError
 from wal.kv import KVBase
 from wal.message import BroadcastHeader, encode_properties
 
@@ -62,12 +62,9 @@ class Broadcaster(Actor):
         self._clock = clock
         self.limits = limits
         self.operator: AppendOperator
-        self._locks = LockTable()
+        self._admission = Admission(limits, begin=self._begin, holder=self._holder)
         self._running: dict[int, Running] = {}
         self._holding: dict[int, Running] = {}
-        self._queue: dict[int, AppendCall] = {}
-        self._owners = 0
-        self._bytes = 0
         self._tombstones = Tombstones(
             count_max=limits.tombstones_max, age_max_ms=round(limits.tombstone_age_max_s * 1000)
         )
@@ -84,9 +81,9 @@ class Broadcaster(Actor):
         """Counts of this moment, and since it started."""
         return BroadcasterStatistics(
             tasks=len(self._running),
-            waiting=len(self._queue),
+            waiting=self._admission.waiting,
             frames=self._writer.frames,
-            bytes_held=self._bytes,
+            bytes_held=self._admission.bytes_held,
             tombstones=len(self._tombstones),
             done_marks=self._tombstones.listed,
             appended=self._appended,
@@ -118,7 +115,7 @@ class Broadcaster(Actor):
             if isinstance(call, AckCall):
                 self._ack(call)
             elif isinstance(call, AppendCall):
-                self._append(call)
+                self._admission.append(call, running=len(self._running), done_marks=self._tombstones.listed)
             elif isinstance(call, WatchCall):
                 self._watch(call)
             elif isinstance(call, AbortCall):
@@ -145,8 +142,7 @@ class Broadcaster(Actor):
             await self._errands.wait()
             self._outcomes()
             self._end_turn()
-        for call in self._queue.values():
-            refuse(call.reply, ClosedError("the log was closed while this broadcast waited for its resource keys"))
+        self._admission.close()
         for running in self._running.values():
             self._leave(running)
 
@@ -156,37 +152,15 @@ class Broadcaster(Actor):
 
     # -- calls
 
-    def _append(self, call: AppendCall) -> None:
-        if (refusal := self._no_room(call)) is not None:
-            refuse(call.reply, refusal)
-            return
-        self._owners += 1
-        call.owner = self._owners
-        keys = tuple(call.message.resource_keys)
-        if call.wait:
-            if not self._locks.lock_or_wait(call.owner, keys):
-                if call.withdrawn:
-                    self._granted(self._locks.cancel(call.owner))
-                else:
-                    self._queue[call.owner] = call
-                    self._bytes += call.size
-                return
-        elif (conflict := self._locks.try_lock(call.owner, keys)) is not None:
-            holder = self._holding[conflict.holder].task.broadcast_id
-            refuse(call.reply, held(conflict, holder))
-            return
-        self._bytes += call.size
-        self._begin(call)
-
     def _begin(self, call: AppendCall) -> None:
         """The call holds its keys."""
         message = call.message
         try:
             broadcast_id = self.operator.allocate_id()
         except WALError as error:
-            self._bytes -= call.size
+            self._admission.bytes_held -= call.size
             refuse(call.reply, error)
-            self._release(call.owner)
+            self._admission.release(call.owner)
             return
         header = BroadcastHeader(
             broadcast_id, tuple(message.vchannels), tuple(message.resource_keys), message.needs_ack
@@ -225,7 +199,7 @@ class Broadcaster(Actor):
     def _watch(self, call: WatchCall) -> None:
         if call.reply.done():
             return  # its caller was cancelled before this turn
-        for owner in self._locks.holders(call.key):
+        for owner in self._admission.holders(call.key):
             running = self._holding[owner]
             if call.everywhere or not running.acked_once:
                 (running.watchers_all if call.everywhere else running.watchers_once).append(call)
@@ -261,13 +235,11 @@ class Broadcaster(Actor):
                 running = self._holding[owner]
                 (running.watchers_all if call.everywhere else running.watchers_once).remove(call)
             return
-        call.withdrawn = True
-        if self._queue.pop(call.owner, None) is not None:
-            self._bytes -= call.size
-            self._granted(self._locks.cancel(call.owner))
-        elif (holding := self._holding.get(call.owner)) is not None and holding.caller is call:
-            holding.caller = None
-            holding.results = {}
+        if not self._admission.withdraw(call):
+            holding = self._holding.get(call.owner)
+            if holding is not None and holding.caller is call:
+                holding.caller = None
+                holding.results = {}
 
     def _describe(self, running: Running) -> BroadcastTask:
         task = running.task
@@ -281,23 +253,6 @@ class Broadcaster(Actor):
             max(0.0, self._clock.wall() - (task.broadcast_id >> TICK_LOGICAL_BITS) / 1000),
             None if error is None else f"{type(error).__name__}: {error}",
         )
-
-    def _no_room(self, call: AppendCall) -> WouldBlockError | None:
-        limits = self.limits
-        if len(self._running) + len(self._queue) >= limits.tasks_max:
-            return WouldBlockError(
-                f"{limits.tasks_max} broadcasts are under way, as many as broadcast_tasks_max allows: acknowledge or abort some"
-            )
-        if self._bytes and self._bytes + call.size > limits.bytes_max:
-            return WouldBlockError(
-                f"broadcasts that are not appended yet hold {self._bytes} of {limits.bytes_max} bytes: wait until some are"
-            )
-        if self._tombstones.listed >= limits.done_marks_max:
-            return WouldBlockError(
-                f"{self._tombstones.listed} broadcasts are over but not left behind by a checkpoint yet, of at most "
-                f"{limits.done_marks_max}: one has been asked for, try again soon"
-            )
-        return None
 
     # -- what follows from it, at the end of each turn
 
@@ -319,7 +274,7 @@ class Broadcaster(Actor):
             return
         if task.complete and running.content is not None:
             running.content = None
-            self._bytes -= running.size
+            self._admission.bytes_held -= running.size
             self._appended += 1
         if task.header.needs_ack and task.state in (BroadcastState.WAIT_ACK, BroadcastState.DONE):
             self._answer(running)
@@ -371,7 +326,7 @@ class Broadcaster(Actor):
         del self._running[task.broadcast_id], self._holding[running.owner]
         if running.content is not None:
             running.content = None
-            self._bytes -= running.size
+            self._admission.bytes_held -= running.size
         self._finished += 1
         self._writer.forget(task)
         if task.state is not BroadcastState.WITHDRAWN:
@@ -380,7 +335,7 @@ class Broadcaster(Actor):
             self._tombstones.add(task.broadcast_id, tombstone, touched if at_ms is not None else ())
             if touched:
                 self.operator.forget(task.broadcast_id, touched)
-        self._release(running.owner)
+        self._admission.release(running.owner)
         if task.state is BroadcastState.DONE:
             self._answer(running)
         elif task.state is BroadcastState.ABORTED:
@@ -412,12 +367,8 @@ class Broadcaster(Actor):
                 settle(call.reply)
         watchers.clear()
 
-    def _release(self, owner: int) -> None:
-        self._granted(self._locks.release(owner))
-
-    def _granted(self, owners: Sequence[int]) -> None:
-        for owner in owners:
-            self._begin(self._queue.pop(owner))
+    def _holder(self, owner: int) -> int:
+        return self._holding[owner].task.broadcast_id
 
     # -- saved
 
@@ -438,20 +389,16 @@ class Broadcaster(Actor):
     # -- recovery, and what is remembered
 
     def _resume(self, task: Task, content: Content | None) -> None:
-        self._owners += 1
-        running = Running(task, self._owners, content)
-        if not (task.state is BroadcastState.DONE and not running.spans and not task.header.needs_ack):
-            conflict = self._locks.try_lock(running.owner, task.header.resource_keys)
-            if conflict is not None:
-                holder = self._holding[conflict.holder].task.broadcast_id
-                raise held_twice(conflict, holder, task.broadcast_id)
+        content = None if task.complete else content
+        size = 0 if content is None else len(content.payload) + len(content.properties)
+        needs_mark = len(task.pchannels) > 1 or task.header.needs_ack or task.state is not BroadcastState.DONE
+        # Without a done mark the keys were free already: another may hold them.
+        owner, conflict = self._admission.resume(task.header.resource_keys if needs_mark else (), size)
+        if conflict is not None:
+            raise held_twice(conflict, self._holder(conflict.holder), task.broadcast_id)
+        running = Running(task, owner, content, size=size)
         running.acked_once = bool(task.acked)
         running.progress_saved = task.appended
-        if content is not None and not task.complete:
-            running.size = len(content.payload) + len(content.properties)
-            self._bytes += running.size
-        else:
-            running.content = None
         self._running[task.broadcast_id] = self._holding[running.owner] = running
         self._touch(running)
 
