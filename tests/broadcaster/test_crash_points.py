@@ -48,6 +48,8 @@ class Script:
         )
         # The same keys once more: by now they are free.
         await self.append("wide", "c0", "b1", label="wide again")
+        await self.append("narrow free", "b1", label="narrow free again", needs_ack=False)
+        await self.append("narrow free", "b0", label="narrow held")
         await self.life.checkpoint("p0")
         await asyncio.gather(self.append("wide", "a0", label="wide at last", wait=True), self.again())
 
