@@ -10,7 +10,7 @@ from broadcaster.lock_table import OVERTAKEN_MAX, LockTable, distinct_keys
 from wal.message import ResourceKey
 
 KEYS = st.lists(
-    st.builds(ResourceKey, st.just("d"), st.sampled_from("abc"), st.booleans()), min_size=0, max_size=3
+    st.builds(ResourceKey, st.just("d"), st.sampled_from("abc"), shared=st.booleans()), min_size=0, max_size=3
 ).map(distinct_keys)
 PICK = st.integers(0, 1 << 30)
 

@@ -29,7 +29,7 @@ from broadcaster.recovery import rebuild
 from wal.errors import CorruptionError, FormatError
 from wal.message import BroadcastHeader, ResourceKey
 
-HEADER = BroadcastHeader(7 << 40, ("a", "b", "ü"), (ResourceKey("d", "k"), ResourceKey("d", "s", True)), True)
+HEADER = BroadcastHeader(7 << 40, ("a", "b", "ü"), (ResourceKey("d", "k"), ResourceKey("d", "s", shared=True)), True)
 CONTENT = Content(b"\x00\xff payload", 12, b"\x81\xa1k\xa1v")
 PLACES = {"p0": ["a", "ü"], "p1": ["b"]}
 

@@ -19,7 +19,7 @@ headers = st.builds(
     BroadcastHeader,
     st.integers(0, 2**64 - 1),
     st.lists(text, max_size=4).map(tuple),
-    st.lists(st.builds(ResourceKey, text.filter(bool), text.filter(bool), st.booleans()), max_size=3).map(tuple),
+    st.lists(st.builds(ResourceKey, text.filter(bool), text.filter(bool), shared=st.booleans()), max_size=3).map(tuple),
     st.booleans(),
 )
 
@@ -124,6 +124,13 @@ def test_any_bytes_are_a_header_or_damage(stored: bytes) -> None:
 def test_a_resource_key_names_domain_and_key(domain: str, key: str) -> None:
     with pytest.raises(InvalidArgumentError, match="must not be empty"):
         ResourceKey(domain, key)
+
+
+def test_whether_a_resource_key_is_shared_is_said_by_name_and_by_a_bool() -> None:
+    with pytest.raises(TypeError):
+        ResourceKey("d", "k", True)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="takes a bool"):
+        ResourceKey("d", "k", shared=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("domain", "key"), [(1, "k"), ("d", b"k")])

@@ -12,16 +12,21 @@ from wal.errors import CorruptionError, InvalidArgumentError
 __all__ = ["BroadcastHeader", "ResourceKey"]
 
 
-class ResourceKey(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
-    """A name that a broadcast holds until it is acknowledged everywhere: exclusive, or `shared` with other shared holders."""
-
+class _Name(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
     domain: str
     key: str
+
+
+class ResourceKey(_Name, frozen=True, gc=False, array_like=True, order=True, kw_only=True):
+    """A name that a broadcast holds until it is acknowledged everywhere: exclusive, or `shared` with other shared holders."""
+
     shared: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.domain, str) or not isinstance(self.key, str):
             raise TypeError(f"ResourceKey(domain, key) takes two str, not {self.domain!r} and {self.key!r}")
+        if not isinstance(self.shared, bool):
+            raise TypeError(f"ResourceKey(…, shared=) takes a bool, not {self.shared!r}")
         if not self.domain or not self.key:
             raise InvalidArgumentError(f"ResourceKey({self.domain!r}, {self.key!r}): domain and key must not be empty")
 

@@ -277,10 +277,12 @@ def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChann
 def _refusal(message_id: MessageID, pins: list[Pin]) -> str:
     pins.sort(key=lambda pin: pin.place)
     shown = ", ".join(map(str, pins[:_SHOWN_MAX])) + (f" and {len(pins) - _SHOWN_MAX} more" * (len(pins) > _SHOWN_MAX))
-    return (
-        f"truncating up to {message_id} would drop what is still needed by {shown}: truncate less; let a cursor's reader save a later "
-        "position, or delete_cursor(…) it; have a broadcast acknowledged on every vchannel, or abort(…) it"
-    )
+    remedies = []
+    if any(pin.kind != "broadcast" for pin in pins):
+        remedies.append("let their readers save a later position, or delete_cursor(…) them")
+    if any(pin.kind == "broadcast" for pin in pins):
+        remedies.append("have the broadcasts acknowledged on all their vchannels, or abort(…) them")
+    return f"truncating up to {message_id} would drop what is still needed by {shown}: truncate less, {'; '.join(remedies)}"
 
 
 _SHOWN_MAX: Final = 10
