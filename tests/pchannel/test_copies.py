@@ -1,4 +1,4 @@
-"""CopyTable against a model of a few lines: every broadcast that is not over, and each vchannel's first copy, over any number of restarts."""
+"""CopyTable against a model of a few lines: every broadcast that is not over and each vchannel's first copy, over any restarts."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Copies(RuleBasedStateMachine):
                 }
                 if listed is not None:
                     assert {name for name, _ in names_of(listed.parts, aborts=aborts)} == set(places)
-        pins = dict((broadcast_id, place) for place, broadcast_id in self.table.pins())
+        pins = {broadcast_id: place for place, broadcast_id in self.table.pins()}
         for broadcast_id, pin in pins.items():
             assert pin == min(place[:2] for (one, _, _), place in self.model.items() if one == broadcast_id)
 
