@@ -227,7 +227,7 @@ class Life:
             position = log.durable_end
             blob = msgspec.msgpack.encode(self.state[pchannel])
             await self.cut.before()
-            await log.save_state(position, blob)
+            await log.save_state(position, [blob])
             self.world.checkpoints[pchannel] = position
             await self.cut.after()
             self.callback(pchannel, forgotten)
