@@ -44,9 +44,10 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
             raise TypeError(f"vchannels must be a sequence of str, not {type(self.vchannels).__name__}")
         if not self.vchannels:
             raise InvalidArgumentError("vchannels is empty: a broadcast goes to at least one vchannel")
-        for name in self.vchannels:
-            if not isinstance(name, str):
-                raise TypeError(f"a vchannel is named by a str, not {type(name).__name__}")
+        if set(map(type, self.vchannels)) != {str}:  # asked once for all, since there may be thousands
+            for name in self.vchannels:
+                if not isinstance(name, str):
+                    raise TypeError(f"a vchannel is named by a str, not {type(name).__name__}")
         if isinstance(self.resource_keys, ResourceKey) or not isinstance(self.resource_keys, Sequence):
             raise TypeError(f"resource_keys must be a sequence of ResourceKey, not {type(self.resource_keys).__name__}")
         for key in self.resource_keys:

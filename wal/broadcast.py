@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broadcaster.broadcaster import BroadcasterStatistics
+from broadcaster.limits import BroadcasterStatistics
 from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
 from broadcaster.task import BroadcastState
 from wal.embedded import Embedded

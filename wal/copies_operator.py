@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from actors import ActorError
 from broadcaster.content import Content, CopiesInLog
 from wal.channels import VChannelInfo, check_vchannel
+from wal.copy_routes import CopyRoutes
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -22,9 +23,9 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
-from wal.frame import Record
+from wal.frame import CopyNames, Record
 from wal.message import BroadcastHeader, MessageType
-from wal.pchannel import BODY_OVERHEAD, AppendCopies, AppendResult, InFlight, PChannel, VChannel, names_of
+from wal.pchannel import BODY_OVERHEAD, AppendCopies, AppendResult, CopyTargets, InFlight, PChannel, VChannel, names_of
 from wal.reading import shared_copies
 from wal.settings import Settings
 
@@ -55,6 +56,7 @@ class CopiesOperator:
 
     def __init__(self, log: OperatedLog) -> None:
         self._log = log
+        self._routes = CopyRoutes()
 
     def allocate_id(self) -> int:
         """A fresh time tick. WouldBlockError while none can be had without waiting: `places` sees to it that this is rare."""
@@ -68,14 +70,21 @@ class CopiesOperator:
     async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The pchannels of these vchannels. All are looked at before any is made; those that are made are saved when it returns."""
         log = self._log
-        self._check(vchannels)
-        places: dict[str, list[str]] = {}
-        for name in vchannels:
+        names = tuple(vchannels)
+        known = self._routes.places(names)
+        if known is not None and log.oracle.take(1) is not None:
+            return known
+        self._check(names)
+        lists: dict[str, list[str]] = {}
+        for name in names:
             vchannel = log.routes.get(name) or log.route(name)
-            places.setdefault(vchannel.pchannel.channel, []).append(name)
+            lists.setdefault(vchannel.pchannel.channel, []).append(name)
+        places = {pchannel: tuple(there) for pchannel, there in lists.items()}
         if log.saving and (made := [log.saving[name] for name in vchannels if name in log.saving]):
             # A broadcast over several pchannels is recorded before its copies: what it names must not be lost with a crash.
             await asyncio.gather(*map(asyncio.shield, made))
+        if all(name in log.routes for name in names):
+            self._routes.found(names, places, log.pchannels)
         if log.oracle.take(1) is None:
             await log.oracle.extend()
         return places
@@ -159,9 +168,14 @@ class CopiesOperator:
     ) -> Sequence[AppendResult | WALError]:
         log = self._log
         actor = log.pchannels[pchannel]
+        names = tuple(vchannels)
+        known = self._routes.targets(actor, names)
+        if known is not None:
+            return await self._append_to(actor, known, header, record, aborts=aborts)
+        endings = actor.endings
         targets: list[VChannel] = []
         missing: dict[int, WALError] = {}
-        for at, name in enumerate(vchannels):
+        for at, name in enumerate(names):
             vchannel = log.routes.get(name)
             if vchannel is None and name in log.records:
                 vchannel = log.route(name)
@@ -171,17 +185,20 @@ class CopiesOperator:
                 targets.append(vchannel)
         outcomes: Sequence[AppendResult | WALError] = ()
         if targets:
-            outcomes = await self._append_to(actor, targets, header, record, aborts=aborts)
+            found = CopyTargets(tuple(targets), CopyNames([vchannel.run_name for vchannel in targets]), endings)
+            if not missing:
+                self._routes.aimed(actor, names, found)
+            outcomes = await self._append_to(actor, found, header, record, aborts=aborts)
         if not missing:
             return outcomes
         rest = iter(outcomes)
-        return [missing.get(at) or next(rest) for at in range(len(vchannels))]
+        return [missing.get(at) or next(rest) for at in range(len(names))]
 
     async def _append_to(
-        self, actor: PChannel, targets: list[VChannel], header: BroadcastHeader, record: Record, *, aborts: bool
+        self, actor: PChannel, targets: CopyTargets, header: BroadcastHeader, record: Record, *, aborts: bool
     ) -> Sequence[AppendResult | WALError]:
         in_flight = self._log.in_flight
-        size = len(record.payload) + len(record.properties) + BODY_OVERHEAD * (1 + len(targets))
+        size = len(record.payload) + len(record.properties) + BODY_OVERHEAD * (1 + len(targets.vchannels))
         await in_flight.take(size)
         future: asyncio.Future[list[AppendResult | WALError]] = asyncio.get_running_loop().create_future()
         try:

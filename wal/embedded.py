@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from actors import Actor, ActorError, ActorRef, ActorSystem, Clock, SystemClock, Timer
 from broadcaster.broadcast import Broadcast
-from broadcaster.broadcaster import BroadcasterLimits
+from broadcaster.limits import BroadcasterLimits
 from broadcaster.registry import AppendOperatorType, Registry
 from wal.backends import FRAME_BYTES_MAX, LogBackend, PChannelLog
 from wal.backends.journal import JournalBackend
@@ -231,6 +231,7 @@ class Embedded:
         except ActorError as error:
             raise (vchannel.closed or _closed)() from error
         del self.routes[name]
+        vchannel.pchannel.endings += 1
         self.directory.forget(info)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -276,6 +277,7 @@ class Embedded:
                 if self.routes.get(name) is vchannel:
                     del self.routes[name]
                 vchannel.closed = lambda: _unsaved(name, error)
+                vchannel.pchannel.endings += 1
             group.resume()
             _settle(saved, error)
 

@@ -9,6 +9,7 @@ def test_exported_names() -> None:
         "BROADCAST",
         "BodySource",
         "Columns",
+        "CopyNames",
         "DEFAULT_TYPE",
         "EncodedFrame",
         "ExtTag",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
-from broadcaster.broadcaster import BroadcasterStatistics
+from broadcaster.limits import BroadcasterStatistics
 from wal.bridge.loop_thread import LoopThread
 from wal.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastTask, LogBroadcast
 from wal.message import ImmutableMessage, ResourceKey

@@ -1,5 +1,6 @@
 """Frames: draft, encode, decode, check. Pure functions over bytes; knows no other room."""
 
+from wal.frame.copy_names import CopyNames
 from wal.frame.decode import BodySource, Columns, FrameView, PackedColumns, TermStart
 from wal.frame.draft import FrameDraft, Record, RunName
 from wal.frame.encode import EncodedFrame, encode_frame
@@ -34,6 +35,7 @@ __all__ = [
     "RECOVERED",
     "BodySource",
     "Columns",
+    "CopyNames",
     "EncodedFrame",
     "ExtTag",
     "FrameDraft",

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from wal.errors import InvalidArgumentError
+from wal.frame.copy_names import CopyNames, RunName
 from wal.frame.ext import ExtTag, encode_ext, encode_txn
 from wal.frame.layout import (
     BROADCAST,
@@ -26,9 +27,6 @@ from wal.frame.layout import (
 )
 
 __all__ = ["FrameDraft", "Record", "Run", "RunName"]
-
-RunName = tuple[str, int]
-"""A vchannel in a frame: its name and the number of its incarnation."""
 
 
 class Record(msgspec.Struct, gc=False):
@@ -52,7 +50,7 @@ class Run(msgspec.Struct, gc=False):
     incarnation: int
     records: list[Record]
     indices: list[int]
-    copies: tuple[RunName, ...] = ()
+    copies: CopyNames | None = None
 
 
 class FrameDraft:
@@ -138,20 +136,20 @@ class FrameDraft:
         self.indices += 1
         return commit
 
-    def broadcast(self, names: Sequence[RunName], record: Record, *, header: bytes) -> int:
+    def broadcast(self, names: Sequence[RunName] | CopyNames, record: Record, *, header: bytes) -> int:
         """One payload with a copy for each of `names`; returns the index of the first copy, the others follow in order.
 
         No name, or a name given twice, is an InvalidArgumentError: nothing is taken.
         """
-        _check_names(names, set(names), of="a broadcast")
+        copies = names if isinstance(names, CopyNames) else CopyNames(names)
         self.in_order = False
         self.has_flags = True
         self.compatible |= BROADCAST
         first = self.indices
         record.flags = FLAG_COPY
         record.ext = encode_ext({ExtTag.BROADCAST: header})
-        self.runs.append(Run(RunKind.SHARED, "", 0, [record], [first], tuple(names)))
-        self.indices = first + len(names)
+        self.runs.append(Run(RunKind.SHARED, "", 0, [record], [first], copies))
+        self.indices = first + len(copies)
         return first
 
     def pchannel(self, record: Record) -> int:

@@ -14,6 +14,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
+from wal.frame.copy_names import RunName
 from wal.frame.draft import FrameDraft, Record, Run
 from wal.frame.layout import (
     BLOCK_BYTES_MIN,
@@ -206,26 +207,30 @@ def _many(draft: FrameDraft) -> _Tables:
     ends = list(accumulate(part_lens, initial=0))
     body_len = ends[-1]
     blocks, block_ends = _cut(parts, ends)
-    kinds, name_lens, name_bytes = _names(runs)
-    incarnations = [run.incarnation for run in runs]
     offsets = [ends[start * len(fields)] for start in starts[:-1]]
+    if draft.compatible & BROADCAST:
+        run_count, names_len, run_columns, name_bytes = _with_copies(runs, rows, offsets, body_len)
+        vchannels, pchannel_wide = _vchannels(runs), any(run.kind is RunKind.PCHANNEL for run in runs)
+        form = f"<{form}{2 * len(blocks)}I"
+        packed = b"".join(
+            (
+                *run_columns,
+                pack(form, *chain.from_iterable(columns), *block_ends, *map(google_crc32c.value, blocks)),
+                *name_bytes,
+            )
+        )
+        return _Tables(packed, blocks, incompatible, run_count, count, body_len, names_len, vchannels, pchannel_wide)
+    kinds, name_lens, joined = _names(runs)
     if len(draft.by_name) == len(runs):
         vchannels, pchannel_wide = tuple(draft.by_name), False
     else:
-        vchannels = tuple(draft.by_name)
+        vchannels = tuple({(run.name, run.incarnation): None for run in runs if run.name})
         pchannel_wide = RunKind.PCHANNEL in kinds
-        if draft.compatible & BROADCAST:
-            # In the order of the runs; one vchannel may have a run of its own and copies.
-            named = [run.copies or ((run.name, run.incarnation),) for run in runs if run.copies or run.name]
-            vchannels = tuple(dict.fromkeys(chain.from_iterable(named)))
-            kinds, names, incarnations, rows, offsets = _with_copies(runs, incarnations, rows, offsets, body_len)
-            name_lens, name_bytes = _joined(names)
-    count = len(kinds)
     packed = pack(
-        f"<{count}s{count}H{3 * count}I{form}{2 * len(blocks)}I",
+        f"<{len(runs)}s{len(runs)}H{3 * len(runs)}I{form}{2 * len(blocks)}I",
         kinds,
         *name_lens,
-        *incarnations,
+        *[run.incarnation for run in runs],
         *rows,
         *offsets,
         *chain.from_iterable(columns),
@@ -233,56 +238,65 @@ def _many(draft: FrameDraft) -> _Tables:
         *map(google_crc32c.value, blocks),
     )
     return _Tables(
-        packed + name_bytes,
-        blocks,
-        incompatible,
-        count,
-        len(records),
-        body_len,
-        len(name_bytes),
-        vchannels,
-        pchannel_wide,
+        packed + joined, blocks, incompatible, len(runs), count, body_len, len(joined), vchannels, pchannel_wide
     )
 
 
 def _with_copies(
-    runs: list[Run], incarnations: list[int], rows: list[int], offsets: list[int], body_len: int
-) -> tuple[bytes, list[str], list[int], list[int], list[int]]:
-    """The columns of the runs (kinds, names, incarnations, rows, body offsets) with the COPY runs behind each SHARED run.
+    runs: list[Run], rows: list[int], offsets: list[int], body_len: int
+) -> tuple[int, int, list[bytes], list[bytes]]:
+    """The runs with the COPY runs behind each SHARED run: how many, bytes of their names, their columns and names in pieces.
 
-    Column by column: a broadcast may have thousands of them.
+    Column by column and broadcast by broadcast, never copy by copy: there may be thousands of them.
     """
-    kinds = bytearray()
-    names: list[str] = []
-    lives: list[int] = []
-    counts: list[int] = []
-    starts: list[int] = []
-    for run, life, count, (start, end) in zip(runs, incarnations, rows, pairwise((*offsets, body_len)), strict=True):
-        ordinal = len(kinds)
-        kinds.append(run.kind)
-        names.append(run.name)
-        lives.append(life)
-        counts.append(count)
-        starts.append(start)
-        if copies := len(run.copies):
-            kinds += _COPY * copies
-            names += [name for name, _ in run.copies]
-            lives += [copy for _, copy in run.copies]
-            counts += [ordinal] * copies
-            starts += [end] * copies
-    return bytes(kinds), names, lives, counts, starts
+    kinds: list[bytes] = []
+    name_lens: list[bytes] = []
+    incarnations: list[bytes] = []
+    counts: list[bytes] = []
+    starts: list[bytes] = []
+    names: list[bytes] = []
+    ordinal = 0
+    for run, count, (start, end) in zip(runs, rows, pairwise((*offsets, body_len)), strict=True):
+        name = run.name.encode()
+        kinds.append(bytes((run.kind,)))
+        name_lens.append(len(name).to_bytes(2, "little"))
+        incarnations.append(run.incarnation.to_bytes(4, "little"))
+        counts.append(count.to_bytes(4, "little"))
+        starts.append(start.to_bytes(4, "little"))
+        names.append(name)
+        if (copies := run.copies) is not None:
+            kinds.append(_COPY * len(copies))
+            name_lens.append(copies.name_lens)
+            incarnations.append(copies.incarnations)
+            counts.append(ordinal.to_bytes(4, "little") * len(copies))
+            starts.append(end.to_bytes(4, "little") * len(copies))
+            names.append(copies.joined)
+            ordinal += len(copies)
+        ordinal += 1
+    return ordinal, sum(map(len, names)), [*kinds, *name_lens, *incarnations, *counts, *starts], names
+
+
+def _vchannels(runs: list[Run]) -> tuple[RunName, ...]:
+    """The vchannels of the runs, each once, in their order; one may have a run of its own and copies."""
+    several = {id(run.copies): run.copies for run in runs if run.copies is not None}
+    if len(several) == 1 and not any(run.name for run in runs):
+        (copies,) = several.values()
+        return copies.names
+    named: dict[RunName, None] = {}
+    for run in runs:
+        if run.copies is not None and several.pop(id(run.copies), None) is not None:
+            named.update(dict.fromkeys(run.copies.names))
+        elif run.name:
+            named[run.name, run.incarnation] = None
+    return tuple(named)
 
 
 def _names(runs: list[Run]) -> tuple[bytes, list[int], bytes]:
     """The kinds of the runs, the lengths of their names in UTF-8, and the names."""
-    return bytes([run.kind for run in runs]), *_joined([run.name for run in runs])
-
-
-def _joined(names: list[str]) -> tuple[list[int], bytes]:
-    """The lengths of these names in UTF-8, and the names."""
+    names = [run.name for run in runs]
     joined = "".join(names)
     lengths = list(map(len, names)) if joined.isascii() else [len(name.encode()) for name in names]
-    return lengths, joined.encode()
+    return bytes([run.kind for run in runs]), lengths, joined.encode()
 
 
 def _index_column(draft: FrameDraft, count: int) -> list[int] | None:

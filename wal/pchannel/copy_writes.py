@@ -7,12 +7,13 @@ type fails the transactions on its vchannel as any other message of the type. Wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors import ActorError, Member
 from wal.errors import ChannelNotExistError, ClosedError, UnknownError, WALError
-from wal.frame import RunName
+from wal.frame import CopyNames, RunName
 from wal.message import BroadcastHeader, Origin, type_properties
 from wal.pchannel.copies import CopiesPart, CopyTable
 from wal.pchannel.operations import AppendCopies, AppendResult
@@ -71,23 +72,25 @@ class CopyWrites(Member):
         if not wanted:
             self._pchannel.in_flight.release(operation.size)
             if not operation.future.done():
-                operation.future.set_result([outcome for outcome in outcomes if outcome is not None])
+                operation.future.set_result([outcome for outcome in outcomes or () if outcome is not None])
             return
         message_type = operation.record.message_type
         if type_properties(message_type).exclusive:
             for vchannel in wanted:
                 vchannel.fail_spanned(message_type)
-        names = tuple([vchannel.run_name for vchannel in wanted])
+        names = operation.targets.names
+        if len(wanted) != len(names):
+            names = CopyNames([vchannel.run_name for vchannel in wanted])
         self._under_way[broadcast] = []
         self._pchannel.submit(
             CopiesSubmission(operation, names, outcomes, partial(self._settled, operation.header, operation.aborts))
         )
 
-    def _judge(self, operation: AppendCopies) -> tuple[list[AppendResult | WALError | None], list[VChannel]]:
-        """The outcomes that are known already, None for the vchannels that are wanted in the frame."""
-        broadcast_id, targets = operation.header.broadcast_id, list(operation.targets)
-        if self.table.get(broadcast_id) is None and not any(vchannel.closed for vchannel in targets):
-            return [None] * len(targets), targets  # as good as always
+    def _judge(self, operation: AppendCopies) -> tuple[list[AppendResult | WALError | None] | None, Sequence[VChannel]]:
+        """The outcomes, None for the vchannels that are wanted in the frame, and those; no outcomes at all when all are."""
+        broadcast_id, targets = operation.header.broadcast_id, operation.targets.vchannels
+        if operation.targets.endings == self._pchannel.endings and self.table.get(broadcast_id) is None:
+            return None, targets  # as good as always
         names = [vchannel.channel for vchannel in targets]
         there = self.table.find(broadcast_id, names, aborts=operation.aborts)
         copies = self.table.find(broadcast_id, names, aborts=False) if operation.aborts else {}

@@ -7,12 +7,11 @@ does not hear of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from wal.frame import Record
+from wal.frame import CopyNames, Record
 from wal.message import BroadcastHeader, MessageID, TxnContext
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import Key
@@ -29,6 +28,7 @@ __all__ = [
     "Begin",
     "Bulk",
     "Commit",
+    "CopyTargets",
     "Drop",
     "ForgetProducer",
     "KeyedAppend",
@@ -119,6 +119,14 @@ class Rollback(msgspec.Struct, gc=False):
     future: asyncio.Future[None]
 
 
+class CopyTargets(msgspec.Struct, frozen=True, eq=False):
+    """Vchannels of one pchannel, as they were when `endings` of its vchannels had ended, and their names as frames carry them."""
+
+    vchannels: tuple[VChannel, ...]
+    names: CopyNames
+    endings: int
+
+
 class AppendCopies(msgspec.Struct, gc=False):
     """Copies of a broadcast for vchannels of this pchannel, in the order of the header; told to the pchannel itself.
 
@@ -126,7 +134,7 @@ class AppendCopies(msgspec.Struct, gc=False):
     """
 
     header: BroadcastHeader
-    targets: Sequence[VChannel]
+    targets: CopyTargets
     record: Record
     aborts: bool
     size: int

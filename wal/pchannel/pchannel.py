@@ -158,6 +158,8 @@ class PChannel(ReadablePChannel, Member):
         )
         self.copies = CopyWrites(self, state.copies)
         self.vchannels: dict[str, VChannel] = {}
+        self.endings = 0
+        """How many of its vchannels have ended so far, for whatever reason."""
         self.fault: WALError | None = None
         """Why nothing is written any more; final."""
         self._ticks = ticks

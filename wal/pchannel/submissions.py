@@ -10,9 +10,10 @@ import abc
 import asyncio
 import copy
 from collections.abc import Callable
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from wal.frame import FrameDraft, Record, RunName
+from wal.frame import CopyNames, FrameDraft, Record, RunName
 from wal.message import MessageID, Origin, TxnContext
 from wal.pchannel.copies_state import CopiesPart
 from wal.pchannel.idempotency import Claim
@@ -269,15 +270,18 @@ class CopiesSubmission(Submission):
     def __init__(
         self,
         operation: AppendCopies,
-        names: tuple[RunName, ...],
-        outcomes: list[AppendResult | WALError | None],
+        names: CopyNames,
+        outcomes: list[AppendResult | WALError | None] | None,
         settled: Callable[[CopiesPart | None], None],
     ) -> None:
-        """`outcomes` has None for each of `names`, in their order, and an outcome for each other vchannel that was asked for."""
+        """`outcomes` has None for each of `names`, in their order, and an outcome for each other vchannel that was asked for.
+
+        Without any, all that were asked for are wanted.
+        """
         self.names = names
         self.record = operation.record
         self.aborts = operation.aborts
-        self.stored = operation.header.to_bytes([name for name, _ in names])
+        self.stored = operation.header.to_bytes(names.texts)
         self._outcomes = outcomes
         self._future = operation.future
         self._settled = settled
@@ -288,7 +292,7 @@ class CopiesSubmission(Submission):
             + len(self.record.properties)
             + len(self.stored)
             + RUN_OVERHEAD * (2 + len(names))
-            + sum([4 * len(name) for name, _ in names])
+            + len(names.joined)
         )
 
     def draft(self, draft: FrameDraft) -> None:
@@ -296,16 +300,17 @@ class CopiesSubmission(Submission):
 
     def resolve(self, origin: Origin, first_tick: int) -> None:
         tick = first_tick + self.first
-        self._settled(CopiesPart(origin.position, self.first, tick, self.names, self.aborts))
+        self._settled(CopiesPart(origin.position, self.first, tick, self.names.names, self.aborts))
         if self._future.done():
             return
         pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
-        ids = [
-            MessageID(pchannel, incarnation, position, index, form)
-            for index in range(self.first, self.first + self.count)
-        ]
-        results = map(AppendResult, ids, range(tick, tick + self.count), ids)
-        self._future.set_result([next(results) if outcome is None else outcome for outcome in self._outcomes])
+        indices = range(self.first, self.first + self.count)
+        ids = list(map(MessageID, repeat(pchannel), repeat(incarnation), repeat(position), indices, repeat(form)))
+        results: list[AppendResult | WALError] = list(map(AppendResult, ids, range(tick, tick + self.count), ids))
+        if self._outcomes is not None:
+            following = iter(results)
+            results = [next(following) if outcome is None else outcome for outcome in self._outcomes]
+        self._future.set_result(results)
 
     def fail(self, error: BaseException) -> None:
         self._settled(None)

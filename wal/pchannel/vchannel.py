@@ -106,6 +106,7 @@ class VChannel(Member):
             return error
 
         self.closed = closed
+        self.pchannel.endings += 1
         self.pchannel.fail_transactions(self.run_name, lambda _: closed())
         self.refuse(unhandled[self._handled_to :], closed())
 
@@ -334,6 +335,7 @@ class VChannel(Member):
             return ChannelNotExistError(f"vchannel {self.channel!r} was dropped: append to it again to make a new one")
 
         self.closed = closed
+        self.pchannel.endings += 1
         self.pchannel.fail_transactions(self.run_name, lambda _: closed())
         self.pchannel.keyed.table.drop(self.run_name)
         self.pchannel.dropped(self)
