@@ -30,6 +30,7 @@ _MODULES: Final = {
     "w6": "writing",
     "w7": "reading",
     "w8": "tailing",
+    "w9": "broadcast",
 }
 """The module of this package that has `measure` for a workload."""
 
@@ -58,11 +59,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The row in a few words, unique in its workload; targets and the JSON name it so."""
         words = []
-        if self.workload in ("w1", "w5", "w6"):
+        if self.workload in ("w1", "w5", "w6", "w9"):
             words.append(f"{self.writers:,} writer{'s' * (self.writers != 1)}")
         if self.readers:
             words.append(f"{self.readers} scanner{'s' * (self.readers != 1)}")
-        if self.workload in ("w6", "w7"):
+        if self.workload in ("w6", "w7", "w9"):
             words.append(f"{self.vchannels:,} vchannel{'s' * (self.vchannels != 1)}")
         words.append(f"{self.payload_bytes} B")
         if self.properties:

@@ -21,9 +21,10 @@ WORKLOADS: Final = {
     "w6": "W6 256 writers over vchannels",
     "w7": "W7 one vchannel of many",
     "w8": "W8 tailing scanners",
+    "w9": "W9 broadcasts, each to all vchannels",
 }
 OPENING: Final = "opening"
-"""The ninth: `opening.py`, which measures by itself."""
+"""The tenth: `opening.py`, which measures by itself."""
 
 _THREE: Final = ("floor", "wal", "sqlite")
 _FOUR: Final = (*_THREE, AS_IT_COMES_ENGINE)
@@ -31,6 +32,7 @@ _TXN: Final = (*_THREE, APART_ENGINE)
 _READ: Final = ("floor", "pages", "async for", "arrow", "sqlite")
 _ONE_OF_MANY: Final = ("floor", "wal", ALONE_SAME, ALONE_FULL, "sqlite")
 _TAIL: Final = ("wal", "sqlite")
+_BROADCAST: Final = ("wal", "sqlite")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,7 @@ def full() -> Plan:
         *[Row(workload="w6", engines=_THREE, writers=256, vchannels=vchannels) for vchannels in (1, 16, 128, 1024)],
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=2_000 * 256),
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
+        *[Row(workload="w9", engines=_BROADCAST, writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)],
     ]
     return Plan(rows=tuple(rows), rounds=3, seconds=1.0, warm_up_s=0.4, opening=())
 
@@ -94,6 +97,7 @@ def quick() -> Plan:
         *[Row(workload="w6", engines=_THREE, writers=256, vchannels=vchannels) for vchannels in (1, 1024)],
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=200 * 256),
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
+        *[Row(workload="w9", engines=_BROADCAST, writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)],
     ]
     return Plan(rows=tuple(rows), rounds=2, seconds=0.25, warm_up_s=0.15, opening=("--quick",))
 
@@ -110,5 +114,6 @@ def smallest() -> Plan:
         Row(workload="w6", engines=_THREE, writers=2, vchannels=3),
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=512),
         Row(workload="w8", engines=_TAIL, writers=2, readers=3),
+        Row(workload="w9", engines=_BROADCAST, writers=2, vchannels=3),
     ]
     return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=("--rounds=1", "--log-bytes=1048576"))

@@ -97,6 +97,16 @@ class SqliteGroup:
         self._waiting.append(future)
         return await future
 
+    async def append_copies(self, vchannels: Sequence[str], payload: bytes) -> int:
+        """Appends a message to each of these vchannels in one transaction; the rowid of the last one, all durable when it returns."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        if not self._rows:
+            self._loop.call_soon(self._hand_over)
+        self._rows += [(vchannel, payload, None) for vchannel in vchannels]
+        self._waiting += [None] * (len(vchannels) - 1)
+        self._waiting.append(future)
+        return await future
+
     def close(self) -> None:
         """Commits what was handed over and ends the thread."""
         self._groups.put(None)

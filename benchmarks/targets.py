@@ -106,6 +106,7 @@ _W6_ONE: Final = _row("w6", writers=256)
 _W7: Final = _row("w7", vchannels=64)
 _W8: Final = _row("w8", writers=256, readers=100)
 _W8_ONE: Final = _row("w8", writers=256, readers=1)
+_W9: Final = {vchannels: _row("w9", writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)}
 
 TARGETS: Final = (
     Target(text="256 writers / floor", workload="w1", row=_W1, metric="rate", against=(_W1, "floor"), at_least=0.55),
@@ -266,5 +267,16 @@ TARGETS: Final = (
         metric="rate",
         against=(_W8_ONE, "wal"),
         at_least=0.3,
+    ),
+    *(
+        Target(
+            text=f"to {vchannels:,} vchannels / SQLite",
+            workload="w9",
+            row=_W9[vchannels],
+            metric="rate",
+            against=(_W9[vchannels], "sqlite"),
+            at_least=at_least,
+        )
+        for vchannels, at_least in ((16, 2.0), (128, 5.0), (1024, 8.0))
     ),
 )

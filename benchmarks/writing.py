@@ -21,7 +21,7 @@ from benchmarks.gauge import Gauge, percentile
 from benchmarks.stores import log_path, open_sqlite, properties_of, vchannel_name
 from wal import AppendResult, Message, MessageID, WALAccesser, open_wal
 
-__all__ = ["TXN_BODIES", "measure"]
+__all__ = ["TXN_BODIES", "Load", "closed_loops", "measure"]
 
 TXN_BODIES: Final = 10
 TRUNCATE_EVERY_S: Final = 0.05
@@ -49,7 +49,7 @@ async def measure(cell: Cell) -> Measured:
         return write_floor(cell, messages=row.writers * each, txn_bodies=bodies)
     engine = _wal if cell.engine == "wal" else _sqlite
     async with engine(cell) as load:
-        return await _closed_loops(cell, load)
+        return await closed_loops(cell, load)
 
 
 @contextlib.asynccontextmanager
@@ -146,7 +146,7 @@ class _Truncating:
                 await self._log.truncate(up_to=self._newest)
 
 
-async def _closed_loops(cell: Cell, load: Load) -> Measured:
+async def closed_loops(cell: Cell, load: Load) -> Measured:
     """The writers, from the warm-up into the measured time."""
     clock, call = time.perf_counter, load.call
     latencies: list[array[float]] = [array("d") for _ in range(cell.row.writers)]

@@ -8,6 +8,7 @@ Everything public is handed on from here; errors are in `wal.errors`, time ticks
 
 from wal._version import __version__
 from wal.accesser import LogStatistics, WALAccesser
+from wal.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask, LogBroadcast
 from wal.channels import VChannelInfo
 from wal.cursors import CursorInfo
 from wal.message import (
@@ -54,13 +55,18 @@ __all__ = [
     "AppendOption",
     "AppendResponses",
     "AppendResult",
+    "BroadcastAppendResult",
     "BroadcastHeader",
+    "BroadcastMessage",
+    "BroadcastState",
+    "BroadcastTask",
     "CursorInfo",
     "DeliverFilter",
     "DeliverPolicy",
     "ImmutableMessage",
     "ImmutableTxnMessage",
     "Latest",
+    "LogBroadcast",
     "LogStatistics",
     "Message",
     "MessageHandler",

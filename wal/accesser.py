@@ -16,6 +16,7 @@ import msgspec
 
 from actors import Actor, ActorRef
 from wal.appender import Appender
+from wal.broadcast import LogBroadcast
 from wal.channels import VChannelInfo, check_vchannel
 from wal.cursors import CursorDesk, CursorInfo, CursorKey, CursorUse, check_cursor
 from wal.embedded import Embedded
@@ -29,6 +30,7 @@ from wal.message import Message, MessageID
 from wal.observing import Observed
 from wal.pchannel import (
     BODY_OVERHEAD,
+    AckingScanner,
     AppendResult,
     Handler,
     PChannelStatistics,
@@ -74,6 +76,7 @@ class WALAccesser:
         self._lifecycle = Lifecycle(location, open_log, read_only=read_only)
         self._appender = Appender(self._lifecycle)
         self._append = self._appender.append
+        self._broadcast = LogBroadcast(self._lifecycle)
 
     # -- writing
 
@@ -198,6 +201,11 @@ class WALAccesser:
         log = await self._lifecycle.ready()
         return await log.oracle.allocate()
 
+    def broadcast(self) -> LogBroadcast:
+        """One message to many vchannels, on any pchannels: see `LogBroadcast`."""
+        self._lifecycle.check_writable()
+        return self._broadcast
+
     # -- reading
 
     def read(
@@ -212,12 +220,14 @@ class WALAccesser:
         resume: ReadPosition | None = None,
         cursor: str | None = None,
         include_time_ticks: bool = False,
+        auto_ack: bool = False,
     ) -> Scanner:
         """A scanner over one vchannel, or several of one pchannel in tick order. It begins when it is entered.
 
         `follow=False` ends behind what is durable at entry, `until_time_tick=T` behind everything at or below T. `resume`
         continues exactly behind a `scanner.position` and excludes a policy. `cursor` continues behind what `scanner.save()` stored under
-        that name for these vchannels, else it begins as the policy says. With a `handler` it runs by itself from entry.
+        that name for these vchannels, else it begins as the policy says. With a `handler` it runs by itself from entry. `auto_ack`
+        acknowledges copies of broadcasts: each when the handler has returned, or when the loop asks for the next message or page.
         """
         names = (vchannel,) if isinstance(vchannel, str) else tuple(dict.fromkeys(vchannel))
         for name in names:
@@ -237,7 +247,12 @@ class WALAccesser:
             if resume is not None:
                 raise InvalidArgumentError("resume=… and cursor=… both say where to go on: give one of them")
             use = CursorUse(check_cursor(cursor), names, self._cursor_desk)
-        return Scanner(options, attach=self._attach, handler=handler, cursor=use)
+        if not isinstance(auto_ack, bool):
+            raise TypeError(f"auto_ack must be a bool, not {auto_ack!r}")
+        if not auto_ack:
+            return Scanner(options, attach=self._attach, handler=handler, cursor=use)
+        self._lifecycle.check_writable()
+        return AckingScanner(options, attach=self._attach, ack=self._broadcast.ack, handler=handler, cursor=use)
 
     async def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
         """A tick that covers every write to this vchannel that has returned; with `scanner.wait_for` it gives read-your-writes."""
@@ -302,7 +317,7 @@ class WALAccesser:
         """Truncates a pchannel up to this event, inclusive. Exact in what is answered; files go segment by segment.
 
         An id that is truncated already is fine; one above the durable end, or of another log, is an InvalidArgumentError. So is one
-        past what a live cursor still needs: nothing is truncated then, and the error names the holders.
+        past what a live cursor or a broadcast that is not over still needs: nothing is truncated then, and the error names the holders.
         """
         if not isinstance(up_to, MessageID):
             raise TypeError(f"up_to must be a MessageID, not {type(up_to).__name__}")

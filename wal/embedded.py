@@ -1,7 +1,8 @@
 """Embedded: the whole log in this process. It opens everything, routes vchannels to their actors, and closes in order.
 
-Owns the backend, the KV, the oracle, the actor system, the pchannels, and the one timer that drives them. Opening: lock, metadata,
-oracle, then every pchannel in a term of its own. Closing: intake, drain, one closing tick for all pchannels, logs, oracle, metadata, lock.
+Owns the backend, the KV, the oracle, the actor system, the pchannels, the broadcaster, and the one timer that drives them. Opening: lock,
+metadata, oracle, then every pchannel in a term of its own, then what earlier lives left of broadcasts. Closing: broadcasts, intake, drain,
+one closing tick for all pchannels, logs, oracle, metadata, lock.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from actors import Actor, ActorError, ActorRef, ActorSystem, Clock, SystemClock, Timer
+from broadcaster.broadcast import Broadcast
+from broadcaster.limits import BroadcasterLimits
+from broadcaster.registry import AppendOperatorType, Registry
 from wal.backends import FRAME_BYTES_MAX, LogBackend, PChannelLog
 from wal.backends.journal import JournalBackend
 from wal.backends.memory import MemoryBackend
@@ -37,6 +41,7 @@ from wal.channels import (
     raise_term,
     save_checkpoint,
 )
+from wal.copies_operator import CopiesOperator
 from wal.cursors import CursorDesk, CursorFiles, LogPlace, LogView, MemoryCursors
 from wal.errors import (
     ChannelExistError,
@@ -53,10 +58,12 @@ from wal.pchannel import (
     Checkpoint,
     Checkpointer,
     CheckpointRule,
+    CopyTable,
     Drop,
     IdempotencyTable,
     InFlight,
     PChannel,
+    RecoveryState,
     TxnLimits,
     VChannel,
     recover,
@@ -71,6 +78,8 @@ __all__ = ["Embedded"]
 INBOX_MAX: Final = 1 << 20
 """Operations in a pchannel's inbox; bytes in flight are the bound that is met first."""
 META_FILE: Final = "meta.sqlite3"
+BROADCAST_ROOT: Final = "broadcasts"
+"""The root path of the broadcaster's records in the metadata."""
 _log: Final = logging.getLogger("wal")
 
 
@@ -90,6 +99,9 @@ class Embedded:
         self.is_running = loop.is_running
         self.pchannels: dict[str, PChannel] = {}
         self.routes: dict[str, VChannel] = {}
+        self.saving: dict[str, asyncio.Future[None]] = {}
+        """The vchannels whose records are being saved, and when that is done."""
+        self.broadcast: Broadcast
         self.backend: LogBackend
         self.kv: KVBase
         self.oracle: TimestampOracle
@@ -119,6 +131,7 @@ class Embedded:
         """Drains what was taken, gives all pchannels one closing tick, and lets go of everything."""
         if self._timer is not None:
             self._timer.cancel()
+        await self.broadcast.close()
         self.in_flight.fail(_closed)
         await self.retention.close()
         await self.cursors.close()
@@ -218,6 +231,7 @@ class Embedded:
         except ActorError as error:
             raise (vchannel.closed or _closed)() from error
         del self.routes[name]
+        vchannel.pchannel.endings += 1
         self.directory.forget(info)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -256,16 +270,22 @@ class Embedded:
                 reader.made(name, vchannel.pchannel)
         group = vchannel.pchannel.lanes
         group.pause()
+        if saved is None:
+            saved = asyncio.get_running_loop().create_future()
+            saved.add_done_callback(_seen)
+        self.saving[name] = saved
 
         def done(error: WALError | None) -> None:
+            if self.saving.get(name) is saved:
+                del self.saving[name]
             if error is not None:
                 self.directory.forget(info)
                 if self.routes.get(name) is vchannel:
                     del self.routes[name]
                 vchannel.closed = lambda: _unsaved(name, error)
+                vchannel.pchannel.endings += 1
             group.resume()
-            if saved is not None:
-                _settle(saved, error)
+            _settle(saved, error)
 
         self._save(info, remove=False, done=done)
         return vchannel
@@ -291,6 +311,11 @@ class Embedded:
             raise InvalidArgumentError(
                 f"setting txn_bodies_max={self.limits.txn_bodies_max} is too large: at most {COUNT_MAX - 1}, since a transaction and "
                 "its commit take one range of ticks"
+            )
+        if self.settings.broadcast_vchannels_max > COUNT_MAX:
+            raise InvalidArgumentError(
+                f"setting broadcast_vchannels_max={self.settings.broadcast_vchannels_max} is too large: at most {COUNT_MAX}, since the "
+                "copies in a frame take one range of ticks"
             )
         if self.limits.frame_bytes_max > self.backend.frame_bytes_limit:
             raise InvalidArgumentError(
@@ -322,6 +347,7 @@ class Embedded:
         self.pchannels = {name: self.pchannels[name] for name in metas}
         await self._keep_maps(metas)
         await self._open_cursors(location)
+        await self._open_broadcast()
         self._arm()
 
     async def _open_cursors(self, location: Location) -> None:
@@ -338,6 +364,20 @@ class Embedded:
         self.retention = RetentionKeeper(bounds, self.pchannels, self.cursors, clock=self.clock)
         self._undo.append(self.retention.close)
         await self.retention.start()
+
+    async def _open_broadcast(self) -> None:
+        registry = Registry()
+        registry.register(AppendOperatorType.STREAMING, CopiesOperator(self))
+        settings = self.settings
+        self.broadcast = await Broadcast.start(
+            self.system,
+            kv=self.kv.under(BROADCAST_ROOT),
+            registry=registry,
+            limits=BroadcasterLimits(
+                tasks_max=settings.broadcast_tasks_max, vchannels_max=settings.broadcast_vchannels_max
+            ),
+        )
+        self._undo.append(self.broadcast.close)
 
     def _cursor_view(self) -> LogView:
         """What cursors are held against."""
@@ -397,7 +437,7 @@ class Embedded:
             checkpoint=None if record is None else record.position,
         )
         self._undo.append(log.close)
-        keys, last, replayed_bytes = await self._recover_keys(log, meta, record)
+        state, last, replayed_bytes = await self._recover_state(log, meta, record)
         if log.state.promise >= self.oracle.last:
             self.oracle.observe(log.state.promise)
         group = self.system.group(meta.name, inbox_max=INBOX_MAX, on_turn_end=lambda: pchannel.turn_ended())
@@ -412,13 +452,14 @@ class Embedded:
             keepalive=self.settings.txn_keepalive,
             interval_s=self.settings.time_tick_interval_s,
             monotonic=self.clock.monotonic,
-            idempotency=keys,
+            state=state,
         )
         group.join(pchannel, name=meta.name)
+        group.join(pchannel.copies, name=f"{meta.name} copies")
         await pchannel.start()
         pchannel.checkpointer = Checkpointer(
             log,
-            keys,
+            state,
             last=last,
             replayed_bytes=replayed_bytes,
             end=lambda: pchannel.tail.durable_end,
@@ -428,10 +469,10 @@ class Embedded:
         )
         self.pchannels[meta.name] = pchannel
 
-    async def _recover_keys(
+    async def _recover_state(
         self, log: PChannelLog, meta: PChannelMeta, record: CheckpointRecord | None
-    ) -> tuple[IdempotencyTable, Checkpoint, int]:
-        """The keys of a pchannel as they were when its log ended, the checkpoint that this went by, and the bytes that it read."""
+    ) -> tuple[RecoveryState, Checkpoint, int]:
+        """What a pchannel knew when its log ended, the checkpoint that this went by, and the bytes that it read."""
         if record is None:
             # Made before there were checkpoints: what is not truncated is all there is. From now on it is kept.
             last = Checkpoint(log.earliest[0])
@@ -444,8 +485,9 @@ class Embedded:
             window_s=self.settings.idempotency_window_s,
             producers_max=self.settings.producers_max,
         )
-        _, replayed_bytes = await recover(log, keys, last, live=self._is_live)
-        return keys, last, replayed_bytes
+        state = RecoveryState(keys, CopyTable())
+        _, replayed_bytes = await recover(log, state, last, live=self._is_live)
+        return state, last, replayed_bytes
 
     async def _save_checkpoint(self, meta: PChannelMeta, checkpoint: Checkpoint) -> None:
         await save_checkpoint(self.kv, meta, CheckpointRecord(meta.term, checkpoint.position, checkpoint.state))
@@ -514,6 +556,11 @@ def _limits(settings: Settings) -> TxnLimits:
         settings.open_txn_bytes_max,
         max(FRAME_BYTES_MAX, settings.txn_bytes_max + (1 << 19), 3 * settings.message_bytes_max),
     )
+
+
+def _seen(future: asyncio.Future[None]) -> None:
+    """Its error is told to others, whether or not anybody waits for it here."""
+    future.exception()
 
 
 def _settle(future: asyncio.Future[None], error: WALError | None) -> None:

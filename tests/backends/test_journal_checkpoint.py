@@ -22,7 +22,9 @@ from wal.backends.journal.control import ControlPage
 from wal.errors import CorruptionError, NoSpaceError, StorageError, WALError
 from wal.pchannel.checkpoint import Checkpoint, CheckpointRule
 from wal.pchannel.checkpointer import Checkpointer
+from wal.pchannel.copies import CopyTable
 from wal.pchannel.idempotency import IdempotencyTable
+from wal.pchannel.recovery_state import RecoveryState
 
 SEGMENT = 16 << 10
 
@@ -229,7 +231,7 @@ async def test_a_failed_checkpoint_is_tried_again_and_fails_no_append(
         end = 0
         checkpointer = Checkpointer(
             log,
-            table,
+            RecoveryState(table, CopyTable()),
             last=Checkpoint(0),
             end=lambda: end,
             save=save,

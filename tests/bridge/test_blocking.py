@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.bridge.logs import Writer, numbers
-from wal import AppendOption, ImmutableMessage, Message, Scanner, Txn, WALAccesser, bridge
+from wal import AppendOption, ImmutableMessage, LogBroadcast, Message, Scanner, Txn, WALAccesser, bridge
 from wal.errors import ClosedError, InvalidArgumentError, InvalidTransactionStateError, StorageError, WALError
 
 WAIT_TIMEOUT_S = 10.0
@@ -45,6 +45,7 @@ def public(one: type, *, without: set[str]) -> dict[str, list[str]]:
     [
         (WALAccesser, bridge.BlockingWAL, {"begin", "wait_open"}),
         (Txn, bridge.BlockingTxn, set()),
+        (LogBroadcast, bridge.BlockingBroadcast, set()),
         (Scanner, bridge.BlockingScanner, {"ended_by", "made", "incarnation", "page", "hand_over"}),
     ],
 )

@@ -8,6 +8,7 @@ import wal.bridge
 
 def test_exported_names() -> None:
     assert wal.bridge.__all__ == [
+        "BlockingBroadcast",
         "BlockingMessageHandler",
         "BlockingOpening",
         "BlockingScanner",

@@ -11,7 +11,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from examples import append_and_scan, arrow, blocking, cursors, read_from_another_process, retention, transactions
+from examples import (
+    append_and_scan,
+    arrow,
+    blocking,
+    cursors,
+    read_from_another_process,
+    retention,
+    schema_change,
+    transactions,
+)
 from examples.web_service import make_app
 from tests.docs.snippets import ROOT
 
@@ -91,6 +100,19 @@ async def test_retention(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> 
         "cursor dashboard is stale: True",
         "its reader is told so, and what is there instead: True",
         "deleted, the cursor begins anew",
+    ]
+
+
+async def test_schema_change(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await schema_change.main(str(data_dir))
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"the consumer of orders-07 crashed before it could acknowledge '(billing|shipping)_0'", first)
+    assert rest == [
+        "a service found the collection held by the other one: True",
+        "6 columns, the same on all 16 vchannels: True",
+        "each service's own in its order: True",
+        "seen again after the crash: 1",
+        "broadcasts that are not over: 0",
     ]
 
 

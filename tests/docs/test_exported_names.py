@@ -14,8 +14,9 @@ import wal
 import wal.errors
 
 PUBLIC = """
-    WAL All AppendOption AppendResponses AppendResult BroadcastHeader CursorInfo DeliverFilter DeliverPolicy ImmutableMessage
-    ImmutableTxnMessage Latest LogStatistics Message MessageHandler MessageID MessageType MessageTypes PChannelRetention
+    WAL All AppendOption AppendResponses AppendResult BroadcastAppendResult BroadcastHeader BroadcastMessage BroadcastState
+    BroadcastTask CursorInfo DeliverFilter DeliverPolicy ImmutableMessage
+    ImmutableTxnMessage Latest LogBroadcast LogStatistics Message MessageHandler MessageID MessageType MessageTypes PChannelRetention
     PChannelStatistics ProducerInfo ProducerKey ReadPosition ResourceKey RetentionHolder Scanner ScannerStatistics Settings StartAfter
     StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext VChannelInfo WALAccesser __version__ init open_wal release
 """

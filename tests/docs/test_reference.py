@@ -8,7 +8,7 @@ from typing import Final
 
 import wal
 from tests.docs.snippets import ROOT
-from wal import Scanner, Settings, Txn, WALAccesser, bridge, errors
+from wal import LogBroadcast, Scanner, Settings, Txn, WALAccesser, bridge, errors
 
 REFERENCE: Final = ROOT / "docs" / "reference"
 PLUMBING: Final = {"begin", "made", "wait_open", "ended", "ended_by", "vchannels", "page", "hand_over"}
@@ -58,7 +58,7 @@ def test_every_error_with_its_code_and_whether_to_retry() -> None:
 def test_every_public_call() -> None:
     text = names_in(page("api.md"))
     assert set(wal.__all__) - text == {"__version__"}
-    for owner in (WALAccesser, Scanner, Txn):
+    for owner in (WALAccesser, LogBroadcast, Scanner, Txn):
         public = {name for name, _ in inspect.getmembers(owner) if not name.startswith("_")} - PLUMBING
         assert public - text == {"txn_append", "txn_commit", "txn_rollback"} & public, owner
 

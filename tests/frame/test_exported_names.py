@@ -6,8 +6,11 @@ import wal.frame
 def test_exported_names() -> None:
     assert sorted(wal.frame.__all__) == [
         "BLOCK_BYTES_MIN",
+        "BROADCAST",
         "BodySource",
         "Columns",
+        "CopyNames",
+        "DEFAULT_TYPE",
         "EncodedFrame",
         "ExtTag",
         "FLAG_BODY",
@@ -20,6 +23,7 @@ def test_exported_names() -> None:
         "HEADER_BYTES",
         "KEYED",
         "PackedColumns",
+        "RECOVERED",
         "Record",
         "RunKind",
         "RunName",

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 
 from tests.frame.drafts import HEADER, Call, build, contents, encode, plans, view_of
-from wal.frame import BLOCK_BYTES_MIN, FLAG_COMMIT, FrameDraft, FrameView, Record, RunKind, encode_frame
+from wal.frame import BLOCK_BYTES_MIN, BROADCAST, FLAG_COMMIT, FrameDraft, FrameView, Record, RunKind, encode_frame
 
 
 @given(plans)
@@ -18,6 +18,10 @@ def test_decode_finds_what_the_model_says(plan: list[Call]) -> None:
     view.check_body()
     assert view.header == frame.header
     assert contents(view) == (model.runs, model.copies)
+    assert [(name, run.index + at) for _, run, names in view.copies() for at, name in enumerate(names)] == [
+        (name, index) for name, index, _ in model.copies
+    ]
+    assert bool(frame.header.compatible & BROADCAST) == bool(model.copies)
     assert view.header.indices == model.indices
     assert view.header.promise == (HEADER["first_tick"] + model.indices - 1 if model.indices else 99)
     seen = [(run.name, run.incarnation) for run in view.runs if run.name]

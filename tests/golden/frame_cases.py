@@ -68,9 +68,29 @@ def broadcast() -> Case:
     draft = FrameDraft()
     header = BroadcastHeader(5, ("orders", "stock", "zwölf"), (ResourceKey("collection", "orders"),))
     record = Record(b"drop", int(MessageType.DROP_COLLECTION), 0, encode_properties({"by": "admin"}))
-    draft.broadcast([A, B, C], record, header=header.to_bytes())
+    draft.broadcast([A, B, C], record, header=header.to_bytes(["orders", "stock", "zwölf"]))
     draft.pchannel(Record(b"switch", int(MessageType.ALTER_WAL)))
     return draft, {"sequence": 5, "first_tick": TICK + 14}
+
+
+def broadcasts_beside_each_other() -> Case:
+    """Two of them, one with vchannels that have no copy in this frame; a keyed message; a vchannel with a run of its own as well."""
+    draft = FrameDraft()
+    draft.append(A, [Record(b"before", ext=encode_key("order-8"))], keyed=True)
+    keys = (ResourceKey("collection", "orders"), ResourceKey("database", "shop", shared=True))
+    wide = BroadcastHeader(6, ("far", "orders", "далеко", "zwölf", "last"), keys)
+    draft.broadcast([A, C], Record(b"alter"), header=wide.to_bytes(["orders", "zwölf"]))
+    draft.broadcast([B], Record(b"note"), header=BroadcastHeader(7, ("stock",), (), False).to_bytes(["stock"]))
+    draft.append(A, [Record(b"after")])
+    return draft, {"sequence": 9, "first_tick": TICK + 50}
+
+
+def abort() -> Case:
+    draft = FrameDraft()
+    header = BroadcastHeader(6, ("far", "orders", "далеко", "zwölf", "last"), (ResourceKey("collection", "orders"),))
+    record = Record(b"vchannel far is gone", int(MessageType.ABORT_BROADCAST))
+    draft.broadcast([A, C], record, header=header.to_bytes(["orders", "zwölf"]))
+    return draft, {"sequence": 10, "first_tick": TICK + 60}
 
 
 def term_start() -> Case:
@@ -118,6 +138,8 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
         time_tick,
         several_blocks,
         keyed,
+        broadcasts_beside_each_other,
+        abort,
     )
 }
 

@@ -44,7 +44,7 @@ headers = st.builds(
     BroadcastHeader,
     u64,
     st.lists(text, max_size=3).map(tuple),
-    st.lists(st.builds(ResourceKey, text.filter(bool), text.filter(bool), st.booleans()), max_size=3).map(tuple),
+    st.lists(st.builds(ResourceKey, text.filter(bool), text.filter(bool), shared=st.booleans()), max_size=3).map(tuple),
     st.booleans(),
 )
 plain_types = st.integers(0, 0xFFFF).filter(lambda number: number not in (MessageType.TIME_TICK, MessageType.TXN))

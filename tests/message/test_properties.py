@@ -19,7 +19,7 @@ headers = st.builds(
     BroadcastHeader,
     st.integers(0, 2**64 - 1),
     st.lists(text, max_size=4).map(tuple),
-    st.lists(st.builds(ResourceKey, text.filter(bool), text.filter(bool), st.booleans()), max_size=3).map(tuple),
+    st.lists(st.builds(ResourceKey, text.filter(bool), text.filter(bool), shared=st.booleans()), max_size=3).map(tuple),
     st.booleans(),
 )
 
@@ -77,6 +77,24 @@ def test_headers_round_trip(header: BroadcastHeader) -> None:
     assert BroadcastHeader.from_bytes(header.to_bytes()) == header
 
 
+@given(st.lists(st.text(max_size=3), unique=True, max_size=20), st.data())
+def test_headers_round_trip_without_the_names_that_stand_beside_them(names: list[str], data: st.DataObject) -> None:
+    header = BroadcastHeader(7, tuple(names), (ResourceKey("d", "k"),), False)
+    there = data.draw(st.sets(st.sampled_from(names)) if names else st.just(set()))
+    copies = [name for name in names if name in there]
+    stored = header.to_bytes(copies)
+    assert BroadcastHeader.from_bytes(stored, copies) == header
+    if len(copies) == len(names):
+        assert len(stored) <= len(BroadcastHeader(7, (), (ResourceKey("d", "k"),), False).to_bytes()) + 3
+
+
+@pytest.mark.parametrize("copies", [[], ["b"]])
+def test_a_header_beside_other_copies_is_damage(copies: list[str]) -> None:
+    stored = BroadcastHeader(7, ("a", "b", "c", "d")).to_bytes(["b", "d"])
+    with pytest.raises(CorruptionError, match="a broadcast header names 2 vchannels beside"):
+        BroadcastHeader.from_bytes(stored, copies)
+
+
 @pytest.mark.parametrize(
     "stored",
     [
@@ -106,6 +124,13 @@ def test_any_bytes_are_a_header_or_damage(stored: bytes) -> None:
 def test_a_resource_key_names_domain_and_key(domain: str, key: str) -> None:
     with pytest.raises(InvalidArgumentError, match="must not be empty"):
         ResourceKey(domain, key)
+
+
+def test_whether_a_resource_key_is_shared_is_said_by_name_and_by_a_bool() -> None:
+    with pytest.raises(TypeError):
+        ResourceKey("d", "k", True)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="takes a bool"):
+        ResourceKey("d", "k", shared=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("domain", "key"), [(1, "k"), ("d", b"k")])

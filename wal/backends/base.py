@@ -224,11 +224,11 @@ class PChannelLog(ReadableLog):
     @property
     @abc.abstractmethod
     def keyed_bytes(self) -> int:
-        """Bytes of the frames with keyed events that were written through this handle."""
+        """Bytes of the frames with keyed events or copies of broadcasts that were written through this handle."""
 
     @abc.abstractmethod
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
-        """The durable frames at or after `start` that hold keyed events, truncated or not, all their runs readable.
+        """The durable frames at or after `start` that hold keyed events or copies of broadcasts, truncated or not, all their runs readable.
 
         For recovery: it reads what `checkpointed` holds. Otherwise as `read`, TruncatedError when `start` lies below what is held.
         """

@@ -5,12 +5,14 @@ calls as blocking methods. Importing it costs nothing that `import wal` would pa
 """
 
 from wal.bridge.blocking import BlockingOpening, BlockingWAL, blocking
+from wal.bridge.blocking_broadcast import BlockingBroadcast
 from wal.bridge.blocking_scanner import BlockingMessageHandler, BlockingScanner
 from wal.bridge.blocking_txn import BlockingTxn
 from wal.bridge.iteration import Iteration, iterate
 from wal.bridge.record_batches import RecordBatches, record_batches
 
 __all__ = [
+    "BlockingBroadcast",
     "BlockingMessageHandler",
     "BlockingOpening",
     "BlockingScanner",

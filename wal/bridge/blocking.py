@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from wal.accesser import LogStatistics, WALAccesser
+from wal.bridge.blocking_broadcast import BlockingBroadcast
 from wal.bridge.blocking_scanner import BlockingHandler, BlockingScanner, blocking_handler
 from wal.bridge.blocking_txn import BlockingTxn
 from wal.bridge.loop_thread import LoopThread
@@ -119,7 +120,10 @@ class BlockingWAL:
         idempotency_key: str | ProducerKey | None = None,
     ) -> BlockingTxn:
         """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits at the end, or rolls back."""
-        opening = self._log.txn(vchannel, vchannels=vchannels, keepalive=keepalive, idempotency_key=idempotency_key)
+        begin = partial(
+            self._log.txn, vchannel, vchannels=vchannels, keepalive=keepalive, idempotency_key=idempotency_key
+        )
+        opening = self._call(_plain, begin)
         return BlockingTxn(self._call(_awaited, opening), self._thread)
 
     def producers(self) -> list[ProducerInfo]:
@@ -133,6 +137,10 @@ class BlockingWAL:
     def allocate_time_tick(self) -> int:
         """A time tick above every one given before, for use as a barrier."""
         return self._call(self._log.allocate_time_tick)
+
+    def broadcast(self) -> BlockingBroadcast:
+        """One message to many vchannels, on any pchannels."""
+        return BlockingBroadcast(self._call(_plain, self._log.broadcast), self._thread)
 
     # -- reading
 
@@ -148,12 +156,14 @@ class BlockingWAL:
         resume: ReadPosition | None = None,
         cursor: str | None = None,
         include_time_ticks: bool = False,
+        auto_ack: bool = False,
     ) -> BlockingScanner:
         """A scanner: a context manager and a plain iterator of messages. It begins when it is entered.
 
         A `handler` is called in a thread of a pool, a message at a time; it may block and use the log.
         """
-        scanner = self._log.read(
+        read = partial(
+            self._log.read,
             vchannel,
             deliver_policy=deliver_policy,
             filters=filters,
@@ -163,7 +173,9 @@ class BlockingWAL:
             resume=resume,
             cursor=cursor,
             include_time_ticks=include_time_ticks,
+            auto_ack=auto_ack,
         )
+        scanner = self._call(_plain, read) if auto_ack else read()
         return BlockingScanner(scanner, self._thread)
 
     def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 from wal.bridge.loop_thread import LoopThread
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.message import ImmutableMessage
-from wal.pchannel import Handler, Scanner, ScannerStatistics, check_handler
+from wal.pchannel import AckingScanner, Handler, Scanner, ScannerStatistics, check_handler
 from wal.reading import ReadPosition
 
 __all__ = ["BlockingHandler", "BlockingMessageHandler", "BlockingScanner", "blocking_handler"]
@@ -52,6 +52,8 @@ class BlockingScanner:
         self._fetching: concurrent.futures.Future[list[ImmutableMessage]] | None = None
         self._waiting = 0
         self._closed = False
+        self._acking = scanner if isinstance(scanner, AckingScanner) else None
+        self._owing = False  # whether a copy of a broadcast was given out since the last acknowledgement
 
     @property
     def vchannels(self) -> tuple[str, ...]:
@@ -136,12 +138,16 @@ class BlockingScanner:
 
     def _take(self, size_max: int) -> list[ImmutableMessage]:
         """The next messages, waiting for them; none at the end."""
+        if self._owing:
+            self._acknowledge()
         while True:
             with self._lock:
                 if self._at < len(self._page):
                     taken = self._page[self._at : self._at + size_max]
                     self._at += len(taken)
                     self._given += len(taken)
+                    if self._acking is not None and any(message.broadcast is not None for message in taken):
+                        self._owing = True
                     break
                 fetching = self._fetching
                 if fetching is None:
@@ -160,6 +166,21 @@ class BlockingScanner:
         if self._waiting:
             self._settled(lambda: None)
         return taken
+
+    def _acknowledge(self) -> None:
+        """Who asks for more is through with what was given out."""
+        with self._lock:
+            given, self._owing = self._given, False
+        try:
+            self._thread.call(self._settle_acks, given)
+        except BaseException:
+            self._owing = True
+            raise
+
+    async def _settle_acks(self, given: int) -> None:
+        assert self._acking is not None
+        self._tell(given)
+        await self._acking.settle()
 
     def _take_over(self, fetching: concurrent.futures.Future[list[ImmutableMessage]]) -> None:
         """Makes the page that was fetched the one at hand, once."""

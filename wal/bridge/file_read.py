@@ -50,8 +50,15 @@ class FileRead:
         *,
         timeout_s: float | None,
         cursor: str | None,
+        auto_ack: bool,
         **read: Any,
     ) -> None:
+        if not isinstance(auto_ack, bool):
+            raise TypeError(f"auto_ack must be a bool, not {auto_ack!r}")
+        if auto_ack:
+            raise InvalidArgumentError(
+                "auto_ack=True acknowledges through the log, and this reads its files alone: read with it where the log is written"
+            )
         self._directory = _directory(location)
         self._timeout_s = _timeout(timeout_s)
         names = (vchannel,) if isinstance(vchannel, str) else tuple(dict.fromkeys(vchannel))

@@ -24,12 +24,14 @@ def iterate(
     resume: ReadPosition | None = None,
     cursor: str | None = None,
     include_time_ticks: bool = False,
+    auto_ack: bool = False,
 ) -> Iteration:
     """Reads a journal without an event loop: `with iterate("data/", "orders") as messages: for message in messages: …`.
 
     It reads the files beside whoever writes them, or nobody, in any thread and any process; the options are those of
-    `WALAccesser.read`. A `next()` that waits longer than `timeout_s` raises TimeoutError, and the iteration can go on. It blocks: in
-    an event loop use `log.read`. `memory:` has no files, and is an InvalidArgumentError.
+    `WALAccesser.read`, but for `auto_ack`, which needs the log itself: an InvalidArgumentError. A `next()` that waits longer than
+    `timeout_s` raises TimeoutError, and the iteration can go on. It blocks: in an event loop use `log.read`. `memory:` has no files, and
+    is an InvalidArgumentError.
     """
     return Iteration(
         location,
@@ -42,6 +44,7 @@ def iterate(
         until_time_tick=until_time_tick,
         resume=resume,
         include_time_ticks=include_time_ticks,
+        auto_ack=auto_ack,
     )
 
 

@@ -33,6 +33,7 @@ def record_batches(
     resume: ReadPosition | None = None,
     cursor: str | None = None,
     include_time_ticks: bool = False,
+    auto_ack: bool = False,
 ) -> RecordBatches:
     """Reads a journal as `pyarrow.RecordBatch`es: one row for each plain message and each body of a transaction, in the order of `iterate`.
 
@@ -59,6 +60,7 @@ def record_batches(
         until_time_tick=until_time_tick,
         resume=resume,
         include_time_ticks=include_time_ticks,
+        auto_ack=auto_ack,
     )
 
 

@@ -1,17 +1,21 @@
 """Frames: draft, encode, decode, check. Pure functions over bytes; knows no other room."""
 
+from wal.frame.copy_names import CopyNames
 from wal.frame.decode import BodySource, Columns, FrameView, PackedColumns, TermStart
 from wal.frame.draft import FrameDraft, Record, RunName
 from wal.frame.encode import EncodedFrame, encode_frame
 from wal.frame.ext import ExtTag, decode_ext, decode_key, decode_txn, encode_ext, encode_key, encode_txn
 from wal.frame.layout import (
     BLOCK_BYTES_MIN,
+    BROADCAST,
+    DEFAULT_TYPE,
     FLAG_BODY,
     FLAG_COMMIT,
     FLAG_COPY,
     FORMAT_VERSION,
     HEADER_BYTES,
     KEYED,
+    RECOVERED,
     FrameHeader,
     RunKind,
     SystemRecord,
@@ -20,14 +24,18 @@ from wal.frame.tables import RunRow
 
 __all__ = [
     "BLOCK_BYTES_MIN",
+    "BROADCAST",
+    "DEFAULT_TYPE",
     "FLAG_BODY",
     "FLAG_COMMIT",
     "FLAG_COPY",
     "FORMAT_VERSION",
     "HEADER_BYTES",
     "KEYED",
+    "RECOVERED",
     "BodySource",
     "Columns",
+    "CopyNames",
     "EncodedFrame",
     "ExtTag",
     "FrameDraft",

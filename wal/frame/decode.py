@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Sequence
 from io import BytesIO
+from typing import Any
 
 import google_crc32c
 import msgspec
@@ -73,11 +74,13 @@ class TermStart(msgspec.Struct, frozen=True, gc=False):
 class FrameView:
     """A decoded frame. `header` and `runs` are checked; `columns(run)` fetches and checks what it needs of the body."""
 
-    __slots__ = ("_body", "_checked", "_table", "header", "runs")
+    __slots__ = ("_body", "_checked", "_table", "header", "memo", "runs")
 
     header: FrameHeader
     runs: Sequence[RunRow]
     """The runs in their order; a row is made when it is asked for, so prefer `find` to going through all of them."""
+    memo: dict[int, Any]
+    """For who reads it: what was made of a run once, by the run's ordinal, is shared by all readers of this view."""
     _table: RunTable
     _body: BodySource
     _checked: dict[tuple[int, int], bytes]
@@ -107,6 +110,7 @@ class FrameView:
         view.runs = view._table = table(header, head, offset + HEADER_BYTES)
         view._body = body
         view._checked = {}
+        view.memo = {}
         return view
 
     def columns(self, run: RunRow) -> Columns:
@@ -168,6 +172,10 @@ class FrameView:
             return []
         body, _ = self._fetch(0, self.header.body_len)
         return self._table.exts(body)
+
+    def copies(self) -> list[tuple[int, RunRow, list[tuple[str, int]]]]:
+        """The ordinal of each SHARED run, the run, and (name, incarnation) of its copies: they have the indices from its own on."""
+        return self._table.copies()
 
     def find(self, names: Container[str]) -> list[RunRow]:
         """The runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""

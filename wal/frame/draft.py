@@ -13,13 +13,20 @@ from typing import Final
 import msgspec
 
 from wal.errors import InvalidArgumentError
+from wal.frame.copy_names import CopyNames, RunName
 from wal.frame.ext import ExtTag, encode_ext, encode_txn
-from wal.frame.layout import DEFAULT_TYPE, FLAG_BODY, FLAG_COMMIT, FLAG_COPY, RunKind, SystemRecord
+from wal.frame.layout import (
+    BROADCAST,
+    DEFAULT_TYPE,
+    FLAG_BODY,
+    FLAG_COMMIT,
+    FLAG_COPY,
+    KEYED,
+    RunKind,
+    SystemRecord,
+)
 
 __all__ = ["FrameDraft", "Record", "Run", "RunName"]
-
-RunName = tuple[str, int]
-"""A vchannel in a frame: its name and the number of its incarnation."""
 
 
 class Record(msgspec.Struct, gc=False):
@@ -33,25 +40,29 @@ class Record(msgspec.Struct, gc=False):
 
 
 class Run(msgspec.Struct, gc=False):
-    """The records of one vchannel (or of one other `kind`) in a draft, with the index of each."""
+    """The records of one vchannel (or of one other `kind`) in a draft, with the index of each.
+
+    `copies`: of a SHARED run, the vchannels that its record is for; each becomes a COPY run behind it.
+    """
 
     kind: RunKind
     name: str
     incarnation: int
     records: list[Record]
     indices: list[int]
-    shared: int = 0
+    copies: CopyNames | None = None
 
 
 class FrameDraft:
     """Gathers records. `indices` is the number of indices given so far: the frame needs as many ticks.
 
     What it knows by itself it tells the encoder: `by_name` are the VCHANNEL runs; `in_order` is True while the records, taken run
-    after run, have the indices 0, 1, 2 …; `has_flags` is True once a record has one (`commit` and `broadcast` alone set them); `keyed`
-    is True once an event with an idempotency key is among them, so that recovery finds the frame.
+    after run, have the indices 0, 1, 2 …; `has_flags` is True once a record has one (`commit` and `broadcast` alone set them); `compatible`
+    are the header's flags: KEYED once an event with an idempotency key is among them, BROADCAST once a copy is, so that recovery finds the
+    frame.
     """
 
-    __slots__ = ("by_name", "has_flags", "in_order", "indices", "keyed", "runs")
+    __slots__ = ("by_name", "compatible", "has_flags", "in_order", "indices", "runs")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
@@ -59,7 +70,7 @@ class FrameDraft:
         self.by_name: dict[RunName, Run] = {}
         self.in_order = True
         self.has_flags = False
-        self.keyed = False
+        self.compatible = 0
 
     def append(self, name: RunName, records: Sequence[Record], *, keyed: bool = False) -> int:
         """Plain messages for one vchannel, in order; returns the index of the first, the others follow it densely.
@@ -67,7 +78,7 @@ class FrameDraft:
         `keyed`: some of them carry an idempotency key in their ext.
         """
         if keyed:
-            self.keyed = True
+            self.compatible |= KEYED
         first = self.indices
         self.indices = end = first + len(records)
         run = self.by_name.get(name)
@@ -105,7 +116,7 @@ class FrameDraft:
             counts[name] += 1
         self.has_flags = True
         if key:
-            self.keyed = True
+            self.compatible |= KEYED
         if len(counts) == 1:
             commit = self._bodies_of_one(names[0], [record for _, record in bodies])
         else:
@@ -125,21 +136,20 @@ class FrameDraft:
         self.indices += 1
         return commit
 
-    def broadcast(self, names: Sequence[RunName], record: Record, *, header: bytes) -> int:
+    def broadcast(self, names: Sequence[RunName] | CopyNames, record: Record, *, header: bytes) -> int:
         """One payload with a copy for each of `names`; returns the index of the first copy, the others follow in order.
 
         No name, or a name given twice, is an InvalidArgumentError: nothing is taken.
         """
-        _check_names(names, set(names), of="a broadcast")
+        copies = names if isinstance(names, CopyNames) else CopyNames(names)
         self.in_order = False
         self.has_flags = True
+        self.compatible |= BROADCAST
         first = self.indices
         record.flags = FLAG_COPY
         record.ext = encode_ext({ExtTag.BROADCAST: header})
-        shared = len(self.runs)
-        self.runs.append(Run(RunKind.SHARED, "", 0, [record], [first]))
-        self.runs.extend(Run(RunKind.COPY, name, incarnation, [], [], shared) for name, incarnation in names)
-        self.indices = first + len(names)
+        self.runs.append(Run(RunKind.SHARED, "", 0, [record], [first], copies))
+        self.indices = first + len(copies)
         return first
 
     def pchannel(self, record: Record) -> int:
@@ -159,7 +169,7 @@ class FrameDraft:
 
     def producer_forgotten(self, name: str) -> None:
         """The record that ends what is remembered of a producer."""
-        self.keyed = True
+        self.compatible |= KEYED
         self.system(SystemRecord.PRODUCER_FORGOTTEN, name.encode())
 
     def _bodies_of_one(self, name: RunName, records: list[Record]) -> int:

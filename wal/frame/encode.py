@@ -9,13 +9,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate, chain, pairwise
 from struct import pack
+from typing import Final
 
 import google_crc32c
 import msgspec
 
+from wal.frame.copy_names import RunName
 from wal.frame.draft import FrameDraft, Record, Run
 from wal.frame.layout import (
     BLOCK_BYTES_MIN,
+    BROADCAST,
     COLUMN_EXT,
     COLUMN_FLAGS,
     COLUMN_INDEX,
@@ -23,7 +26,6 @@ from wal.frame.layout import (
     COLUMN_TYPE,
     CRC,
     DEFAULT_TYPE,
-    KEYED,
     FrameHeader,
     RunKind,
 )
@@ -72,7 +74,7 @@ def encode_frame(
     blocks = tables.blocks
     header = FrameHeader(
         tables.incompatible,
-        KEYED if draft.keyed else 0,
+        draft.compatible,
         incarnation,
         term,
         sequence,
@@ -80,7 +82,7 @@ def encode_frame(
         first_tick + draft.indices - 1 if promise is None else promise,
         draft.indices,
         tables.records,
-        len(runs),
+        tables.runs,
         len(blocks),
         len(tables.packed),
         tables.body_len,
@@ -104,6 +106,7 @@ class _Tables(msgspec.Struct, gc=False):
     packed: bytes
     blocks: list[bytes]
     incompatible: int
+    runs: int
     records: int
     body_len: int
     names_len: int
@@ -150,6 +153,7 @@ def _one(run: Run) -> _Tables:
         packed + name,
         blocks,
         incompatible,
+        1,
         1,
         ends[-1] if ends else 0,
         len(name),
@@ -203,11 +207,23 @@ def _many(draft: FrameDraft) -> _Tables:
     ends = list(accumulate(part_lens, initial=0))
     body_len = ends[-1]
     blocks, block_ends = _cut(parts, ends)
-    kinds, name_lens, name_bytes = _names(runs)
+    offsets = [ends[start * len(fields)] for start in starts[:-1]]
+    if draft.compatible & BROADCAST:
+        run_count, names_len, run_columns, name_bytes = _with_copies(runs, rows, offsets, body_len)
+        vchannels, pchannel_wide = _vchannels(runs), any(run.kind is RunKind.PCHANNEL for run in runs)
+        form = f"<{form}{2 * len(blocks)}I"
+        packed = b"".join(
+            (
+                *run_columns,
+                pack(form, *chain.from_iterable(columns), *block_ends, *map(google_crc32c.value, blocks)),
+                *name_bytes,
+            )
+        )
+        return _Tables(packed, blocks, incompatible, run_count, count, body_len, names_len, vchannels, pchannel_wide)
+    kinds, name_lens, joined = _names(runs)
     if len(draft.by_name) == len(runs):
         vchannels, pchannel_wide = tuple(draft.by_name), False
     else:
-        rows = [run.shared if run.kind is RunKind.COPY else len(run.records) for run in runs]
         vchannels = tuple({(run.name, run.incarnation): None for run in runs if run.name})
         pchannel_wide = RunKind.PCHANNEL in kinds
     packed = pack(
@@ -216,14 +232,63 @@ def _many(draft: FrameDraft) -> _Tables:
         *name_lens,
         *[run.incarnation for run in runs],
         *rows,
-        *[ends[start * len(fields)] for start in starts[:-1]],
+        *offsets,
         *chain.from_iterable(columns),
         *block_ends,
         *map(google_crc32c.value, blocks),
     )
     return _Tables(
-        packed + name_bytes, blocks, incompatible, count, body_len, len(name_bytes), vchannels, pchannel_wide
+        packed + joined, blocks, incompatible, len(runs), count, body_len, len(joined), vchannels, pchannel_wide
     )
+
+
+def _with_copies(
+    runs: list[Run], rows: list[int], offsets: list[int], body_len: int
+) -> tuple[int, int, list[bytes], list[bytes]]:
+    """The runs with the COPY runs behind each SHARED run: how many, bytes of their names, their columns and names in pieces.
+
+    Column by column and broadcast by broadcast, never copy by copy: there may be thousands of them.
+    """
+    kinds: list[bytes] = []
+    name_lens: list[bytes] = []
+    incarnations: list[bytes] = []
+    counts: list[bytes] = []
+    starts: list[bytes] = []
+    names: list[bytes] = []
+    ordinal = 0
+    for run, count, (start, end) in zip(runs, rows, pairwise((*offsets, body_len)), strict=True):
+        name = run.name.encode()
+        kinds.append(bytes((run.kind,)))
+        name_lens.append(len(name).to_bytes(2, "little"))
+        incarnations.append(run.incarnation.to_bytes(4, "little"))
+        counts.append(count.to_bytes(4, "little"))
+        starts.append(start.to_bytes(4, "little"))
+        names.append(name)
+        if (copies := run.copies) is not None:
+            kinds.append(_COPY * len(copies))
+            name_lens.append(copies.name_lens)
+            incarnations.append(copies.incarnations)
+            counts.append(ordinal.to_bytes(4, "little") * len(copies))
+            starts.append(end.to_bytes(4, "little") * len(copies))
+            names.append(copies.joined)
+            ordinal += len(copies)
+        ordinal += 1
+    return ordinal, sum(map(len, names)), [*kinds, *name_lens, *incarnations, *counts, *starts], names
+
+
+def _vchannels(runs: list[Run]) -> tuple[RunName, ...]:
+    """The vchannels of the runs, each once, in their order; one may have a run of its own and copies."""
+    several = {id(run.copies): run.copies for run in runs if run.copies is not None}
+    if len(several) == 1 and not any(run.name for run in runs):
+        (copies,) = several.values()
+        return copies.names
+    named: dict[RunName, None] = {}
+    for run in runs:
+        if run.copies is not None and several.pop(id(run.copies), None) is not None:
+            named.update(dict.fromkeys(run.copies.names))
+        elif run.name:
+            named[run.name, run.incarnation] = None
+    return tuple(named)
 
 
 def _names(runs: list[Run]) -> tuple[bytes, list[int], bytes]:
@@ -260,3 +325,6 @@ def _cut(parts: list[bytes], ends: list[int]) -> tuple[list[bytes], list[int]]:
         block_ends.append(start)
         at = last
     return blocks, block_ends
+
+
+_COPY: Final = bytes((RunKind.COPY,))

@@ -28,6 +28,7 @@ from wal.errors import CorruptionError, FormatError
 
 __all__ = [
     "BLOCK_BYTES_MIN",
+    "BROADCAST",
     "COLUMN_EXT",
     "COLUMN_FLAGS",
     "COLUMN_INDEX",
@@ -40,6 +41,7 @@ __all__ = [
     "FORMAT_VERSION",
     "HEADER_BYTES",
     "KEYED",
+    "RECOVERED",
     "FrameHeader",
     "RunKind",
     "SystemRecord",
@@ -62,6 +64,10 @@ _KNOWN_INCOMPATIBLE: Final = COLUMN_INDEX | COLUMN_TYPE | COLUMN_FLAGS | COLUMN_
 
 KEYED: Final = 1
 """Of the compatible flags: the frame holds keyed events (records or commits with an idempotency key, or a PRODUCER_FORGOTTEN record)."""
+BROADCAST: Final = 2
+"""Of the compatible flags: the frame holds copies of broadcasts (SHARED and COPY runs)."""
+RECOVERED: Final = KEYED | BROADCAST
+"""What recovery looks for: a frame with none of these flags changes nothing that has to be remembered."""
 
 DEFAULT_TYPE: Final = 2
 """`MessageType.INSERT`: the type of every record of a frame without a type column."""

@@ -222,6 +222,17 @@ class RunTable(Sequence[RunRow]):
                     at += length
         return found
 
+    def copies(self) -> list[tuple[int, RunRow, list[tuple[str, int]]]]:
+        """See `FrameView.copies`."""
+        kinds = self._kinds
+        if _COPY not in kinds:
+            return []
+        found: dict[int, list[tuple[str, int]]] = {}
+        for kind, shared, name, incarnation in zip(kinds, self._counts, self._names, self._incarnations, strict=True):
+            if kind == RunKind.COPY:
+                found.setdefault(shared, []).append((name, incarnation))
+        return [(ordinal, self[ordinal], names) for ordinal, names in found.items()]
+
     def of_kind(self, kind: RunKind) -> list[RunRow]:
         """The runs of this kind."""
         return [self[ordinal] for ordinal, found in enumerate(self._kinds) if found == kind]

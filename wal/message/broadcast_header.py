@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -11,16 +12,21 @@ from wal.errors import CorruptionError, InvalidArgumentError
 __all__ = ["BroadcastHeader", "ResourceKey"]
 
 
-class ResourceKey(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
-    """A name that a broadcast holds until it is acknowledged everywhere: exclusive, or `shared` with other shared holders."""
-
+class _Name(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
     domain: str
     key: str
+
+
+class ResourceKey(_Name, frozen=True, gc=False, array_like=True, order=True, kw_only=True):
+    """A name that a broadcast holds until it is acknowledged everywhere: exclusive, or `shared` with other shared holders."""
+
     shared: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.domain, str) or not isinstance(self.key, str):
             raise TypeError(f"ResourceKey(domain, key) takes two str, not {self.domain!r} and {self.key!r}")
+        if not isinstance(self.shared, bool):
+            raise TypeError(f"ResourceKey(…, shared=) takes a bool, not {self.shared!r}")
         if not self.domain or not self.key:
             raise InvalidArgumentError(f"ResourceKey({self.domain!r}, {self.key!r}): domain and key must not be empty")
 
@@ -33,20 +39,66 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
     resource_keys: tuple[ResourceKey, ...] = ()
     needs_ack: bool = True
 
-    def to_bytes(self) -> bytes:
-        """The stored form: a MessagePack array in the order of the fields."""
-        return _encoder.encode(self)
+    def to_bytes(self, copies: Sequence[str] = ()) -> bytes:
+        """The stored form: a MessagePack array in the order of the fields.
+
+        The names of `copies`, vchannels of it in its order, stand beside the header in a frame and are left out. A bitmap (little-endian,
+        the first vchannel lowest) follows then, which says where the others belong; its highest bit stands behind the last vchannel.
+        """
+        if not copies:
+            return _encoder.encode(self)
+        others: list[str] = []
+        places = b""
+        if len(copies) != len(self.vchannels):
+            there = set(copies)
+            at = [number for number, name in enumerate(self.vchannels) if name not in there]
+            others = [self.vchannels[number] for number in at]
+            places = _bitmap([*at, len(self.vchannels)])
+        return _encoder.encode([self.broadcast_id, others, self.resource_keys, self.needs_ack, places])
 
     @classmethod
-    def from_bytes(cls, stored: bytes) -> BroadcastHeader:
-        """The header that `to_bytes` gave; anything else is a CorruptionError."""
+    def from_bytes(cls, stored: bytes, copies: Sequence[str] = ()) -> BroadcastHeader:
+        """The header that `to_bytes` gave with these copies beside it; anything else is a CorruptionError."""
         try:
-            return _decoder.decode(stored)
+            found = _decoder.decode(stored)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CorruptionError(
                 f"a broadcast header cannot be decoded: {error}", expected="BroadcastHeader"
             ) from error
+        vchannels = found.vchannels
+        if found.places:
+            vchannels = _woven(vchannels, copies, int.from_bytes(found.places, "little"))
+        elif not vchannels:
+            vchannels = tuple(copies)
+        return cls(found.broadcast_id, vchannels, found.resource_keys, found.needs_ack)
+
+
+class _Stored(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    broadcast_id: int
+    vchannels: tuple[str, ...]
+    resource_keys: tuple[ResourceKey, ...] = ()
+    needs_ack: bool = True
+    places: bytes = b""
+
+
+def _bitmap(at: Sequence[int]) -> bytes:
+    bits = bytearray(at[-1] // 8 + 1)
+    for number in at:
+        bits[number >> 3] |= 1 << (number & 7)
+    return bytes(bits)
+
+
+def _woven(others: tuple[str, ...], copies: Sequence[str], places: int) -> tuple[str, ...]:
+    """All names in their order: where `places` has a bit the next of `others`, else the next of `copies`."""
+    total = len(others) + len(copies)
+    if places.bit_length() - 1 != total or places.bit_count() - 1 != len(others):
+        raise CorruptionError(
+            f"a broadcast header names {len(others)} vchannels beside {len(copies)} copies",
+            expected=f"{places.bit_count() - 1} of {places.bit_length() - 1} vchannels",
+        )
+    rest, here = iter(others), iter(copies)
+    return tuple([next(rest) if places >> number & 1 else next(here) for number in range(total)])
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(BroadcastHeader)
+_decoder: Final = msgspec.msgpack.Decoder(_Stored)

@@ -129,7 +129,7 @@ def broadcast_from_proto(proto: wire_pb2.BroadcastHeader) -> BroadcastHeader:
     return BroadcastHeader(
         proto.broadcast_id,
         tuple(proto.vchannels),
-        tuple(ResourceKey(key.domain, key.key, key.shared) for key in proto.resource_keys),
+        tuple(ResourceKey(key.domain, key.key, shared=key.shared) for key in proto.resource_keys),
         proto.ack_sync_up,
     )
 

@@ -1,7 +1,9 @@
 """The write path and the scanners of a pchannel: actors around pure tables."""
 
+from wal.pchannel.acking import AckingScanner
 from wal.pchannel.checkpoint import Checkpoint, CheckpointRule
 from wal.pchannel.checkpointer import Checkpointer
+from wal.pchannel.copies import CopyTable, ListedBroadcast, names_of
 from wal.pchannel.handler import Handler, MessageHandler, check_handler
 from wal.pchannel.idempotency import IdempotencyTable
 from wal.pchannel.in_flight import InFlight
@@ -9,11 +11,13 @@ from wal.pchannel.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
 from wal.pchannel.observed import ObservedPChannel
 from wal.pchannel.operations import (
     Append,
+    AppendCopies,
     AppendResult,
     Atomic,
     Begin,
     Bulk,
     Commit,
+    CopyTargets,
     Drop,
     ForgetProducer,
     KeyedAppend,
@@ -23,6 +27,7 @@ from wal.pchannel.operations import (
 )
 from wal.pchannel.pchannel import PChannel, PChannelStatistics
 from wal.pchannel.readable import ReadablePChannel
+from wal.pchannel.recovery_state import RecoveryState
 from wal.pchannel.replay import recover
 from wal.pchannel.scanner import Scanner, ScannerStatistics
 from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits
@@ -30,7 +35,9 @@ from wal.pchannel.vchannel import VChannel
 
 __all__ = [
     "BODY_OVERHEAD",
+    "AckingScanner",
     "Append",
+    "AppendCopies",
     "AppendResult",
     "Atomic",
     "Begin",
@@ -39,6 +46,8 @@ __all__ = [
     "CheckpointRule",
     "Checkpointer",
     "Commit",
+    "CopyTable",
+    "CopyTargets",
     "Drop",
     "ForgetProducer",
     "Handler",
@@ -47,6 +56,7 @@ __all__ = [
     "Key",
     "KeyedAppend",
     "KeyedCommit",
+    "ListedBroadcast",
     "MessageHandler",
     "ObservedPChannel",
     "OrderedAppend",
@@ -55,6 +65,7 @@ __all__ = [
     "ProducerInfo",
     "ProducerKey",
     "ReadablePChannel",
+    "RecoveryState",
     "Rollback",
     "Scanner",
     "ScannerStatistics",
@@ -63,5 +74,6 @@ __all__ = [
     "check_handler",
     "check_key",
     "key_ext",
+    "names_of",
     "recover",
 ]

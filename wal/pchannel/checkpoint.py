@@ -1,6 +1,7 @@
 """CheckpointLedger: where recovery begins, and when it is worth moving that on. Pure.
 
-Owns the rules. A checkpoint is due when so many keyed events lie behind the last one, or so many bytes of frames that hold some, that
+Owns the rules. What happens is keyed events, copies of broadcasts, and broadcasts that end, all called keyed here. A checkpoint is due
+when so many keyed events lie behind the last one, or so many bytes of frames that hold some, that
 replaying them would make the next opening slow; when so much log does; when truncated space waits for it that is worth its cost; and
 at a clean close, if anything keyed happened. Its state is an eighth of the frames that it replaces, at most, but for the first rule.
 Where nothing keyed happened since the last, the state stored for that one still holds and only the position moves, which costs a
@@ -71,7 +72,11 @@ class CheckpointLedger:
 
     def is_due_at_close(self, *, end: int, keyed: int) -> bool:
         """Whether one should be made before the log is closed."""
-        return self._next is None and keyed > 0 and end > self.last.position
+        return self._next is None and keyed > 0 and end >= self.last.position
+
+    def is_possible(self, *, now_s: float) -> bool:
+        """Whether one may begin that somebody asked for: at the same position too, where broadcasts ended that the last one lists."""
+        return self._next is None and now_s >= self._retry_at_s
 
     def begin(self, *, end: int, keyed: int) -> Checkpoint:
         """The checkpoint of this moment. Its state has to be stored if its `state` is its `position`."""

@@ -1,6 +1,6 @@
 """Checkpointer: moves the point on from which a pchannel recovers, beside the appends and without delaying them.
 
-Owns the one checkpoint that is under way and the order of its steps: the state of the key table as of one position, taken in pieces,
+Owns the one checkpoint that is under way and the order of its steps: the state of the tables as of one position, taken in pieces,
 a piece a turn; stored with the backend; then recorded in the metadata, if the term is still ours; and only then what recovery does
 not need any more is given back. A crash between any two of them leaves a recovery that has all it needs. A failure is logged and
 tried again later; it never fails an append.
@@ -16,7 +16,7 @@ from typing import Final
 from wal.backends import PChannelLog
 from wal.errors import ChannelFencedError, ClosedError, WALError
 from wal.pchannel.checkpoint import Checkpoint, CheckpointLedger, CheckpointRule
-from wal.pchannel.idempotency import IdempotencyTable
+from wal.pchannel.recovery_state import Changes, RecoveryState
 
 __all__ = ["Checkpointer"]
 
@@ -34,7 +34,7 @@ class Checkpointer:
     def __init__(
         self,
         log: PChannelLog,
-        table: IdempotencyTable,
+        state: RecoveryState,
         *,
         last: Checkpoint,
         replayed_bytes: int = 0,
@@ -43,17 +43,20 @@ class Checkpointer:
         monotonic: Callable[[], float],
         rule: CheckpointRule | None = None,
     ) -> None:
-        """`last` is what the table was recovered by, from frames of `replayed_bytes` besides. `end`: the position up to which it
+        """`last` is what the state was recovered by, from frames of `replayed_bytes` besides. `end`: the position up to which it
         knows the log. `save` stores the record; ChannelFencedError when it is not ours."""
         self.ledger = CheckpointLedger(last, rule=rule or CheckpointRule())
         self._log = log
-        self._table = table
+        self._state = state
         self._keyed_bytes = log.keyed_bytes - replayed_bytes
         self._end = end
         self._save = save
         self._monotonic = monotonic
         self._running: asyncio.Task[None] | None = None
+        self._requested = False
         self._ended = False
+        self.on_forgotten: Callable[[frozenset[int]], None] | None = None
+        """Hears which broadcasts a durable checkpoint does not list any more, whatever it lies behind."""
 
     def look(self) -> None:
         """Begins a checkpoint if one is due."""
@@ -61,13 +64,18 @@ class Checkpointer:
             return
         due = self.ledger.is_due(
             end=self._end(),
-            keyed=self._table.keyed_since_checkpoint,
+            keyed=self._state.changes,
             keyed_bytes=self._log.keyed_bytes - self._keyed_bytes,
             held_bytes=self._log.held_bytes,
             now_s=self._monotonic(),
         )
-        if due:
+        if due or (self._requested and self._state.changes and self.ledger.is_possible(now_s=self._monotonic())):
             self._begin()
+
+    def request(self) -> None:
+        """A checkpoint is wanted soon, however little happened: behind the one under way, if there is one."""
+        self._requested = True
+        self.look()
 
     async def make_room(self) -> None:
         """After a truncation: gives back the space that only the checkpoint held, if that is worth one. Never raises for its failure."""
@@ -81,24 +89,25 @@ class Checkpointer:
         """Ends what is under way and makes a last one, so that the next opening has nothing to replay. Idempotent."""
         if self._running is not None:
             await asyncio.wait((self._running,))
-        if not self._ended and self.ledger.is_due_at_close(end=self._end(), keyed=self._table.keyed_since_checkpoint):
+        if not self._ended and self.ledger.is_due_at_close(end=self._end(), keyed=self._state.changes):
             await asyncio.wait((self._begin(),))
         self._ended = True
 
     def _begin(self) -> asyncio.Task[None]:
         # The state is that of this turn: nothing may come between the end of the log and the snapshot.
-        keyed = self._table.keyed_since_checkpoint
-        checkpoint = self.ledger.begin(end=self._end(), keyed=keyed)
-        snapshot = self._table.snapshot() if checkpoint.state == checkpoint.position else None
-        self._table.keyed_since_checkpoint = 0
+        self._requested = False
+        changes = self._state.take_changes()
+        checkpoint = self.ledger.begin(end=self._end(), keyed=changes.keyed + changes.copies)
+        stored = changes.keyed or changes.copies
+        snapshot = self._state.snapshot() if stored else None
         before, self._keyed_bytes = self._keyed_bytes, self._log.keyed_bytes
         self._running = asyncio.get_running_loop().create_task(
-            self._guarded(checkpoint, snapshot, keyed, before), name=f"checkpoint {self._log.pchannel}"
+            self._guarded(checkpoint, snapshot, changes, before), name=f"checkpoint {self._log.pchannel}"
         )
         return self._running
 
     async def _guarded(
-        self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, keyed: int, keyed_bytes: int
+        self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, changes: Changes, keyed_bytes: int
     ) -> None:
         """Takes the steps. What was counted since the checkpoint before counts again if they fail."""
         try:
@@ -106,7 +115,8 @@ class Checkpointer:
         except (ChannelFencedError, ClosedError):
             self._ended = True  # whoever took over, or opens the log next, goes on from the last one
         except Exception as error:
-            self._table.keyed_since_checkpoint += keyed
+            self._state.give_back(changes)
+            self._requested = self._requested or bool(changes.forgotten)
             self._keyed_bytes = keyed_bytes
             wait_s = self.ledger.failed(self._monotonic())
             known = isinstance(error, WALError)
@@ -119,6 +129,9 @@ class Checkpointer:
                 error,
                 exc_info=None if known else error,
             )
+        else:
+            if changes.forgotten and self.on_forgotten is not None:
+                self.on_forgotten(changes.forgotten)
         finally:
             self._running = None
 

@@ -1,9 +1,7 @@
 """What is remembered of idempotency keys, and its bytes in a recovery checkpoint. Pure.
 
-Owns the rows that the table keeps and their form:
+Owns the rows that the table keeps and the form of their pieces (`pieces`):
 
-    piece       length u32, little-endian | MessagePack of an array, its first element the kind of the piece
-    0 header    [0, version]
     1 keys      [1, scopes, scope of each, key of each, position, index, tick, txn_id, keepalive_ms of each]
     2 producers [2, scopes, scope of each, name of each, last sequence of each, results of each, then of all results one after the
                 other: sequence, position, index, tick, txn_id, keepalive_ms]
@@ -21,8 +19,9 @@ from typing import Any, Final
 
 import msgspec
 
-from wal.errors import CorruptionError, FormatError
+from wal.errors import CorruptionError
 from wal.frame import RunName
+from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
 __all__ = ["Kept", "KeptKey", "KeptProducer", "Scope", "decode_state", "encode_state"]
 
@@ -70,22 +69,22 @@ class KeptProducer(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 def encode_state(keys: Sequence[KeptKey], producers: Sequence[KeptProducer]) -> Iterator[bytes]:
     """The pieces, one after the other, without what belongs to a scope that is not live. The rows must not change meanwhile."""
-    yield _piece([_HEADER, _VERSION])
+    yield encode_header()
     numbers: dict[Scope, int] = {}
     for group, scopes in _groups(keys, numbers, lambda key: 1):
-        yield _piece(
+        yield encode_piece(
+            PieceKind.KEYS,
             [
-                _KEYS,
                 scopes,
                 [numbers[key.scope] for key in group],
                 [key.key for key in group],
                 *_columns([key.kept for key in group]),
-            ]
+            ],
         )
     for group, scopes in _groups(producers, numbers, lambda producer: len(producer.results)):
-        yield _piece(
+        yield encode_piece(
+            PieceKind.PRODUCERS,
             [
-                _PRODUCERS,
                 scopes,
                 [numbers[producer.scope] for producer in group],
                 [producer.name for producer in group],
@@ -93,7 +92,7 @@ def encode_state(keys: Sequence[KeptKey], producers: Sequence[KeptProducer]) -> 
                 [len(producer.results) for producer in group],
                 list(chain.from_iterable(producer.sequences for producer in group)),
                 *_columns(list(chain.from_iterable(producer.results for producer in group))),
-            ]
+            ],
         )
 
 
@@ -116,26 +115,13 @@ def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tu
     keys: list[KeptKey] = []
     producers: list[KeptProducer] = []
     scopes: list[Scope] = []
-    at = 0
-    while at < len(blob):
-        (length,) = _LENGTH.unpack_from(blob, at)
-        end = at + _LENGTH.size + length
-        if end > len(blob):
-            raise ValueError("cut short")
-        kind, *rest = msgspec.msgpack.decode(memoryview(blob)[at + _LENGTH.size : end])
-        if not at and kind != _HEADER:
-            raise ValueError("it does not begin with a header")
-        at = end
-        if kind == _HEADER:
-            if rest[0] != _VERSION:
-                raise FormatError(f"the checkpoint's idempotency keys have version {rest[0]}: upgrade to read them")
+    for kind, data in split_pieces(blob):
+        if kind not in (PieceKind.KEYS, PieceKind.PRODUCERS):
             continue
-        if kind not in (_KEYS, _PRODUCERS):
-            raise FormatError(f"the checkpoint's idempotency keys have pieces of kind {kind}: upgrade to read them")
-        named, numbers, texts, *columns = rest
+        _, named, numbers, texts, *columns = msgspec.msgpack.decode(data)
         scopes += [scope_of(tuple((name, incarnation) for name, incarnation in names)) for names in named]
         of_each = map(scopes.__getitem__, numbers)
-        if kind == _KEYS:
+        if kind is PieceKind.KEYS:
             keys += map(KeptKey, of_each, texts, map(Kept, *columns))
             continue
         lasts, counts, sequences, *columns = columns
@@ -178,15 +164,3 @@ def _columns(kept: list[Kept]) -> list[list[int]]:
         [one.txn_id for one in kept],
         [one.keepalive_ms for one in kept],
     ]
-
-
-def _piece(array: list[Any]) -> bytes:
-    data = msgspec.msgpack.encode(array)
-    return _LENGTH.pack(len(data)) + data
-
-
-_LENGTH: Final = struct.Struct("<I")
-_VERSION: Final = 1
-_HEADER: Final = 0
-_KEYS: Final = 1
-_PRODUCERS: Final = 2

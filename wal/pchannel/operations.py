@@ -7,22 +7,28 @@ does not hear of it.
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from wal.frame import Record
-from wal.message import MessageID, TxnContext
+from wal.frame import CopyNames, Record
+from wal.message import BroadcastHeader, MessageID, TxnContext
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import Key
 
+if TYPE_CHECKING:
+    from wal.errors import WALError
+    from wal.pchannel.vchannel import VChannel
+
 __all__ = [
     "Append",
+    "AppendCopies",
     "AppendResult",
     "Atomic",
     "Begin",
     "Bulk",
     "Commit",
+    "CopyTargets",
     "Drop",
     "ForgetProducer",
     "KeyedAppend",
@@ -111,6 +117,28 @@ class KeyedCommit(Commit, gc=False):
 class Rollback(msgspec.Struct, gc=False):
     txn_id: int
     future: asyncio.Future[None]
+
+
+class CopyTargets(msgspec.Struct, frozen=True, eq=False):
+    """Vchannels of one pchannel, as they were when `endings` of its vchannels had ended, and their names as frames carry them."""
+
+    vchannels: tuple[VChannel, ...]
+    names: CopyNames
+    endings: int
+
+
+class AppendCopies(msgspec.Struct, gc=False):
+    """Copies of a broadcast for vchannels of this pchannel, in the order of the header; told to the pchannel itself.
+
+    The record is what they share. `aborts`: they say that the broadcast was aborted. The future's outcomes are in the order of `targets`.
+    """
+
+    header: BroadcastHeader
+    targets: CopyTargets
+    record: Record
+    aborts: bool
+    size: int
+    future: asyncio.Future[list[AppendResult | WALError]]
 
 
 class Drop(msgspec.Struct, gc=False):

@@ -30,13 +30,15 @@ from wal.frame import EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.message import MessageID, Origin
 from wal.pchannel.barriers import BarrierHeap
 from wal.pchannel.checkpointer import Checkpointer
-from wal.pchannel.idempotency import Claim, IdempotencyTable
+from wal.pchannel.copy_writes import CopyWrites
+from wal.pchannel.idempotency import Claim
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.keyed import KeyedWrites
 from wal.pchannel.lease import LeaseClock
 from wal.pchannel.operations import Append, Atomic, Begin, KeyedAppend
 from wal.pchannel.promises import PromiseLedger
 from wal.pchannel.readable import ReadablePChannel
+from wal.pchannel.recovery_state import RecoveryState
 from wal.pchannel.submissions import (
     KeyedSubmission,
     KeyedTxnSubmission,
@@ -95,6 +97,14 @@ class PChannelStatistics(msgspec.Struct, frozen=True):
     promise: int
 
 
+class _Holder(Protocol):
+    """Whose operations may have to wait for ticks."""
+
+    def receive(self, batch: list[Any]) -> None: ...
+
+    def refuse(self, operations: list[Any], error: BaseException) -> None: ...
+
+
 class _Flight(msgspec.Struct, gc=False):
     """A frame that was handed over."""
 
@@ -128,7 +138,7 @@ class PChannel(ReadablePChannel, Member):
         keepalive: float,
         interval_s: float,
         monotonic: Callable[[], float],
-        idempotency: IdempotencyTable,
+        state: RecoveryState,
     ) -> None:
         self.ledger = PromiseLedger(log.state.promise)
         super().__init__(log, form=form, promise=self.ledger.promise, newest=log.state.newest)
@@ -140,13 +150,16 @@ class PChannel(ReadablePChannel, Member):
         self.checkpointer: Checkpointer | None = None
         """Moves on where recovery begins; set once the pchannel has started."""
         self.keyed = KeyedWrites(
-            idempotency,
+            state.keys,
             origin=lambda position: Origin(log.pchannel, log.incarnation, position, form),
             now_ms=lambda: ticks.last >> LOGICAL_BITS,
             alive=lambda: self.fault is None,
             withdraw=self._withdraw,
         )
+        self.copies = CopyWrites(self, state.copies)
         self.vchannels: dict[str, VChannel] = {}
+        self.endings = 0
+        """How many of its vchannels have ended so far, for whatever reason."""
         self.fault: WALError | None = None
         """Why nothing is written any more; final."""
         self._ticks = ticks
@@ -158,7 +171,7 @@ class PChannel(ReadablePChannel, Member):
         self._barriers: BarrierHeap[tuple[VChannel, Any]] = BarrierHeap()
         self._waiting: deque[Submission] = deque()
         self._plain: PlainSubmission | None = None  # the last of those, while more may join it
-        self.held: list[tuple[VChannel, Any]] = []
+        self.held: list[tuple[_Holder, Any]] = []
         """An operation that waits for ticks, and all that were called behind it, which must not overtake it."""
         self._prepared: tuple[FrameDraft, list[Submission]] | None = None
         self._flights: deque[_Flight] = deque()
@@ -204,9 +217,9 @@ class PChannel(ReadablePChannel, Member):
         """A transaction's id: a fresh tick, unique for good; None when the oracle has to save its limit first."""
         return self._take(1)
 
-    def after_ticks(self, vchannel: VChannel, operation: Any) -> None:
-        """Hands the operation to its vchannel again once there are ticks."""
-        self.held.append((vchannel, operation))
+    def after_ticks(self, holder: _Holder, operation: Any) -> None:
+        """Hands the operation to its vchannel (or whose it is) again once there are ticks."""
+        self.held.append((holder, operation))
         self._starve()
 
     def lease_now(self) -> float:
@@ -283,15 +296,15 @@ class PChannel(ReadablePChannel, Member):
         self._starving = False
         waiting, self.held = self.held, []
         if error is None:
-            for vchannel, operation in waiting:
-                vchannel.receive([operation])
+            for holder, operation in waiting:
+                holder.receive([operation])
             self._pump()
             return
-        for vchannel, operation in waiting:
+        for holder, operation in waiting:
             if isinstance(operation, Begin | Atomic):
-                vchannel.refuse([operation], error)
+                holder.refuse([operation], error)
             else:
-                vchannel.receive([operation])
+                holder.receive([operation])
         self._fail_waiting(error)
         self._check_drained()
 
@@ -341,8 +354,10 @@ class PChannel(ReadablePChannel, Member):
             for submission in flight.submissions:
                 self._fail(submission, under_way)
         self._fail_waiting(unsent)
-        for vchannel, operation in self._barriers.drain() + self.held:
+        for vchannel, operation in self._barriers.drain():
             vchannel.refuse([operation], unsent)
+        for holder, operation in self.held:
+            holder.refuse([operation], unsent)
         self.held = []
         self.tail.fail(error)
         self._check_drained()

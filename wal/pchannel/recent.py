@@ -98,15 +98,23 @@ class RecentFrames:
 class _Recent:
     """A frame as it was written; decoded when the first reader wants it."""
 
-    __slots__ = ("_stored", "frame", "header", "names", "pchannel_wide", "position")
+    __slots__ = ("_names", "_stored", "frame", "header", "pchannel_wide", "position")
 
     def __init__(self, position: int, frame: EncodedFrame) -> None:
         self.position = position
         self.frame = frame
         self.header = frame.header
         self.pchannel_wide = frame.pchannel_wide
-        self.names = frozenset([name for name, _ in frame.vchannels])
+        self._names: frozenset[str] | None = None
         self._stored: StoredFrame | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The vchannels in it; made when the first reader asks."""
+        names = self._names
+        if names is None:
+            names = self._names = frozenset([name for name, _ in self.frame.vchannels])
+        return names
 
     def stored(self) -> StoredFrame:
         """The decoded frame, the same for all readers."""

@@ -1,7 +1,7 @@
-"""Recovery of a pchannel's key table: what the last checkpoint says, then what the log says behind it.
+"""Recovery of what a pchannel remembers: what the last checkpoint says, then what the log says behind it.
 
-Owns the way from both to the table; what an event means is the table's. The log must not be written meanwhile, and is not looked at
-where it holds nothing keyed: its index knows which frames do.
+Owns the way from both to the tables; what a frame means is theirs. The log must not be written meanwhile, and is not looked at where it
+holds nothing for them: its index knows which frames do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wal.backends import PChannelLog
 from wal.errors import CorruptionError
 from wal.frame import RunName
 from wal.pchannel.checkpoint import Checkpoint
-from wal.pchannel.idempotency import IdempotencyTable
+from wal.pchannel.recovery_state import RecoveryState
 
 __all__ = ["recover", "replay"]
 
@@ -24,9 +24,9 @@ PAGE_BYTES: Final = 1 << 20
 
 
 async def recover(
-    log: PChannelLog, table: IdempotencyTable, checkpoint: Checkpoint, *, live: Callable[[RunName], bool] | None = None
+    log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, *, live: Callable[[RunName], bool] | None = None
 ) -> tuple[int, int]:
-    """Sets an empty table to what it was when the log ended; answers as `replay`. `live`: whether a vchannel still exists.
+    """Sets empty tables to what they were when the log ended; answers as `replay`. `live`: whether a vchannel still exists.
 
     CorruptionError when the checkpoint's state is missing or damaged; it names the file, and what can be done.
     """
@@ -35,18 +35,18 @@ async def recover(
     gc.disable()
     try:
         if checkpoint.state is not None:
-            await _restore(log, table, checkpoint, live)
+            await _restore(log, state, checkpoint, live)
         # The same few vchannels are asked for again and again.
-        return await replay(log, table, checkpoint.position, live=None if live is None else functools.cache(live))
+        return await replay(log, state, checkpoint.position, live=None if live is None else functools.cache(live))
     finally:
         if collecting:
             gc.enable()
 
 
 async def replay(
-    log: PChannelLog, table: IdempotencyTable, start: int, *, live: Callable[[RunName], bool] | None = None
+    log: PChannelLog, state: RecoveryState, start: int, *, live: Callable[[RunName], bool] | None = None
 ) -> tuple[int, int]:
-    """Applies every keyed event at or after `start`; answers how many there are, and the bytes of the frames that hold them."""
+    """Applies what happened at or after `start`; answers how many keyed events and broadcasts, and the bytes of their frames."""
     count = size = 0
     reading = asyncio.ensure_future(log.read_keyed(start, bytes_max=PAGE_BYTES))
     try:
@@ -56,7 +56,7 @@ async def replay(
                 # The next page is fetched while this one is applied.
                 reading = asyncio.ensure_future(log.read_keyed(page.next_position, bytes_max=PAGE_BYTES))
             for frame in page.frames:
-                count += table.replay(frame.position, frame.view, live=live)
+                count += state.replay(frame.position, frame.view, live=live)
                 size += frame.view.header.frame_bytes
                 await asyncio.sleep(0)
             if not more:
@@ -67,17 +67,17 @@ async def replay(
 
 
 async def _restore(
-    log: PChannelLog, table: IdempotencyTable, checkpoint: Checkpoint, live: Callable[[RunName], bool] | None
+    log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, live: Callable[[RunName], bool] | None
 ) -> None:
     assert checkpoint.state is not None
     try:
         blob = await log.load_state(checkpoint.state)
-        # In a thread, so that tens of thousands of keys do not hold the loop; nobody else has the table yet.
-        await asyncio.to_thread(table.restore, blob, live=live)
+        # In a thread, so that tens of thousands of keys do not hold the loop; nobody else has the tables yet.
+        await asyncio.to_thread(state.restore, blob, live=live)
     except CorruptionError as error:
         raise CorruptionError(
-            f"{error}. The idempotency keys and producers below position {checkpoint.position} of pchannel {log.pchannel} are in "
-            "there alone: restore it from a copy of the directory, or give them up by removing the key "
+            f"{error}. What is known of idempotency keys, producers and broadcasts below position {checkpoint.position} of pchannel "
+            f"{log.pchannel} is in there alone: restore it from a copy of the directory, or give that up by removing the key "
             f"'checkpoints/{log.pchannel}' from the metadata",
             path=error.path,
             offset=error.offset,

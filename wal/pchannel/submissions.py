@@ -9,15 +9,19 @@ from __future__ import annotations
 import abc
 import asyncio
 import copy
+from collections.abc import Callable
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from wal.frame import FrameDraft, Record, RunName
+from wal.frame import CopyNames, FrameDraft, Record, RunName
 from wal.message import MessageID, Origin, TxnContext
+from wal.pchannel.copies_state import CopiesPart
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import key_ext
-from wal.pchannel.operations import Append, AppendResult, KeyedAppend
+from wal.pchannel.operations import Append, AppendCopies, AppendResult, KeyedAppend
 
 if TYPE_CHECKING:
+    from wal.errors import WALError
     from wal.pchannel.keyed import KeyedWrites
 
 RUN_OVERHEAD: Final = 16
@@ -25,6 +29,7 @@ RUN_OVERHEAD: Final = 16
 
 __all__ = [
     "BulkSubmission",
+    "CopiesSubmission",
     "ForgetSubmission",
     "KeyedSubmission",
     "KeyedTxnSubmission",
@@ -252,6 +257,64 @@ class KeyedTxnSubmission(TxnSubmission):
 
     def fail(self, error: BaseException) -> None:
         self.keyed.failed(self.claim, self.future, error)
+
+
+class CopiesSubmission(Submission):
+    """Copies of a broadcast for vchannels that have none yet: one payload, one header, a COPY run each.
+
+    `settled` hears of it first, with the place of the copies or with None: it remembers them.
+    """
+
+    __slots__ = ("_future", "_outcomes", "_settled", "aborts", "names", "record", "stored")
+
+    def __init__(
+        self,
+        operation: AppendCopies,
+        names: CopyNames,
+        outcomes: list[AppendResult | WALError | None] | None,
+        settled: Callable[[CopiesPart | None], None],
+    ) -> None:
+        """`outcomes` has None for each of `names`, in their order, and an outcome for each other vchannel that was asked for.
+
+        Without any, all that were asked for are wanted.
+        """
+        self.names = names
+        self.record = operation.record
+        self.aborts = operation.aborts
+        self.stored = operation.header.to_bytes(names.texts)
+        self._outcomes = outcomes
+        self._future = operation.future
+        self._settled = settled
+        self.count = len(names)
+        self.in_flight = operation.size
+        self.size = (
+            len(self.record.payload)
+            + len(self.record.properties)
+            + len(self.stored)
+            + RUN_OVERHEAD * (2 + len(names))
+            + len(names.joined)
+        )
+
+    def draft(self, draft: FrameDraft) -> None:
+        self.first = draft.broadcast(self.names, self.record, header=self.stored)
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        tick = first_tick + self.first
+        self._settled(CopiesPart(origin.position, self.first, tick, self.names.names, self.aborts))
+        if self._future.done():
+            return
+        pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
+        indices = range(self.first, self.first + self.count)
+        ids = list(map(MessageID, repeat(pchannel), repeat(incarnation), repeat(position), indices, repeat(form)))
+        results: list[AppendResult | WALError] = list(map(AppendResult, ids, range(tick, tick + self.count), ids))
+        if self._outcomes is not None:
+            following = iter(results)
+            results = [next(following) if outcome is None else outcome for outcome in self._outcomes]
+        self._future.set_result(results)
+
+    def fail(self, error: BaseException) -> None:
+        self._settled(None)
+        fail_future(self._future, error)
 
 
 class ForgetSubmission(Submission):

@@ -106,6 +106,7 @@ class VChannel(Member):
             return error
 
         self.closed = closed
+        self.pchannel.endings += 1
         self.pchannel.fail_transactions(self.run_name, lambda _: closed())
         self.refuse(unhandled[self._handled_to :], closed())
 
@@ -165,12 +166,12 @@ class VChannel(Member):
 
     def _submit_ordered(self, operation: OrderedAppend) -> None:
         if operation.exclusive:
-            self._fail_spanned(operation)
+            self.fail_spanned(operation.message_type)
         self.pchannel.submit_plain(self.run_name, [operation])
 
-    def _fail_spanned(self, operation: OrderedAppend) -> None:
-        """Ends the transactions on this vchannel, which must not span this message."""
-        kind = MessageType(operation.message_type).name
+    def fail_spanned(self, message_type: int) -> None:
+        """Ends the transactions on this vchannel, which must not span an exclusive message of this type."""
+        kind = MessageType(message_type).name
         self.pchannel.fail_transactions(
             self.run_name,
             lambda txn_id: TransactionExpiredError(
@@ -207,7 +208,7 @@ class VChannel(Member):
             self.pchannel.submit(operation)
         else:
             if operation.exclusive:
-                self._fail_spanned(operation)
+                self.fail_spanned(operation.message_type)
             self.pchannel.submit(KeyedSubmission(self.run_name, operation, claim, self.pchannel.keyed))
 
     def _bulk(self, operation: Bulk) -> None:
@@ -337,6 +338,7 @@ class VChannel(Member):
             return ChannelNotExistError(f"vchannel {self.channel!r} was dropped: append to it again to make a new one")
 
         self.closed = closed
+        self.pchannel.endings += 1
         self.pchannel.fail_transactions(self.run_name, lambda _: closed())
         self.pchannel.dropped(self)
         _resolve(operation)

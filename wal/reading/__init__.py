@@ -8,6 +8,7 @@ from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFr
 from wal.reading.position import ReadPosition
 from wal.reading.progress import Need, Progress, TailView
 from wal.reading.selection import Selection
+from wal.reading.shared_copies import SharedCopies, shared_copies
 
 __all__ = [
     "NO_TXN",
@@ -23,6 +24,7 @@ __all__ = [
     "ReadPosition",
     "RowColumns",
     "Selection",
+    "SharedCopies",
     "StartAfter",
     "StartFrom",
     "TailView",
@@ -30,4 +32,5 @@ __all__ = [
     "TimeTickGTE",
     "assemble",
     "event_indices",
+    "shared_copies",
 ]

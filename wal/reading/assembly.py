@@ -19,7 +19,6 @@ from wal.frame import (
     FLAG_BODY,
     FLAG_COMMIT,
     Columns,
-    ExtTag,
     FrameView,
     RunKind,
     RunRow,
@@ -27,7 +26,6 @@ from wal.frame import (
     decode_txn,
 )
 from wal.message import (
-    BroadcastHeader,
     ImmutableMessage,
     ImmutableTxnMessage,
     MessageType,
@@ -36,6 +34,7 @@ from wal.message import (
 )
 from wal.reading.filters import EventFilter
 from wal.reading.selection import Selection
+from wal.reading.shared_copies import shared_copies
 
 __all__ = ["assemble", "event_indices"]
 
@@ -198,23 +197,22 @@ def _txn(index: int, part: _TxnPart, origin: Origin, first_tick: int, event_filt
 
 
 def _copy(view: FrameView, run: RunRow, origin: Origin, first_tick: int) -> ImmutableMessage:
-    """One vchannel's copy of a broadcast, from the payload that all copies share."""
-    columns = view.columns(view.runs[run.shared])
-    fields = decode_ext(columns.exts[0]) if columns.exts else {}
-    if ExtTag.BROADCAST not in fields:
-        raise CorruptionError(
-            f"the copy of a broadcast for vchannel {run.name!r} carries no header", expected="a header"
-        )
+    """One vchannel's copy of a broadcast, from the payload and the header that all copies share."""
+    shared = view.memo.get(run.shared)
+    if shared is None:
+        for found in shared_copies(view):
+            view.memo[found.ordinal] = found
+        shared = view.memo[run.shared]
     return ImmutableMessage(
         origin,
         run.index,
         first_tick + run.index,
         run.name,
-        columns.payloads[0],
-        columns.types[0] if columns.types else _INSERT,
-        columns.properties[0] if columns.properties else b"",
+        shared.payload,
+        shared.message_type,
+        shared.properties,
         None,
-        BroadcastHeader.from_bytes(fields[ExtTag.BROADCAST]),
+        shared.header,
     )
 
 

@@ -2,7 +2,7 @@
 
 from wal.retention.clock_watch import DRIFT_MAX_S, ClockWatch
 from wal.retention.keeper import RetentionKeeper
-from wal.retention.policy import Pin, Plan, RetentionBounds, over_bound, pins_of, plan
+from wal.retention.policy import Pin, Plan, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
 from wal.retention.report import PChannelRetention, RetentionHolder, report_of
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "RetentionKeeper",
     "over_bound",
     "pins_of",
+    "pins_of_broadcasts",
     "plan",
     "report_of",
 ]

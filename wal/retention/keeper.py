@@ -24,7 +24,7 @@ from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockEr
 from wal.message import MessageID
 from wal.pchannel import PChannel
 from wal.retention.clock_watch import DRIFT_MAX_S, ClockWatch
-from wal.retention.policy import Pin, RetentionBounds, over_bound, pins_of, plan
+from wal.retention.policy import Pin, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
 from wal.retention.report import PChannelRetention, report_of
 
 __all__ = ["RetentionKeeper"]
@@ -105,7 +105,7 @@ class RetentionKeeper:
         async def unless_pinned() -> None:
             async with self._lock, self._desk.held() as cursors:
                 view = self._desk.view()
-                pins = [pin for pin in pins_of(cursors, view, pchannel=pchannel.channel) if pin.place < place]
+                pins = [pin for pin in _pins(cursors, view, pchannel) if pin.place < place]
                 if pins:
                     raise InvalidArgumentError(_refusal(message_id, pins))
                 await self._truncate(pchannel, place, cursors)
@@ -122,13 +122,13 @@ class RetentionKeeper:
         return [
             await report_of(
                 pchannel,
-                pins_of(cursors, view, pchannel=name),
+                _pins(cursors, view, pchannel),
                 self.bounds,
                 stretches=pchannel.log.stretches(),
                 checkpointed=pchannel.log.checkpointed,
                 clock_drift_s=drift_s,
             )
-            for name, pchannel in self._pchannels.items()
+            for pchannel in self._pchannels.values()
         ]
 
     # -- turns
@@ -197,7 +197,7 @@ class RetentionKeeper:
                 found = plan(
                     self._stretches(pchannel),
                     self.bounds,
-                    pins_of(cursors, view, pchannel=name),
+                    _pins(cursors, view, pchannel),
                     earliest=pchannel.log.earliest,
                     now_s=now_s,
                     stretches_max=_STRETCHES_MAX,
@@ -304,13 +304,20 @@ class RetentionKeeper:
             _log.warning(text, *values)
 
 
+def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChannel) -> list[Pin]:
+    """Whoever needs something of this pchannel's log: cursors, and broadcasts that are not over."""
+    return pins_of(cursors, view, pchannel=pchannel.channel) + pins_of_broadcasts(pchannel.copies.table.pins())
+
+
 def _refusal(message_id: MessageID, pins: list[Pin]) -> str:
     pins.sort(key=lambda pin: pin.place)
     shown = ", ".join(map(str, pins[:_SHOWN_MAX])) + (f" and {len(pins) - _SHOWN_MAX} more" * (len(pins) > _SHOWN_MAX))
-    return (
-        f"truncating up to {message_id} would drop what is still needed by {shown}: truncate less, let their readers save a later "
-        "position, or delete_cursor(…) them"
-    )
+    remedies = []
+    if any(pin.kind != "broadcast" for pin in pins):
+        remedies.append("let their readers save a later position, or delete_cursor(…) them")
+    if any(pin.kind == "broadcast" for pin in pins):
+        remedies.append("have the broadcasts acknowledged on all their vchannels, or abort(…) them")
+    return f"truncating up to {message_id} would drop what is still needed by {shown}: truncate less, {'; '.join(remedies)}"
 
 
 _SHOWN_MAX: Final = 10

@@ -17,7 +17,7 @@ from wal.cursors.standing import LogPlace, LogView, Standing, standing
 from wal.cursors.store import DamagedCursor
 from wal.timestamp.timestamp import parse
 
-__all__ = ["Pin", "Plan", "RetentionBounds", "over_bound", "pins_of", "plan"]
+__all__ = ["Pin", "Plan", "RetentionBounds", "over_bound", "pins_of", "pins_of_broadcasts", "plan"]
 
 
 class RetentionBounds(msgspec.Struct, frozen=True):
@@ -99,6 +99,11 @@ def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchanne
         elif cursor.pchannel == pchannel and standing(cursor, view) is Standing.LIVE:
             pins.append(Pin("cursor", cursor.key.name, cursor.start, cursor.key.vchannels))
     return pins
+
+
+def pins_of_broadcasts(firsts: Iterable[tuple[tuple[int, int], int]]) -> list[Pin]:
+    """What broadcasts pin that are not over: (place of the first copy in the log, broadcast id) of each."""
+    return [Pin("broadcast", str(broadcast_id), place) for place, broadcast_id in firsts]
 
 
 def over_bound(cursor: Cursor, place: LogPlace, bounds: RetentionBounds, *, now_s: float | None) -> str:

@@ -18,7 +18,9 @@ __all__ = ["PChannelRetention", "RetentionHolder", "report_of"]
 
 
 class RetentionHolder(msgspec.Struct, frozen=True):
-    """Somebody who needs a part of the log. `kind` is "cursor", "damaged cursor" (`name` is its file) or "checkpoint".
+    """Somebody who needs a part of the log.
+
+    `kind` is "cursor", "damaged cursor" (`name` is its file), "broadcast" (`name` is the id of one that is not over) or "checkpoint".
 
     Nothing at or above `position` (the bytes of a message id's position) and the `bytes` from there to the end is dropped. What a
     checkpoint holds was truncated already, and its files go with the next checkpoint.

@@ -33,7 +33,7 @@ import msgspec
 
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, slot_bytes
 from wal.errors import CorruptionError
-from wal.frame import KEYED, FrameHeader, FrameView, RunKind
+from wal.frame import RECOVERED, FrameHeader, FrameView, RunKind
 
 __all__ = ["IndexPart", "SegmentIndex", "index_name"]
 
@@ -98,7 +98,7 @@ class SegmentIndex:
                 ordinals.append(ordinal)
         if pchannel_wide:
             self._wide.append(ordinal)
-        if header.compatible & KEYED:
+        if header.compatible & RECOVERED:
             self._keyed.append(ordinal)
         length = header.frame_bytes
         self.first_ticks.append(header.first_tick)

@@ -26,7 +26,7 @@ from wal.backends.journal.index_keeper import IndexKeeper
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding, slot_bytes
 from wal.backends.journal.preparer import Preparer, Spare
 from wal.errors import NoSpaceError, StorageError, WALError
-from wal.frame import KEYED, EncodedFrame
+from wal.frame import RECOVERED, EncodedFrame
 
 __all__ = ["Writer", "WriterStatistics"]
 
@@ -200,7 +200,7 @@ class Writer:
         self._keeper.look(active.index)
         self._frames += 1
         self._frame_bytes += frame.length
-        if header.compatible & KEYED:
+        if header.compatible & RECOVERED:
             self.keyed_bytes += frame.length
         if spare is not None:
             self._preparer.prepare(2 * spare.size)

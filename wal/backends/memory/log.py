@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from wal.backends.base import AppendDone, FramePage, PChannelLog, Stretch
 from wal.backends.memory.store import StoredChannel
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError
-from wal.frame import KEYED, EncodedFrame
+from wal.frame import RECOVERED, EncodedFrame
 
 __all__ = ["MemoryLog"]
 
@@ -116,7 +116,7 @@ class MemoryLog(PChannelLog):
         for frame, done, refused in waiting:
             error = refused or self._fenced()
             outcomes.append((done, -1 if error else self._channel.add(frame), error))
-            if error is None and frame.header.compatible & KEYED:
+            if error is None and frame.header.compatible & RECOVERED:
                 self._keyed_bytes += frame.length
         for done, position, error in outcomes:
             done(position, error)

@@ -12,7 +12,7 @@ from typing import Final
 
 from wal.backends.base import FramePage, LogState, StoredFrame, Stretch
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
-from wal.frame import KEYED, EncodedFrame, FrameView
+from wal.frame import RECOVERED, EncodedFrame, FrameView
 from wal.message import FORM_JOURNAL, MessageID
 
 __all__ = ["MemoryStore", "StoredChannel"]
@@ -119,10 +119,10 @@ class StoredChannel:
         return self._page(start, bytes_max, wanted)
 
     def keyed_page(self, start: int, bytes_max: int) -> FramePage:
-        """The frames with keyed events, as `PChannelLog.read_keyed` describes them."""
+        """The frames with keyed events or copies, as `PChannelLog.read_keyed` describes them."""
         if start < self._kept_from():
             raise self._truncated(start)
-        return self._page(start, bytes_max, lambda frame: bool(frame.header.compatible & KEYED))
+        return self._page(start, bytes_max, lambda frame: bool(frame.header.compatible & RECOVERED))
 
     def _page(self, start: int, bytes_max: int, wanted: Callable[[EncodedFrame], bool]) -> FramePage:
         first = at = bisect_left(self._positions, start)

@@ -1,0 +1,66 @@
+"""Answers: the errors that a broadcaster gives, in one place, each saying what to do."""
+
+from __future__ import annotations
+
+from broadcaster.lock_table import Conflict
+from broadcaster.task import Task
+from wal.errors import (
+    ClosedError,
+    CorruptionError,
+    InvalidArgumentError,
+    ResourceAcquiredError,
+    UnknownOutcomeError,
+    UnrecoverableError,
+    WALError,
+)
+
+__all__ = ["aborted", "held", "held_twice", "left", "not_abortable", "stuck"]
+
+
+def held(conflict: Conflict, holder: int) -> ResourceAcquiredError:
+    """Keys are not to be had now; `holder` is the id of a broadcast."""
+    names = ", ".join(f"{key.domain}:{key.key}" for key in conflict.keys)
+    return ResourceAcquiredError(
+        f"resource keys {names} are held by broadcast {holder} until it is acknowledged: try again later, or append with wait=True",
+        keys=conflict.keys,
+        holder=holder,
+    )
+
+
+def held_twice(conflict: Conflict, holder: int, other: int) -> CorruptionError:
+    """What recovery found cannot be."""
+    return CorruptionError(
+        f"broadcasts {holder} and {other} both hold the resource keys {conflict.keys}",
+        expected="at most one exclusive holder of a key",
+    )
+
+
+def stuck(task: Task) -> UnrecoverableError:
+    """Some vchannels cannot take their copy, others have it."""
+    missing = task.missing_appends
+    error = UnrecoverableError(
+        f"broadcast {task.broadcast_id} is stuck: {len(missing)} of its vchannels cannot take their copy ({missing[0]!r}: "
+        f"{task.last_error}); it keeps its resource keys: make the vchannel again, or abort({task.broadcast_id}, reason)"
+    )
+    error.__cause__ = task.last_error
+    return error
+
+
+def aborted(task: Task) -> UnrecoverableError:
+    """To whoever waited for its copies."""
+    return UnrecoverableError(f"broadcast {task.broadcast_id} was aborted: {task.reason}")
+
+
+def not_abortable(broadcast_id: int, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"broadcast {broadcast_id} {why}: tasks() lists those that can be aborted")
+
+
+def left(task: Task, *, intent: bool) -> WALError:
+    """The log closes before all copies are in; `intent`: something durable says that they are to be."""
+    if intent:
+        return UnknownOutcomeError(
+            f"the log was closed before broadcast {task.broadcast_id} was complete: the next opening completes it, do not repeat it"
+        )
+    return ClosedError(
+        "the log was closed before anything of this broadcast was in it: open it again and repeat the call"
+    )

@@ -1,0 +1,103 @@
+"""Calls: what the public object tells the broadcaster, each with the future of its caller; and a broadcast as it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broadcaster.content import Content
+from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
+from broadcaster.task import Task
+from wal.errors import WALError
+from wal.message import ResourceKey
+
+if TYPE_CHECKING:
+    from wal.pchannel import AppendResult
+
+__all__ = ["AbortCall", "AckCall", "AppendCall", "Running", "TasksCall", "WatchCall", "Withdraw", "refuse", "settle"]
+
+
+class AppendCall(msgspec.Struct, eq=False):
+    """Append this message, whose vchannels lie at these places. `owner`: its number in the lock table, once it has one."""
+
+    message: BroadcastMessage
+    places: dict[str, list[str]]
+    wait: bool
+    reply: asyncio.Future[BroadcastAppendResult]
+    size: int = 0
+    owner: int = 0
+    withdrawn: bool = False
+
+
+class AckCall(msgspec.Struct, eq=False):
+    broadcast_id: int
+    vchannel: str
+    reply: asyncio.Future[None]
+
+
+class AbortCall(msgspec.Struct, eq=False):
+    broadcast_id: int
+    reason: str
+    reply: asyncio.Future[None]
+
+
+class WatchCall(msgspec.Struct, eq=False):
+    """Wait until each broadcast that holds the key now was acknowledged once (or everywhere). `owners`: those still to come."""
+
+    key: ResourceKey
+    everywhere: bool
+    reply: asyncio.Future[None]
+    owners: set[int] = set()
+
+
+class TasksCall(msgspec.Struct, eq=False):
+    reply: asyncio.Future[list[BroadcastTask]]
+
+
+class Withdraw(msgspec.Struct, eq=False):
+    """The caller was cancelled: a call that still waits for keys, or only watches, is over; a broadcast that began goes on."""
+
+    call: AppendCall | WatchCall
+
+
+class Running(msgspec.Struct, eq=False):
+    """A broadcast from its keys to its end.
+
+    `content` is dropped once all copies are in. `caller` is None once it was answered or is gone; `results` are for it.
+    `acks_unsaved`: chunks to be saved; `acks_saving`: saves under way; `ack_replies`: who is to hear of the next.
+    """
+
+    task: Task
+    owner: int
+    content: Content | None
+    size: int = 0
+    caller: AppendCall | None = None
+    results: dict[str, AppendResult] = {}
+    progress_saved: int = 0
+    acks_unsaved: set[int] = set()
+    acks_saving: int = 0
+    ack_replies: list[asyncio.Future[None]] = []
+    acked_once: bool = False
+    abort_replies: list[asyncio.Future[None]] = []
+    watchers_once: list[WatchCall] = []
+    watchers_all: list[WatchCall] = []
+    finishing: bool = False
+
+    @property
+    def spans(self) -> bool:
+        """Whether it lies on several pchannels, so that there is a record of it."""
+        return len(self.task.pchannels) > 1
+
+
+def settle(reply: asyncio.Future[None]) -> None:
+    """Answers, unless the caller is gone."""
+    if not reply.done():
+        reply.set_result(None)
+
+
+def refuse(reply: asyncio.Future[Any], error: WALError) -> None:
+    """Answers with an error, unless the caller is gone."""
+    if not reply.done():
+        reply.set_exception(error)

@@ -1,0 +1,66 @@
+"""Errands: what an actor has done for it while it goes on with its turns.
+
+Owns: the tasks of its errands, until each has ended. Promises: every outcome is handed over once, on the loop, never inside `run`;
+`cancel` ends them all. Never knows what an errand is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+__all__ = ["Errands", "Outcome"]
+
+Outcome = tuple[Callable[[Any, BaseException | None], object], Any, BaseException | None]
+"""What to call, and what with: a result, or None and the error."""
+
+
+class Errands:
+    """Runs coroutines. `wake` is called when outcomes wait to be taken."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self._wake = wake
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._outcomes: list[Outcome] = []
+        self._cancelled = False
+
+    def __len__(self) -> int:
+        """How many are under way, or not taken."""
+        return len(self._tasks) + len(self._outcomes)
+
+    def run(self, work: Coroutine[Any, Any, Any], then: Callable[[Any, BaseException | None], object]) -> None:
+        """Starts an errand; `then(result, error)` is its outcome."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._ended(done, then))
+
+    def take(self) -> list[Outcome]:
+        """The outcomes so far, in the order in which they came."""
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    async def wait(self) -> None:
+        """Returns when there is an outcome to take, or nothing under way."""
+        while self._tasks and not self._outcomes:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # the callbacks of those tasks
+
+    def cancel(self) -> None:
+        """Ends them all; no outcome is handed over any more."""
+        self._cancelled = True
+        self._outcomes.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def _ended(self, task: asyncio.Task[Any], then: Callable[[Any, BaseException | None], object]) -> None:
+        self._tasks.discard(task)
+        error: BaseException | None
+        if task.cancelled():
+            result, error = None, asyncio.CancelledError()
+        else:
+            error = task.exception()
+            result = None if error is not None else task.result()
+        if not self._cancelled:
+            self._outcomes.append((then, result, error))
+            self._wake()

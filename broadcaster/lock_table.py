@@ -1,0 +1,207 @@
+"""LockTable: who holds which resource keys, and who waits for them. Pure: it answers with data who holds his keys next.
+
+Owns: keys by (domain, key), held by one exclusive owner or by any number of shared ones. Promises: an owner gets all of his keys or
+none; those who wait get theirs in the order in which they came, as far as their keys meet (one that conflicts with an earlier waiter
+waits behind it), so nobody who waits starves. Owners are numbers that the caller chooses, each used once.
+
+    (none) --try_lock--> HOLDS | refused          (none) --lock_or_wait--> HOLDS | WAITS
+    WAITS --release or cancel of others--> HOLDS  WAITS --cancel--> (none)    HOLDS --release--> (none)
+
+A request that does not wait is refused by holders alone, not by the queue: a key that nobody holds can be had. So that such requests
+cannot starve one who waits, he lets himself be overtaken OVERTAKEN_MAX times; from then on he refuses them as a holder would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from wal.message import ResourceKey
+
+__all__ = ["OVERTAKEN_MAX", "Conflict", "LockTable", "distinct_keys"]
+
+OVERTAKEN_MAX: Final = 16
+"""How often requests that do not wait may take keys which an earlier waiter wants."""
+
+_Name = tuple[str, str]
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """Why a request was refused: those of its keys that it cannot have, and an owner that stands in its way."""
+
+    keys: tuple[ResourceKey, ...]
+    holder: int
+
+
+def distinct_keys(keys: Iterable[ResourceKey]) -> tuple[ResourceKey, ...]:
+    """The keys ascending by (domain, key), each once; given both ways, exclusive wins."""
+    modes: dict[_Name, bool] = {}
+    for key in keys:
+        name = (key.domain, key.key)
+        modes[name] = key.shared and modes.get(name, True)
+    return tuple(ResourceKey(*name, shared=shared) for name, shared in sorted(modes.items()))
+
+
+class LockTable:
+    """Keys, holders and waiters. Keys of one call are distinct (see `distinct_keys`)."""
+
+    def __init__(self) -> None:
+        self._keys: dict[_Name, _Key] = {}
+        self._held: dict[int, tuple[ResourceKey, ...]] = {}
+        self._waiting: dict[int, _Waiter] = {}
+        self._came = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many owners wait."""
+        return len(self._waiting)
+
+    def try_lock(self, owner: int, keys: tuple[ResourceKey, ...]) -> Conflict | None:
+        """Takes all of the keys now (None), or nothing and says why."""
+        for standing in keys:
+            if (holder := self._holder_against(standing)) is not None:
+                refused = tuple(key for key in keys if self._holder_against(key) is not None)
+                return Conflict(refused, holder)
+        overtaken: dict[int, list[ResourceKey]] = {}
+        for key in keys:
+            for number in self._waiters_against(key):
+                overtaken.setdefault(number, []).append(key)
+        for number, meeting in overtaken.items():
+            if self._waiting[number].overtaken >= OVERTAKEN_MAX:
+                return Conflict(tuple(meeting), self._in_the_way_of(number))
+        for number in overtaken:
+            self._waiting[number].overtaken += 1
+        self._hold(owner, keys)
+        return None
+
+    def lock_or_wait(self, owner: int, keys: tuple[ResourceKey, ...]) -> bool:
+        """True: holds them now. False: waits, until a `release` or `cancel` answers with this owner."""
+        if all(self._holder_against(key) is None and next(self._waiters_against(key), None) is None for key in keys):
+            self._hold(owner, keys)
+            return True
+        self._came += 1
+        self._waiting[owner] = _Waiter(keys, self._came)
+        for key in keys:
+            self._key(key).queue[owner] = key.shared
+        return False
+
+    def release(self, owner: int) -> list[int]:
+        """Frees the owner's keys; returns those who waited and hold theirs now, first come first. Nothing held: nothing done."""
+        keys = self._held.pop(owner, ())
+        for key in keys:
+            del self._keys[key.domain, key.key].holders[owner]
+        return self._grant(keys)
+
+    def cancel(self, owner: int) -> list[int]:
+        """The owner waits no longer; returns those who waited behind him and hold their keys now."""
+        waiter = self._waiting.pop(owner, None)
+        if waiter is None:
+            return []
+        for key in waiter.keys:
+            del self._keys[key.domain, key.key].queue[owner]
+        return self._grant(waiter.keys)
+
+    def holders(self, key: ResourceKey) -> tuple[int, ...]:
+        """Who holds this key, in whichever way; `key.shared` does not matter."""
+        entry = self._keys.get((key.domain, key.key))
+        return tuple(entry.holders) if entry is not None else ()
+
+    def _grant(self, freed: Iterable[ResourceKey]) -> list[int]:
+        """Gives keys to those who can have them now, and forgets keys that nobody wants.
+
+        Only the head of a freed key's queue can have become free: its first waiter, or its leading shared ones. One who is given
+        his keys frees nobody else, since he stands in the way of the same as before.
+        """
+        candidates: set[int] = set()
+        for key in freed:
+            entry = self._keys[key.domain, key.key]
+            for number, shared in entry.queue.items():
+                if shared or number == next(iter(entry.queue)):
+                    candidates.add(number)
+                if not shared:
+                    break
+        granted = []
+        for number in sorted(candidates, key=self._order):
+            waiter = self._waiting[number]
+            if all(self._is_next(number, key) for key in waiter.keys):
+                del self._waiting[number]
+                for key in waiter.keys:
+                    del self._keys[key.domain, key.key].queue[number]
+                self._hold(number, waiter.keys)
+                granted.append(number)
+        for key in freed:
+            entry = self._keys[key.domain, key.key]
+            if not entry.holders and not entry.queue:
+                del self._keys[key.domain, key.key]
+        return granted
+
+    def _is_next(self, number: int, key: ResourceKey) -> bool:
+        if self._holder_against(key) is not None:
+            return False
+        for earlier, shared in self._keys[key.domain, key.key].queue.items():
+            if earlier == number:
+                return True
+            if not (shared and key.shared):
+                return False
+        return True
+
+    def _order(self, number: int) -> int:
+        return self._waiting[number].number
+
+    def _holder_against(self, key: ResourceKey) -> int | None:
+        entry = self._keys.get((key.domain, key.key))
+        if entry is None:
+            return None
+        for holder, shared in entry.holders.items():
+            return (
+                None if shared and key.shared else holder
+            )  # holders are one exclusive or all shared: the first says it
+        return None
+
+    def _waiters_against(self, key: ResourceKey) -> Iterator[int]:
+        entry = self._keys.get((key.domain, key.key))
+        if entry is not None:
+            for number, shared in entry.queue.items():
+                if not (shared and key.shared):
+                    yield number
+
+    def _in_the_way_of(self, number: int) -> int:
+        """A holder that this waiter waits for, if need be by way of earlier waiters."""
+        while True:
+            keys = self._waiting[number].keys
+            for key in keys:
+                if (holder := self._holder_against(key)) is not None:
+                    return holder
+            number = min(
+                (
+                    other
+                    for key in keys
+                    for other in self._waiters_against(key)
+                    if self._order(other) < self._order(number)
+                ),
+                key=self._order,
+            )
+
+    def _hold(self, owner: int, keys: tuple[ResourceKey, ...]) -> None:
+        if keys:
+            self._held[owner] = keys
+        for key in keys:
+            self._key(key).holders[owner] = key.shared
+
+    def _key(self, key: ResourceKey) -> _Key:
+        return self._keys.setdefault((key.domain, key.key), _Key({}, {}))
+
+
+class _Key(msgspec.Struct):
+    """`holders` and `queue`: owner → whether he shares it, in the order in which they came."""
+
+    holders: dict[int, bool]
+    queue: dict[int, bool]
+
+
+class _Waiter(msgspec.Struct):
+    keys: tuple[ResourceKey, ...]
+    number: int
+    overtaken: int = 0

@@ -1,0 +1,222 @@
+"""Records: what a broadcaster keeps in the KV, key by key and byte by byte.
+
+Owns: the layout under its root path and the way back from it. Values are MessagePack arrays that begin with VERSION, in base64 (a KV
+holds text). A newer version is a FormatError, anything else that cannot be read a CorruptionError; nothing is skipped.
+
+    task/<id>           the intent, only of a broadcast that spans pchannels: header, content, places. Before its first copy
+    progress/<id>       bitmap of the copies that are in, of the same broadcasts; the logs know better, it is for who reads the KV
+    acks/<id>/<chunk>   bitmap of the acks of CHUNK_BITS vchannels: an ack rewrites 128 bytes at most, however wide the broadcast
+    abort/<id>          the reason; before the first vchannel is told
+    done/<id>           how it ended and when. Saved in the operation that removes all the others; it outlives the last checkpoint
+                        that lists a copy, and serves as a tombstone beyond that
+
+<id>: the broadcast's id, 16 hexadecimal digits, so that keys are ordered as the ids are.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from broadcaster.content import Content
+from broadcaster.task import BroadcastState
+from wal.errors import CorruptionError, FormatError
+from wal.message import BroadcastHeader
+
+__all__ = [
+    "CHUNK_BITS",
+    "VERSION",
+    "DoneMark",
+    "Stored",
+    "TaskRecord",
+    "abort_key",
+    "ack_chunks",
+    "done_key",
+    "encode_abort",
+    "encode_acks",
+    "encode_done",
+    "encode_progress",
+    "encode_task",
+    "finished_keys",
+    "progress_key",
+    "read_records",
+    "task_key",
+]
+
+VERSION: Final = 1
+CHUNK_BITS: Final = 1024
+
+
+class TaskRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The intent of a broadcast over several pchannels. `places`: for each vchannel of the header, which of `pchannels`."""
+
+    version: int
+    header: BroadcastHeader
+    content: tuple[bytes, int, bytes]
+    pchannels: tuple[str, ...]
+    places: tuple[int, ...]
+
+    def by_pchannel(self) -> dict[str, list[str]]:
+        """The vchannels of each pchannel."""
+        found: dict[str, list[str]] = {pchannel: [] for pchannel in self.pchannels}
+        for vchannel, place in zip(self.header.vchannels, self.places, strict=True):
+            found[self.pchannels[place]].append(vchannel)
+        return found
+
+
+class DoneMark(msgspec.Struct, frozen=True, array_like=True):
+    """How a broadcast ended, and when (milliseconds since 1970)."""
+
+    version: int
+    state: BroadcastState
+    at_ms: int
+
+
+class Stored(msgspec.Struct):
+    """What the KV holds, by broadcast id. `acks`: whole bitmaps. `ack_keys`: the keys that hold them."""
+
+    tasks: dict[int, TaskRecord] = {}
+    progress: dict[int, int] = {}
+    acks: dict[int, int] = {}
+    aborts: dict[int, str] = {}
+    done: dict[int, DoneMark] = {}
+    keys: dict[int, list[str]] = {}
+    """All keys but the done marks."""
+
+
+def read_records(keys: Sequence[str], values: Sequence[str]) -> Stored:
+    """Everything under the root path, as the KV gave it."""
+    stored = Stored()
+    for key, value in zip(keys, values, strict=True):
+        kind, _, rest = key.partition("/")
+        number, _, chunk = rest.partition("/")
+        try:
+            broadcast_id = int(number, 16)
+            data = binascii.a2b_base64(value, strict_mode=True)
+            _check_version(key, data)
+            if kind == "done":
+                stored.done[broadcast_id] = _done.decode(data)
+                continue
+            if kind == "task":
+                stored.tasks[broadcast_id] = _checked(_task.decode(data))
+            elif kind == "progress":
+                stored.progress[broadcast_id] = int.from_bytes(_bitmap.decode(data)[1], "little")
+            elif kind == "acks":
+                mask = int.from_bytes(_bitmap.decode(data)[1], "little") << int(chunk) * CHUNK_BITS
+                stored.acks[broadcast_id] = stored.acks.get(broadcast_id, 0) | mask
+            elif kind == "abort":
+                stored.aborts[broadcast_id] = _text.decode(data)[1]
+            else:
+                raise ValueError(f"there is no kind {kind!r}")
+            stored.keys.setdefault(broadcast_id, []).append(key)
+        except (msgspec.DecodeError, ValueError, IndexError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise CorruptionError(
+                f"the broadcast record {key!r} in the KV cannot be read: {error}",
+                expected=f"a record of version {VERSION}",
+            ) from error
+    return stored
+
+
+def task_key(broadcast_id: int) -> str:
+    return f"task/{broadcast_id:016x}"
+
+
+def progress_key(broadcast_id: int) -> str:
+    return f"progress/{broadcast_id:016x}"
+
+
+def abort_key(broadcast_id: int) -> str:
+    return f"abort/{broadcast_id:016x}"
+
+
+def done_key(broadcast_id: int) -> str:
+    return f"done/{broadcast_id:016x}"
+
+
+def ack_chunks(mask: int) -> set[int]:
+    """The chunks in which a bitmap has a bit."""
+    return {at for at in range(mask.bit_length() // CHUNK_BITS + 1) if mask >> at * CHUNK_BITS & _CHUNK}
+
+
+def encode_acks(broadcast_id: int, acked: int, chunks: set[int]) -> dict[str, str]:
+    """The saves of these chunks of the bitmap."""
+    return {
+        f"acks/{broadcast_id:016x}/{chunk}": _encode([VERSION, _bytes(acked >> chunk * CHUNK_BITS & _CHUNK)])
+        for chunk in sorted(chunks)
+    }
+
+
+def encode_progress(appended: int) -> str:
+    return _encode([VERSION, _bytes(appended)])
+
+
+def encode_abort(reason: str) -> str:
+    return _encode([VERSION, reason])
+
+
+def encode_done(state: BroadcastState, at_ms: int) -> str:
+    return _encode(DoneMark(VERSION, state, at_ms))
+
+
+def encode_task(header: BroadcastHeader, content: Content, places: dict[str, list[str]]) -> str:
+    """The intent; `places` names each vchannel of the header once."""
+    at = {vchannel: number for number, vchannels in enumerate(places.values()) for vchannel in vchannels}
+    return _encode(
+        TaskRecord(
+            VERSION,
+            header,
+            (content.payload, content.message_type, content.properties),
+            tuple(places),
+            tuple(at[vchannel] for vchannel in header.vchannels),
+        )
+    )
+
+
+def finished_keys(broadcast_id: int, *, spans: bool, acked: int, aborted: bool) -> list[str]:
+    """What is removed when it ends, of what may be there."""
+    keys = [f"acks/{broadcast_id:016x}/{chunk}" for chunk in sorted(ack_chunks(acked))]
+    if spans:
+        keys += [task_key(broadcast_id), progress_key(broadcast_id)]
+    if aborted:
+        keys.append(abort_key(broadcast_id))
+    return keys
+
+
+def _bytes(mask: int) -> bytes:
+    return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+
+
+def _encode(record: object) -> str:
+    return binascii.b2a_base64(_encoder.encode(record), newline=False).decode("ascii")
+
+
+def _check_version(key: str, data: bytes) -> None:
+    fields = _any.decode(data)
+    if not isinstance(fields, list) or not fields or not isinstance(fields[0], int):
+        raise ValueError("it has no version")
+    if fields[0] > VERSION:
+        raise FormatError(
+            f"the broadcast record {key!r} is of version {fields[0]}, this program reads up to {VERSION}: use a newer one"
+        )
+
+
+def _checked(record: TaskRecord) -> TaskRecord:
+    if len(record.places) != len(record.header.vchannels) or not all(
+        0 <= place < len(record.pchannels) for place in record.places
+    ):
+        raise ValueError("its places do not fit its vchannels")
+    return record
+
+
+_CHUNK: Final = (1 << CHUNK_BITS) - 1
+_encoder: Final = msgspec.msgpack.Encoder()
+_any: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder()
+_task: Final = msgspec.msgpack.Decoder(TaskRecord)
+_done: Final = msgspec.msgpack.Decoder(DoneMark)
+_bitmap: Final = msgspec.msgpack.Decoder(tuple[int, bytes])
+_text: Final = msgspec.msgpack.Decoder(tuple[int, str])

@@ -1,0 +1,80 @@
+"""Recovery: the broadcasts that a crash or a close interrupted, out of what the KV and the logs hold. Pure.
+
+The tasks are those with a task record and those whose copies a log lists, but for those with a done mark. The frame of a broadcast
+on one pchannel is its intent: its header names every vchannel. What neither a log nor the KV counts as appended is to be appended;
+nothing else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from broadcaster.content import Content, CopiesInLog
+from broadcaster.records import DoneMark, Stored
+from broadcaster.task import Task, bits
+from wal.errors import CorruptionError
+
+__all__ = ["Recovered", "rebuild"]
+
+
+class Recovered(msgspec.Struct):
+    """`tasks` ascend by id; the content is None where only the log has it. `done`: the marks, and which logs still list each."""
+
+    tasks: list[tuple[Task, Content | None]] = []
+    done: dict[int, tuple[DoneMark, tuple[str, ...]]] = {}
+    garbage: list[str] = []
+    """Keys of broadcasts of which nothing else is left: aborted before anything of them was in a log."""
+
+
+def rebuild(stored: Stored, copies: Sequence[CopiesInLog]) -> Recovered:
+    """CorruptionError when KV and logs contradict each other."""
+    recovered = Recovered()
+    listed: dict[int, list[CopiesInLog]] = {}
+    for found in copies:
+        listed.setdefault(found.header.broadcast_id, []).append(found)
+    for broadcast_id, mark in stored.done.items():
+        pchannels = tuple(found.pchannel for found in listed.pop(broadcast_id, ()))
+        recovered.done[broadcast_id] = (mark, pchannels)
+    for broadcast_id in sorted(stored.tasks.keys() | listed.keys()):
+        if broadcast_id not in stored.done:
+            recovered.tasks.append(_task(broadcast_id, stored, listed.get(broadcast_id, ())))
+    known = {task.broadcast_id for task, _ in recovered.tasks}
+    recovered.garbage = [key for broadcast_id, keys in stored.keys.items() if broadcast_id not in known for key in keys]
+    return recovered
+
+
+def _task(broadcast_id: int, stored: Stored, listed: Sequence[CopiesInLog]) -> tuple[Task, Content | None]:
+    record = stored.tasks.get(broadcast_id)
+    header = record.header if record is not None else listed[0].header
+    if record is not None:
+        places = record.by_pchannel()
+        content = Content(*record.content)
+    elif len(listed) == 1:
+        places = {listed[0].pchannel: list(header.vchannels)}
+        content = None
+    else:
+        raise CorruptionError(
+            f"broadcast {broadcast_id} has copies on pchannels {', '.join(found.pchannel for found in listed)}, but no record "
+            "in the KV",
+            expected="its task record, or its done mark",
+        )
+    for found in listed:
+        if found.header.vchannels != header.vchannels or not set(found.vchannels) <= set(
+            places.get(found.pchannel, ())
+        ):
+            raise CorruptionError(
+                f"broadcast {broadcast_id} is another one in the log of pchannel {found.pchannel} than elsewhere",
+                expected=f"copies for {len(header.vchannels)} vchannels, on {', '.join(places)}",
+            )
+    task = Task(header, places, recovered=True)
+    appended = {vchannel for found in listed for vchannel in found.vchannels}
+    appended.update(header.vchannels[at] for at in bits(stored.progress.get(broadcast_id, 0)))
+    task.restore(
+        appended=appended,
+        acked=stored.acks.get(broadcast_id, 0),
+        reason=stored.aborts.get(broadcast_id),
+        aborted=[vchannel for found in listed for vchannel in found.aborted],
+    )
+    return task, content

@@ -1,0 +1,78 @@
+"""Saver: the one save that a broadcaster has under way, and what waits for the next.
+
+Owns: the order of changes and their way to the KV. Promises: one operation at a time, so that nothing becomes durable before an
+earlier change; what arrives meanwhile goes together. Without room it tries again until there is some or the log closes; an error
+that does not go away is the end of the broadcaster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from actors import Clock
+from broadcaster.changes import Batch, Changes
+from broadcaster.errands import Errands
+from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S
+from wal.errors import WALError
+from wal.kv import OPERATIONS_MAX, KVBase
+
+__all__ = ["Saver"]
+
+
+class Saver:
+    """Told what to save in a turn; `flush` ends the turn."""
+
+    def __init__(self, kv: KVBase, errands: Errands, clock: Clock) -> None:
+        self._kv = kv
+        self._errands = errands
+        self._clock = clock
+        self._operations_max = kv.operations_max or OPERATIONS_MAX
+        self._changes = Changes(operations_max=self._operations_max)
+        self._saving = False
+        self._closing = False
+        self.saves = 0
+        """Operations that are durable."""
+
+    def save(
+        self, saves: Mapping[str, str], removals: Sequence[str] = (), *, then: Callable[[], object] | None = None
+    ) -> None:
+        """All of it or nothing, after everything before it; then `then` is called."""
+        self._changes.add(saves, removals, then=then)
+
+    def remove(self, keys: Sequence[str]) -> None:
+        """In as many operations as it takes."""
+        for at in range(0, len(keys), self._operations_max):
+            self._changes.add({}, keys[at : at + self._operations_max])
+
+    def flush(self) -> None:
+        """Starts the next save, unless one is under way."""
+        if self._changes and not self._saving:
+            self._saving = True
+            batch = self._changes.take()
+            self._errands.run(self._save(batch), partial(self._saved, batch))
+
+    def close(self) -> None:
+        """From now on a save that finds no room fails."""
+        self._closing = True
+
+    async def _save(self, batch: Batch) -> None:
+        delay_s = BACKOFF_MIN_S
+        while batch.saves or batch.removals:
+            try:
+                await self._kv.multi_save_and_remove(batch.saves, list(batch.removals))
+            except WALError as error:
+                if not error.retryable or self._closing:
+                    raise
+                await self._clock.sleep(delay_s)
+                delay_s = min(2 * delay_s, BACKOFF_MAX_S)
+            else:
+                self.saves += 1
+                return
+
+    def _saved(self, batch: Batch, _: None, error: BaseException | None) -> None:
+        self._saving = False
+        if error is not None:
+            raise error
+        for then in batch.then:
+            then()

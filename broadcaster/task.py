@@ -1,0 +1,365 @@
+"""Task: one broadcast, from its keys to its last ack. Pure: it is told what happened and answers with what is to be written next.
+
+Owns: which copies are in, which are acknowledged, and the state that follows from them; EDGES is all there is. Promises: nothing is
+to be written before the intent is durable; a vchannel that is in is never appended again; a copy whose fate is not known is never
+taken for missing (it is appended again, which the log answers with the copy that it has). Never forgets by itself: DONE, ABORTED and
+WITHDRAWN are the ends, and its owner takes it away.
+
+Copies and acks are bits of an int, in the order of `header.vchannels`. The vchannels of one pchannel are a lane: one frame, one
+outcome, one backoff. A vchannel that its log refuses for good makes the task STUCK once the others are in: it keeps its keys and is
+seen; it is still tried now and then (somebody may make the vchannel again), and an operator may abort it. A broadcast that every
+vchannel refuses at once, before anything of it is in a log, is WITHDRAWN: its caller gets the error, and nothing stays behind.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from wal.errors import InvalidArgumentError, WALError
+from wal.message import BroadcastHeader
+
+__all__ = [
+    "BACKOFF_MAX_S",
+    "BACKOFF_MIN_S",
+    "EDGES",
+    "BroadcastState",
+    "Step",
+    "StepKind",
+    "Task",
+    "bits",
+]
+
+BACKOFF_MIN_S: Final = 0.01
+BACKOFF_MAX_S: Final = 10.0
+
+
+class BroadcastState(enum.IntEnum):
+    """Where a broadcast stands. Numbers 1-3 are the seeds'."""
+
+    PENDING = 1
+    """Copies are missing, and on their way."""
+    DONE = 2
+    """Every copy is in, and acknowledged if it has to be."""
+    WAIT_ACK = 3
+    """Every copy is in; acks are missing."""
+    STUCK = 6
+    """What is missing was refused for good: make those vchannels again, or abort the broadcast."""
+    ABORTING = 7
+    """Given up; the vchannels that have a copy are being told."""
+    ABORTED = 8
+    """Given up, and every vchannel that has a copy was told."""
+    WITHDRAWN = 9
+    """Refused by every vchannel before anything was in a log."""
+
+
+EDGES: Final[Mapping[BroadcastState, frozenset[BroadcastState]]] = {
+    BroadcastState.PENDING: frozenset(
+        (
+            BroadcastState.STUCK,
+            BroadcastState.WAIT_ACK,
+            BroadcastState.DONE,
+            BroadcastState.ABORTING,
+            BroadcastState.WITHDRAWN,
+        )
+    ),
+    BroadcastState.STUCK: frozenset(
+        (BroadcastState.PENDING, BroadcastState.WAIT_ACK, BroadcastState.DONE, BroadcastState.ABORTING)
+    ),
+    BroadcastState.WAIT_ACK: frozenset((BroadcastState.DONE, BroadcastState.ABORTING)),
+    BroadcastState.ABORTING: frozenset((BroadcastState.ABORTED,)),
+    BroadcastState.DONE: frozenset(),
+    BroadcastState.ABORTED: frozenset(),
+    BroadcastState.WITHDRAWN: frozenset(),
+}
+"""The transitions. A task that is acknowledged everywhere while copies are still missing goes from PENDING to DONE."""
+
+
+class StepKind(enum.Enum):
+    COPIES = "copies"
+    ABORTS = "aborts"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A frame to write: copies of the broadcast, or messages that it was aborted, for these vchannels of a pchannel."""
+
+    kind: StepKind
+    pchannel: str
+    vchannels: tuple[str, ...]
+
+
+class _Lane(msgspec.Struct):
+    """The vchannels of one pchannel, as bits.
+
+    `refused`: will not take their copy; `unknown`: the fate of their last append is not known; `aborted`: told of the abort.
+    `busy`: a frame is under way, for the vchannels in `frame`; `waiting`: backing off.
+    """
+
+    members: int
+    refused: int = 0
+    unknown: int = 0
+    aborted: int = 0
+    attempts: int = 0
+    busy: bool = False
+    frame: int = 0
+    waiting: bool = False
+    error: WALError | None = None
+
+
+class Task:
+    """One broadcast over `places` (pchannel → its vchannels of the broadcast)."""
+
+    def __init__(
+        self, header: BroadcastHeader, places: Mapping[str, Iterable[str]], *, recovered: bool = False
+    ) -> None:
+        self.header = header
+        self.state = BroadcastState.PENDING
+        self.finished = False
+        self.reason: str | None = None
+        """Why it was aborted; None while nobody asked for that."""
+        self.appended = 0
+        self.acked = 0
+        self._full = (1 << len(header.vchannels)) - 1
+        self._unsaved = 0
+        self._recovered = recovered
+        self._index: dict[str, int] = {}
+        if len(places) == 1:
+            self._lanes = {pchannel: _Lane(self._full) for pchannel in places}
+        else:
+            self._lanes = {pchannel: _Lane(self._mask(names)) for pchannel, names in places.items()}
+
+    @property
+    def broadcast_id(self) -> int:
+        return self.header.broadcast_id
+
+    @property
+    def pchannels(self) -> tuple[str, ...]:
+        return tuple(self._lanes)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every copy is in."""
+        return self.appended == self._full
+
+    @property
+    def traceless(self) -> bool:
+        """Whether no log can hold anything of it."""
+        return not self.appended and not any(lane.unknown or lane.busy for lane in self._lanes.values())
+
+    @property
+    def missing_appends(self) -> tuple[str, ...]:
+        return self._names(self._full & ~self.appended)
+
+    @property
+    def missing_acks(self) -> tuple[str, ...]:
+        return self._names(self._full & ~self.acked) if self.header.needs_ack else ()
+
+    @property
+    def last_error(self) -> WALError | None:
+        """What keeps a frame of it from being written, None when nothing does."""
+        return next((lane.error for lane in self._lanes.values() if lane.error is not None), None)
+
+    def touched(self) -> tuple[str, ...]:
+        """The pchannels whose logs hold something of it."""
+        return tuple(pchannel for pchannel, lane in self._lanes.items() if lane.members & self.appended)
+
+    # -- what is written
+
+    def saving(self) -> None:
+        """An intent (to broadcast, to abort) is being saved: nothing is written until as many `saved` were told."""
+        self._unsaved += 1
+
+    def saved(self) -> None:
+        self._unsaved -= 1
+        self._settle()
+
+    def steps(self) -> list[Step]:
+        """The frames to write now; each is under way until `took`, `failed` or `put_back` is told."""
+        if self._unsaved or self.finished:
+            return []
+        steps = []
+        for pchannel, lane in self._lanes.items():
+            if lane.busy or lane.waiting:
+                continue
+            kind, wanted = StepKind.COPIES, lane.members & ~self.appended
+            if self.state is BroadcastState.ABORTING:
+                wanted &= lane.unknown
+                if not wanted:
+                    kind, wanted = StepKind.ABORTS, lane.members & self.appended & ~lane.aborted
+            if wanted:
+                lane.busy = True
+                lane.frame = wanted
+                steps.append(Step(kind, pchannel, self._names(wanted)))
+        return steps
+
+    def took(self, step: Step, refusals: Mapping[str, WALError]) -> float | None:
+        """A frame is durable but for the vchannels that were refused. Answers with seconds until they are to be tried again."""
+        lane = self._lane_of(step)
+        refused = self._mask(refusals)
+        if step.kind is StepKind.ABORTS:
+            # A vchannel that takes nothing any more has no reader who would have to be told.
+            lane.aborted |= lane.frame
+            return self._outcome(lane, 0, ())
+        self.appended |= lane.frame & ~refused
+        lane.refused &= ~self.appended
+        lane.unknown &= ~lane.frame
+        return self._outcome(lane, refused, refusals.values())
+
+    def failed(self, step: Step, error: WALError) -> float | None:
+        """Nothing is known to be in of this frame. Answers with seconds until it is to be tried again, None when never."""
+        lane = self._lane_of(step)
+        if step.kind is StepKind.ABORTS:
+            lane.error = error
+            return self._back_off(lane, final=not error.retryable)
+        if error.outcome_unknown:
+            lane.unknown |= lane.frame
+        return self._outcome(lane, 0 if error.retryable else lane.frame, (error,))
+
+    def put_back(self, step: Step) -> None:
+        """The frame was never handed to the log."""
+        self._lane_of(step)
+
+    def retry(self, pchannel: str) -> None:
+        """The backoff of this lane is over."""
+        self._lanes[pchannel].waiting = False
+
+    # -- what is told from outside
+
+    def ack(self, vchannel: str) -> int | None:
+        """The bit that is new, None when it is no news. A vchannel that is not in the broadcast is an InvalidArgumentError."""
+        at = self._bit(vchannel)
+        if self.state is BroadcastState.ABORTING or self.finished or not self.header.needs_ack or self.acked >> at & 1:
+            return None
+        self.acked |= 1 << at
+        self._settle()
+        return at
+
+    def abort(self, reason: str) -> bool:
+        """Gives it up: an intent to be saved, and the end of every backoff. False when that has happened before."""
+        if self.state is BroadcastState.ABORTING:
+            return False
+        self.reason = reason
+        self._move(BroadcastState.ABORTING)
+        for lane in self._lanes.values():
+            lane.attempts = 0
+            lane.waiting = False
+        self.saving()
+        return True
+
+    def restore(self, *, appended: Iterable[str], acked: int, reason: str | None, aborted: Iterable[str]) -> None:
+        """What recovery knows of it: told once, before anything else."""
+        self.appended = self._mask(appended)
+        self.acked = acked & self._full
+        told = self._mask(aborted)
+        for lane in self._lanes.values():
+            lane.aborted = told & lane.members
+        if reason is not None:
+            self.reason = reason
+            self._move(BroadcastState.ABORTING)
+        self._settle()
+
+    # -- the state that follows
+
+    def _settle(self) -> None:
+        if self.finished:
+            return
+        if self.state is BroadcastState.ABORTING:
+            if not self._unsaved and all(self._over(lane) for lane in self._lanes.values()):
+                self._move(BroadcastState.ABORTED)
+            return
+        busy = any(lane.busy for lane in self._lanes.values())
+        refused = _union(lane.refused for lane in self._lanes.values())
+        if self.complete and not busy:
+            acked = self.acked == self._full or not self.header.needs_ack
+            self._move(BroadcastState.DONE if acked else BroadcastState.WAIT_ACK)
+        elif refused == self._full and self._untouched() and not busy:
+            self._move(BroadcastState.WITHDRAWN)
+        else:
+            stuck = refused and not self._full & ~self.appended & ~refused
+            self._move(BroadcastState.STUCK if stuck else BroadcastState.PENDING)
+
+    def _over(self, lane: _Lane) -> bool:
+        return not lane.busy and not lane.unknown and not (lane.members & self.appended & ~lane.aborted)
+
+    def _untouched(self) -> bool:
+        """Whether nobody but the caller can have heard of it: one that was ever STUCK stays until it is aborted."""
+        unknown = any(lane.unknown for lane in self._lanes.values())
+        return self.state is BroadcastState.PENDING and not (unknown or self.acked or self._recovered)
+
+    def _move(self, to: BroadcastState) -> None:
+        if to is not self.state:
+            if to not in EDGES[self.state]:
+                raise RuntimeError(f"broadcast {self.broadcast_id} cannot go from {self.state.name} to {to.name}")
+            self.state = to
+            self.finished = not EDGES[to]
+
+    def _outcome(self, lane: _Lane, refused: int, errors: Iterable[WALError]) -> float | None:
+        """The end of a frame of copies (or of aborts without an error)."""
+        lane.refused |= refused
+        error = next(iter(errors), None)
+        delay_s = None
+        lane.error = error
+        if error is None:
+            lane.attempts = 0
+        else:
+            delay_s = self._back_off(lane, final=bool(refused))
+        self._settle()
+        if self.finished:
+            lane.waiting = False
+            return None
+        return delay_s
+
+    def _back_off(self, lane: _Lane, *, final: bool) -> float:
+        delay_s = BACKOFF_MAX_S if final else min(BACKOFF_MIN_S * 2**lane.attempts, BACKOFF_MAX_S)
+        lane.attempts = min(lane.attempts + 1, 32)
+        lane.waiting = True
+        return delay_s
+
+    def _lane_of(self, step: Step) -> _Lane:
+        lane = self._lanes[step.pchannel]
+        lane.busy = False
+        return lane
+
+    def _bit(self, vchannel: str) -> int:
+        if not self._index:
+            self._index = {name: at for at, name in enumerate(self.header.vchannels)}
+        at = self._index.get(vchannel)
+        if at is None:
+            raise InvalidArgumentError(
+                f"vchannel {vchannel!r} is not in broadcast {self.broadcast_id}, which has {len(self._index)} of them: "
+                "acknowledge the vchannel that the copy came from"
+            )
+        return at
+
+    def _mask(self, vchannels: Iterable[str]) -> int:
+        return _mask(self._bit(name) for name in vchannels)
+
+    def _names(self, mask: int) -> tuple[str, ...]:
+        if mask == self._full:
+            return self.header.vchannels
+        return tuple(self.header.vchannels[at] for at in bits(mask))
+
+
+def bits(mask: int) -> list[int]:
+    """The bits that are set, ascending."""
+    return [at for at, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
+
+
+def _mask(indices: Iterable[int]) -> int:
+    found = list(indices)
+    if not found:
+        return 0
+    stored = bytearray(max(found) // 8 + 1)
+    for at in found:
+        stored[at >> 3] |= 1 << (at & 7)
+    return int.from_bytes(stored, "little")
+
+
+def _union(masks: Iterable[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union

@@ -1,0 +1,105 @@
+"""Two services change the schema of one collection, which is spread over 16 vchannels.
+
+    python -m examples.schema_change [directory]      (default: data/)
+
+Each change is a broadcast that holds the collection's resource key until all 16 consumers have applied it, so the changes of the two
+services follow each other everywhere in one order. One consumer crashes behind its work, before it could acknowledge it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from wal import BroadcastMessage, Message, MessageType, ResourceKey, WALAccesser, open_wal
+from wal.errors import ResourceAcquiredError
+
+SHARDS = [f"orders-{number:02d}" for number in range(16)]
+ORDERS = ResourceKey("collection", "orders")
+CHANGES = 3
+"""Of each service."""
+CRASHES = "orders-07"
+
+
+class CrashError(Exception):
+    """A consumer is gone."""
+
+
+class Shard:
+    """What one consumer keeps: the columns of its part, in the order in which they were added."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.columns: list[str] = []
+        self.seen_again = 0
+        self.crashes = name == CRASHES
+
+    async def consume(self, log: WALAccesser) -> None:
+        """Applies schema changes. Each is acknowledged when the loop asks for the next message."""
+        async with log.read(self.name, cursor="schema", auto_ack=True) as scanner:
+            async for message in scanner:
+                if message.message_type is not MessageType.SCHEMA_CHANGE:
+                    continue
+                column = message.payload.decode()
+                if column in self.columns:
+                    self.seen_again += 1  # it was applied before the crash: applying it twice must do no harm
+                else:
+                    self.columns.append(column)
+                if self.crashes:
+                    self.crashes = False
+                    raise CrashError
+                await scanner.save()
+
+    async def run(self, log: WALAccesser) -> None:
+        """A consumer that crashes is started again, and goes on from its cursor."""
+        while True:
+            try:
+                await self.consume(log)
+            except CrashError:
+                print(f"the consumer of {self.name} crashed before it could acknowledge {self.columns[-1]!r}")
+
+
+async def change(log: WALAccesser, service: str) -> int:
+    """A service adds its columns; how often it found the collection being changed by the other one."""
+    refused = 0
+    for number in range(CHANGES):
+        column = BroadcastMessage(
+            vchannels=SHARDS,
+            payload=f"{service}_{number}".encode(),
+            message_type=MessageType.SCHEMA_CHANGE,
+            resource_keys=[ORDERS],
+        )
+        try:
+            await log.broadcast().append(column)
+        except ResourceAcquiredError:
+            refused += 1
+            await log.broadcast().append(column, wait=True)  # stands in line, behind who came before
+    return refused
+
+
+async def main(directory: str = "data/") -> None:
+    async with open_wal(directory, pchannels=4) as log:
+        for name in SHARDS:
+            await log.raw_append(Message(name, b"a row"))
+        shards = [Shard(name) for name in SHARDS]
+        consumers = [asyncio.ensure_future(shard.run(log)) for shard in shards]
+
+        refused = sum(await asyncio.gather(change(log, "billing"), change(log, "shipping")))
+        await log.broadcast().block_until_resource_key_ack_all(ORDERS)
+        print(f"a service found the collection held by the other one: {refused > 0}")
+
+        order = shards[0].columns
+        print(
+            f"{len(order)} columns, the same on all {len(SHARDS)} vchannels: {all(s.columns == order for s in shards)}"
+        )
+        billing = [column for column in order if column.startswith("billing")]
+        print(f"each service's own in its order: {billing == sorted(billing)}")
+        print(f"seen again after the crash: {sum(shard.seen_again for shard in shards)}")
+        print(f"broadcasts that are not over: {len(await log.broadcast().tasks())}")
+        for consumer in consumers:
+            consumer.cancel()
+        await asyncio.wait(consumers)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

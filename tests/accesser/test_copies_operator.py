@@ -1,0 +1,229 @@
+"""The log as its broadcaster sees it: a copy is in the log at most once, and is known for as long as it may be asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Any
+
+import pytest
+
+from broadcaster import AppendOperator, Content
+from tests.accesser.probes import payloads, read_all, start
+from tests.backends.faults import FaultyDisk
+from wal import BroadcastHeader, Message, WALAccesser, open_wal
+from wal.backends.journal import JournalBackend
+from wal.copies_operator import CopiesOperator
+from wal.embedded import Embedded
+from wal.errors import ChannelNotExistError, ClosedError, NoSpaceError, StorageError, WALError
+from wal.message import encode_properties
+from wal.pchannel import AppendResult
+
+NAMES = ["a", "b", "c"]
+CONTENT = Content(b"payload", 12, encode_properties({"by": "admin"}))
+
+
+class Bench:
+    """A log with an operator of its own beside the one of its broadcaster."""
+
+    def __init__(self, log: WALAccesser) -> None:
+        self.log = log
+        inside = log._lifecycle.log
+        assert inside is not None
+        self.inside: Embedded = inside
+        self.operator: AppendOperator = CopiesOperator(inside)
+
+    async def header(self, names: Sequence[str] = NAMES) -> BroadcastHeader:
+        await self.operator.places(names)
+        return BroadcastHeader(self.operator.allocate_id(), tuple(names))
+
+    async def append(self, header: BroadcastHeader, names: Sequence[str] = NAMES) -> Sequence[AppendResult | WALError]:
+        return await self.operator.append_copies("p0", names, CONTENT, header)
+
+    async def count(self, name: str) -> int:
+        return len(await read_all(self.log, name))
+
+
+@pytest.fixture
+async def bench(location: str) -> AsyncIterator[Bench]:
+    async with open_wal(location) as log:
+        yield Bench(log)
+
+
+def results(outcomes: Sequence[AppendResult | WALError]) -> list[AppendResult]:
+    found = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
+    assert len(found) == len(outcomes)
+    return found
+
+
+async def test_asked_again_it_answers_with_the_copies_that_are_there(bench: Bench) -> None:
+    header = await bench.header()
+    some = results(await bench.append(header, ["a", "c"]))
+    everywhere = results(await bench.append(header))
+    assert [everywhere[0], everywhere[2]] == some
+    assert results(await bench.append(header)) == everywhere
+    for name, result in zip(NAMES, everywhere, strict=True):
+        (message,) = await read_all(bench.log, name)
+        assert (message.message_id, message.time_tick, message.broadcast) == (
+            result.message_id,
+            result.time_tick,
+            header,
+        )
+    (found,) = await bench.operator.copies()
+    assert (found.header, set(found.vchannels), found.aborted) == (header, set(NAMES), ())
+    assert await bench.operator.content("p0", header.broadcast_id) == CONTENT
+
+
+async def test_a_call_behind_one_that_is_under_way_shares_its_copies(bench: Bench) -> None:
+    header = await bench.header()
+    first, second = start(bench.append(header)), start(bench.append(header, ["b", "a"]))
+    one, other = results(await first), results(await second)
+    assert other == [one[1], one[0]]
+    assert [await bench.count(name) for name in NAMES] == [1, 1, 1]
+
+
+async def test_a_cancelled_call_leaves_log_and_memory_agreeing(bench: Bench) -> None:
+    for turns in range(6):
+        header = await bench.header()
+        before = await bench.count("a")
+        call = start(bench.append(header))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        call.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await call
+        results(await bench.append(header))
+        assert await bench.count("a") == before + 1, turns
+    assert bench.inside.in_flight.size == 0
+
+
+async def test_copies_have_their_place_in_the_order_of_the_calls(bench: Bench) -> None:
+    header = await bench.header()
+    calls: list[asyncio.Future[Any]] = [bench.log.append_nowait(Message("a", b"before"))]
+    calls.append(start(bench.append(header)))
+    await asyncio.sleep(0)
+    calls.append(bench.log.append_nowait(Message("a", b"after")))
+    await asyncio.gather(*calls)
+    assert await payloads(bench.log, "a") == [b"before", b"payload", b"after"]
+
+
+async def test_a_vchannel_that_is_gone_has_an_error_for_its_outcome(bench: Bench) -> None:
+    header = await bench.header()
+    await bench.log.drop_vchannel("b")
+    first, error, third = await bench.append(header)
+    assert isinstance(error, ChannelNotExistError)
+    assert isinstance(first, AppendResult)
+    assert isinstance(third, AppendResult)
+    await bench.log.create_vchannel("b")
+    again = results(await bench.append(header))
+    assert (again[0], again[2]) == (first, third)
+    assert await bench.count("b") == 1
+    gone = await bench.header(["d"])
+    await bench.log.drop_vchannel("d")
+    (error,) = await bench.append(gone, ["d"])
+    assert isinstance(error, ChannelNotExistError)
+
+
+async def test_a_vchannel_dropped_in_the_same_turn_takes_nothing_and_the_others_do(bench: Bench) -> None:
+    header = await bench.header()
+    await bench.append(header, ["a"])
+    drop = start(bench.log.drop_vchannel("b"))
+    call = start(bench.append(header))
+    await drop
+    first, error, third = await call
+    assert isinstance(first, AppendResult)
+    assert isinstance(third, AppendResult)
+    assert isinstance(error, ChannelNotExistError)
+
+
+async def test_aborts_are_told_once_and_only_where_the_copy_is(bench: Bench) -> None:
+    header = await bench.header()
+    await bench.append(header, ["a", "b"])
+    await bench.log.drop_vchannel("b")
+    await bench.log.create_vchannel("b")
+    told = await bench.operator.append_aborts("p0", NAMES, header, "no")
+    assert isinstance(told[0], AppendResult)
+    assert [type(outcome) for outcome in told[1:]] == [ChannelNotExistError] * 2
+    assert await bench.operator.append_aborts("p0", ["a"], header, "no") == [told[0]]
+    assert await payloads(bench.log, "a") == [b"payload", b"no"]
+    (found,) = await bench.operator.copies()
+    assert (found.vchannels, found.aborted) == (("a", "b"), ("a",))
+
+
+async def test_what_is_forgotten_is_told_when_a_checkpoint_is_durable(bench: Bench) -> None:
+    heard: list[tuple[str, set[int]]] = []
+
+    def forgotten(name: str, ids: Collection[int]) -> None:
+        heard.append((name, set(ids)))
+
+    bench.operator.on_forgotten(forgotten)
+    headers = [await bench.header() for _ in range(3)]
+    for header in headers:
+        await bench.append(header)
+    checkpointer = bench.inside.pchannels["p0"].checkpointer
+    assert checkpointer is not None
+
+    async def checkpoint() -> None:
+        bench.operator.request_checkpoint()
+        await checkpointer.make_room()
+
+    bench.operator.request_checkpoint()
+    assert checkpointer._running is None, "there is nothing to be forgotten"
+    bench.operator.forget(headers[0].broadcast_id, ["p0"])
+    await checkpoint()
+    assert heard == [("p0", {headers[0].broadcast_id})]
+    for header in headers[1:]:
+        bench.operator.forget(header.broadcast_id, ["p0"])
+    await checkpoint()
+    assert heard[1:] == [("p0", {header.broadcast_id for header in headers[1:]})]
+    assert await bench.operator.copies() == []
+
+
+async def test_no_room_is_an_error_that_can_be_tried_again(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FaultyDisk()
+    made = JournalBackend.__init__
+    monkeypatch.setattr(JournalBackend, "__init__", lambda self, *args, **more: made(self, *args, disk=disk, **more))
+    async with open_wal(data, segment_bytes=1 << 20) as log:
+        bench = Bench(log)
+        header = await bench.header()
+        disk.room = 0
+        with pytest.raises(NoSpaceError) as refused:
+            for _ in range(100):
+                await log.raw_append(Message("a", bytes(1 << 18)))
+        assert refused.value.retryable
+        before = await bench.count("a")
+        with pytest.raises(NoSpaceError):
+            await bench.operator.append_copies("p0", NAMES, Content(bytes(1 << 19), 2), header)
+        disk.room = None
+        results(await bench.append(header))
+        assert await bench.count("a") == before + 1
+
+
+async def test_after_a_failed_write_nothing_is_in(data: str) -> None:
+    async with open_wal(data) as log:
+        bench = Bench(log)
+        header = await bench.header()
+        bench.inside.pchannels["p0"].fail(StorageError("the disk failed"))
+        with pytest.raises(StorageError) as refused:
+            await bench.append(header)
+        assert not refused.value.outcome_unknown
+        assert bench.inside.in_flight.size == 0
+
+
+async def test_after_the_close_it_takes_nothing(location: str) -> None:
+    log = await open_wal(location)
+    bench = Bench(log)
+    header = await bench.header()
+    await log.close()
+    with pytest.raises(ClosedError):
+        await bench.append(header)
+
+
+async def test_places_are_saved_before_they_are_told(data: str) -> None:
+    async with open_wal(data, pchannels=3) as log:
+        bench = Bench(log)
+        places = await bench.operator.places(["a", "b", "c", "d"])
+        assert sorted(name for names in places.values() for name in names) == ["a", "b", "c", "d"]
+        assert set(bench.inside.directory.saved) == {"a", "b", "c", "d"}
+        assert bench.inside.saving == {}

@@ -1,0 +1,290 @@
+"""A life is cut after each save and each append in turn; the next one must find everything as it was promised, and finish it.
+
+The points of a run without a cut are counted first, then every number up to there is a run of its own: the KV and the logs keep what
+was durable by then, nothing else survives. The recovery is cut at its points as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from broadcaster import BroadcasterLimits, BroadcastMessage, BroadcastState, BroadcastTask
+from broadcaster.records import Stored, read_records
+from tests.broadcaster.world import Cut, InLogs, Life, World
+from wal.errors import ResourceAcquiredError
+from wal.message import ResourceKey
+
+PLACES = {"a0": "p0", "a1": "p0", "a2": "p0", "b0": "p1", "b1": "p1", "c0": "p2"}
+LIMITS = BroadcasterLimits(tombstones_max=0)
+"""Done marks go as soon as no log lists their copies, so that it shows when that is too soon."""
+
+
+class Script:
+    """What the clients of a life do, and what they were told. Broadcasts are told apart by their payload, the label."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.messages: dict[str, BroadcastMessage] = {}
+        self.ids: dict[str, int] = {}
+        self.acked: set[tuple[str, str]] = set()
+        self.over: set[str] = set()
+        self.aborting: set[str] = set()
+        self.aborted: set[str] = set()
+
+    async def run(self) -> None:
+        """Six broadcasts at once: over all pchannels and on one, with acks and without, some of them aborted half way."""
+        await asyncio.gather(
+            self.acknowledge("wide", "a0", "a1", "b0", "b1", "c0"),
+            self.acknowledge("narrow", "a0", "a1", "a2"),
+            self.append("wide free", "a2", "b1", "c0", needs_ack=False),
+            self.append("narrow free", "b0", "b1", needs_ack=False),
+            self.abort("wide aborted", "a1", "b0", "c0"),
+            self.abort("narrow aborted", "c0"),
+        )
+        # The same keys once more: by now they are free.
+        await self.append("wide", "c0", "b1", label="wide again")
+        await self.append("narrow free", "b1", label="narrow free again", needs_ack=False)
+        await self.append("narrow free", "b0", label="narrow held")
+        await self.life.checkpoint("p0")
+        await asyncio.gather(self.append("wide", "a0", label="wide at last", wait=True), self.again())
+
+    async def again(self) -> None:
+        await self.ack("wide again", "b1")
+        await self.append("narrow", "a0", "b0", label="narrow again")
+        await self.ack("wide again", "c0")
+
+    async def append(
+        self, key: str, *vchannels: str, label: str = "", needs_ack: bool = True, wait: bool = False
+    ) -> None:
+        label = label or key
+        message = self.messages[label] = BroadcastMessage(
+            vchannels=vchannels,
+            payload=label.encode(),
+            properties={"label": label},
+            resource_keys=[ResourceKey("test", key)],
+            needs_ack=needs_ack,
+        )
+        result = await self.life.broadcast.append(message, wait=wait)
+        assert set(result.append_results) == set(vchannels)
+        self.ids[label] = result.broadcast_id
+        if not needs_ack:
+            self.over.add(label)
+
+    async def acknowledge(self, label: str, *vchannels: str) -> None:
+        await self.append(label, *vchannels)
+        await self.life.checkpoint("p1")
+        await self.ack(label, vchannels[0])
+        await asyncio.gather(*[self.ack(label, vchannel) for vchannel in vchannels[1:]])
+        await self.life.checkpoint("p0")
+        await self.life.checkpoint("p2")
+
+    async def abort(self, label: str, *vchannels: str) -> None:
+        await self.append(label, *vchannels)
+        if len(vchannels) > 1:
+            await self.ack(label, vchannels[0])
+        await self.life.checkpoint("p2")
+        self.aborting.add(label)
+        await self.life.broadcast.abort(self.ids[label], "no more")
+        self.aborted.add(label)
+        self.over.add(label)
+        await self.life.checkpoint("p1")
+
+    async def ack(self, label: str, vchannel: str) -> None:
+        await self.life.broadcast.ack(self.ids[label], vchannel)
+        self.acked.add((label, vchannel))
+        if all((label, name) in self.acked for name in self.messages[label].vchannels):
+            self.over.add(label)
+
+
+async def until_cut(life: Life, work: Coroutine[Any, Any, None]) -> None:
+    """Runs it to its end, or to the cut: then the process is gone."""
+    task = asyncio.create_task(work)
+    cut = asyncio.create_task(life.cut.dead.wait())
+    async with asyncio.timeout(30):
+        await asyncio.wait({task, cut}, return_when=asyncio.FIRST_COMPLETED)
+    if not life.cut.dead.is_set():
+        cut.cancel()
+        await task
+        return
+    life.kill()
+    task.cancel()
+    await asyncio.gather(task, cut, return_exceptions=True)
+
+
+class Checks:
+    """What must be so after a crash, of what was durable then and what the clients had been told."""
+
+    def __init__(self, world: World, script: Script) -> None:
+        self.world = world
+        self.script = script
+        self.stored = Stored()
+        self.logs = InLogs()
+
+    async def after_crash(self) -> None:
+        """Before anything is recovered: whoever was told something was told the truth."""
+        self.stored = read_records(*await self.world.kv.load_with_prefix(""))
+        self.logs = self.world.in_logs()
+        self.once(self.logs)
+        for label, broadcast_id in self.script.ids.items():
+            for vchannel in self.script.messages[label].vchannels:
+                assert self.logs.copies[broadcast_id, vchannel] == 1, (
+                    f"{label!r} returned without its copy for {vchannel}"
+                )
+        for label in self.script.aborted:
+            for vchannel in self.script.messages[label].vchannels:
+                assert self.logs.aborts[self.script.ids[label], vchannel] == 1
+
+    async def recover(self, life: Life) -> None:
+        """In the next life: it finishes what was begun, and holds what is not acknowledged."""
+        tasks = {task.broadcast_id: task for task in await settled(life)}
+        logs = self.world.in_logs()
+        self.once(logs)
+        assert logs.headers.keys() == self.logs.headers.keys() | self.stored.tasks.keys() - self.stored.aborts.keys()
+        labels = {broadcast_id: content.payload.decode() for broadcast_id, content in logs.contents.items()}
+        over = {self.script.ids[label] for label in self.script.over} | self.stored.done.keys()
+        assert not over & tasks.keys()
+        for broadcast_id, label in labels.items():
+            message, header = self.script.messages[label], logs.headers[broadcast_id]
+            assert header.vchannels == message.vchannels
+            assert header.resource_keys == message.resource_keys
+            if broadcast_id in self.stored.aborts:
+                assert broadcast_id not in tasks
+                for vchannel in message.vchannels:
+                    assert logs.aborts[broadcast_id, vchannel] == logs.copies[broadcast_id, vchannel]
+                continue
+            for vchannel in message.vchannels:
+                assert logs.copies[broadcast_id, vchannel] == 1, f"{label!r} was not completed on {vchannel}"
+            acked = {vchannel for vchannel in message.vchannels if (label, vchannel) in self.script.acked}
+            if broadcast_id in tasks:
+                task = tasks[broadcast_id]
+                assert message.needs_ack
+                assert task.state is BroadcastState.WAIT_ACK
+                assert not acked & set(task.missing_acks), "an ack that returned was lost"
+                await self.is_held(life, task)
+            elif broadcast_id not in over:
+                saved = self.stored.acks.get(broadcast_id, 0)
+                assert not message.needs_ack or saved == (1 << len(message.vchannels)) - 1, f"{label!r} was forgotten"
+        assert tasks.keys() <= labels.keys()
+
+    async def is_held(self, life: Life, task: BroadcastTask) -> None:
+        with pytest.raises(ResourceAcquiredError) as caught:
+            await life.broadcast.append(
+                BroadcastMessage(vchannels=["a0"], payload=b"late", resource_keys=task.resource_keys)
+            )
+        assert caught.value.holder == task.broadcast_id
+
+    async def finish(self, life: Life) -> None:
+        """The consumers acknowledge the rest; then every key is free, and nothing is left in the KV once checkpoints pass."""
+        for task in await settled(life):
+            for vchannel in task.missing_acks:
+                await life.broadcast.ack(task.broadcast_id, vchannel)
+        assert await life.broadcast.tasks() == []
+        keys = {key for message in self.script.messages.values() for key in message.resource_keys}
+        await life.broadcast.append(
+            BroadcastMessage(vchannels=["a0", "b0"], payload=b"last", resource_keys=tuple(keys), needs_ack=False)
+        )
+        for pchannel in self.world.pchannels:
+            await life.checkpoint(pchannel)
+        async with asyncio.timeout(10):
+            while await self.world.contents():
+                await asyncio.sleep(0)
+        self.once(self.world.in_logs())
+
+    def once(self, logs: InLogs) -> None:
+        twice = [event for counter in (logs.copies, logs.aborts) for event, count in counter.items() if count != 1]
+        assert twice == [], f"appended twice: {twice}"
+
+
+async def settled(life: Life) -> list[BroadcastTask]:
+    """The tasks, when nothing is to be appended any more."""
+    async with asyncio.timeout(10):
+        while True:
+            tasks = await life.broadcast.tasks()
+            if all(task.state is BroadcastState.WAIT_ACK for task in tasks):
+                return tasks
+            await asyncio.sleep(0)
+
+
+async def first_life(at: int | None, shuffle: random.Random | None) -> tuple[World, Script]:
+    world = World(vchannels=PLACES)
+    life = Life(world, Cut(at, shuffle=shuffle), limits=LIMITS)
+    await life.open()
+    script = Script(life)
+    await until_cut(life, script.run())
+    await life.close()
+    assert life.asked_again == 0
+    return world, script
+
+
+async def one_round(at: int, *, again: int | None, shuffle: random.Random | None = None) -> None:
+    """A life that is cut at a point, perhaps a second one whose recovery is cut too, and one that finishes."""
+    world, script = await first_life(at, shuffle)
+    checks = Checks(world, script)
+    await checks.after_crash()
+    if again is not None:
+        life = Life(world, Cut(again, shuffle=shuffle), limits=LIMITS)
+        await until_cut(life, recovery(life))
+        await life.close()
+        assert life.asked_again == 0
+        checks.once(world.in_logs())
+    async with Life(world, limits=LIMITS) as life:
+        await checks.recover(life)
+        await checks.finish(life)
+        assert life.asked_again == 0
+    async with Life(world, limits=LIMITS) as life:
+        assert await life.broadcast.tasks() == []
+    checks.once(world.in_logs())
+
+
+async def recovery(life: Life) -> None:
+    await life.open()
+    await settled(life)
+    for pchannel in life.world.pchannels:
+        await life.checkpoint(pchannel)
+
+
+async def points() -> int:
+    """How many points there are in a life that is not cut."""
+    world = World(vchannels=PLACES)
+    async with Life(world, limits=LIMITS) as life:
+        script = Script(life)
+        await script.run()
+        return life.cut.points
+
+
+async def test_a_life_that_is_not_cut_closes_and_is_taken_up() -> None:
+    world, script = await first_life(None, None)
+    checks = Checks(world, script)
+    await checks.after_crash()
+    async with Life(world, limits=LIMITS) as life:
+        await checks.recover(life)
+        await checks.finish(life)
+
+
+async def test_every_point_of_a_life() -> None:
+    count = await points()
+    assert count > 40
+    for at in range(1, count):
+        await one_round(at, again=None)
+
+
+async def test_every_point_of_the_recovery(soak: int) -> None:
+    for at in range(1, await points(), max(1, 7 // soak)):
+        for again in range(1, 16):
+            await one_round(at, again=again)
+
+
+async def test_points_in_other_orders(soak: int) -> None:
+    """Saves and appends that are under way at once become durable in any order."""
+    for seed in range(120 * soak):
+        chance = random.Random(seed)
+        try:
+            await one_round(chance.randrange(1, 70), again=chance.choice([None, 1, 2, 5]), shuffle=chance)
+        except BaseException:
+            print(f"seed {seed}")
+            raise

@@ -1,0 +1,178 @@
+"""The small parts: tombstones, changes, errands, the registry, the message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+import broadcaster
+from broadcaster import AppendOperatorType, BroadcastMessage, BroadcastState, Registry
+from broadcaster.changes import Changes
+from broadcaster.errands import Errands
+from broadcaster.tombstones import Tombstone, Tombstones
+from tests.broadcaster.world import Life, World, until
+from wal.errors import InvalidArgumentError
+from wal.message import MessageType, ResourceKey
+
+COUNT_MAX, AGE_MAX_MS = 5, 100
+
+
+class TombstoneMachine(RuleBasedStateMachine):
+    """The model: those that a log may list, and the others in the order in which they became free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tombstones = Tombstones(count_max=COUNT_MAX, age_max_ms=AGE_MAX_MS)
+        self.now_ms = 0
+        self.number = 0
+        self.listed: dict[int, set[str]] = {}
+        self.free: list[int] = []
+        self.at: dict[int, int] = {}
+        self.saved: set[int] = set()
+
+    @rule(pchannels=st.sets(st.sampled_from("xyz")), saved=st.booleans())
+    def add(self, pchannels: set[str], saved: bool) -> None:
+        self.number += 1
+        self.at[self.number] = self.now_ms
+        if saved:
+            self.saved.add(self.number)
+        self.tombstones.add(self.number, Tombstone(BroadcastState.DONE, self.now_ms, saved), pchannels)
+        if pchannels:
+            self.listed[self.number] = set(pchannels)
+        else:
+            self.free.append(self.number)
+
+    @rule(pchannel=st.sampled_from("xyz"), numbers=st.lists(st.integers(0, 40), max_size=4))
+    def forgotten(self, pchannel: str, numbers: list[int]) -> None:
+        self.tombstones.forgotten(pchannel, numbers)
+        for number in numbers:
+            if number in self.listed:
+                self.listed[number].discard(pchannel)
+                if not self.listed[number]:
+                    del self.listed[number]
+                    self.free.append(number)
+
+    @rule(passed_ms=st.integers(1, AGE_MAX_MS))
+    def collect(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+        gone = []
+        while self.free and (len(self.free) > COUNT_MAX or self.now_ms - self.at[self.free[0]] > AGE_MAX_MS):
+            gone.append(self.free.pop(0))
+        assert self.tombstones.collect(self.now_ms) == [number for number in gone if number in self.saved]
+
+    @invariant()
+    def they_are_there(self) -> None:
+        assert len(self.tombstones) == len(self.listed) + len(self.free)
+        assert self.tombstones.listed == len(self.listed)
+        assert all(self.tombstones.get(number) is not None for number in (*self.listed, *self.free))
+
+
+TestTombstones = TombstoneMachine.TestCase
+
+CHANGE = st.tuples(
+    st.dictionaries(st.sampled_from("abcd"), st.text(max_size=2), max_size=3), st.sets(st.sampled_from("abcd"))
+).map(lambda change: (change[0], sorted(change[1] - change[0].keys())))
+
+
+@given(st.lists(CHANGE, max_size=12), st.integers(4, 8))
+def test_batches_do_what_the_changes_would_have_done_one_by_one(
+    changes: list[tuple[dict[str, str], list[str]]], operations_max: int
+) -> None:
+    waiting = Changes(operations_max=operations_max)
+    told: list[int] = []
+    states: list[dict[str, str]] = [{}]
+    for number, (saves, removals) in enumerate(changes):
+        waiting.add(saves, removals, then=lambda number=number: told.append(number))  # type: ignore[misc]
+        after = {key: value for key, value in (states[-1] | saves).items() if key not in removals}
+        states.append(after)
+    contents: dict[str, str] = {}
+    while waiting:
+        batch = waiting.take()
+        assert batch.then
+        assert len(batch.saves) + len(batch.removals) <= operations_max
+        assert not batch.saves.keys() & batch.removals.keys()
+        contents = {key: value for key, value in (contents | batch.saves).items() if key not in batch.removals}
+        for then in batch.then:
+            then()
+        assert contents == states[len(told)]
+    assert told == list(range(len(changes)))
+
+
+async def test_errands_hand_their_outcomes_over_once_and_end_when_cancelled() -> None:
+    woken: list[int] = []
+    errands = Errands(lambda: woken.append(1))
+    seen: list[Any] = []
+
+    async def give(value: int) -> int:
+        if value < 0:
+            raise ValueError(value)
+        return value
+
+    for value in (1, -1):
+        errands.run(give(value), lambda result, error: seen.append((result, type(error))))
+    await errands.wait()
+    while errands:
+        await errands.wait()
+        for then, result, error in errands.take():
+            then(result, error)
+    assert seen == [(1, type(None)), (None, ValueError)]
+    assert len(woken) == 2
+    never = asyncio.Event()
+    errands.run(never.wait(), lambda result, error: seen.append("no"))
+    await asyncio.sleep(0)
+    errands.cancel()
+    await until(lambda: not len(errands))
+    assert len(seen) == 2
+
+
+async def test_the_registry_gives_its_operator_to_who_waits_for_it() -> None:
+    registry = Registry()
+    waiting = asyncio.create_task(registry.operator(AppendOperatorType.STREAMING))
+    await asyncio.sleep(0)
+    operator = Life(World())
+    registry.register(AppendOperatorType.STREAMING, operator)
+    assert await waiting is operator
+    with pytest.raises(InvalidArgumentError, match="STREAMING is registered already"):
+        registry.register(AppendOperatorType.STREAMING, operator)
+    with pytest.raises(TypeError):
+        registry.register("streaming", operator)  # type: ignore[arg-type]
+
+
+def test_a_message_is_checked_when_it_is_made() -> None:
+    keys = [ResourceKey("d", "k", shared=True), ResourceKey("d", "k"), ResourceKey("a", "k")]
+    message = BroadcastMessage(vchannels=["b", "a", "b"], payload=b"x", properties={"k": "v"}, resource_keys=keys)
+    assert message.vchannels == ("b", "a")
+    assert message.resource_keys == (ResourceKey("a", "k"), ResourceKey("d", "k"))
+    assert message.estimate_size() > 3
+    wrong_types: list[dict[str, Any]] = [
+        {"vchannels": "ab"},
+        {"vchannels": [1]},
+        {"payload": "x"},
+        {"message_type": 2},
+        {"properties": {"k": 1}},
+        {"resource_keys": ["d"]},
+        {"resource_keys": ResourceKey("d", "k")},
+        {"needs_ack": 1},
+    ]
+    for wrong in wrong_types:
+        with pytest.raises(TypeError):
+            BroadcastMessage(**({"vchannels": ["a"], "payload": b""} | wrong))
+    wrong_values: list[dict[str, Any]] = [
+        {"vchannels": []},
+        {"properties": {"_v": "1"}},
+        {"message_type": MessageType.TIME_TICK},
+        {"message_type": MessageType.ABORT_BROADCAST},
+    ]
+    for wrong in wrong_values:
+        with pytest.raises(InvalidArgumentError):
+            BroadcastMessage(**({"vchannels": ["a"], "payload": b""} | wrong))
+
+
+def test_exported_names_are_sorted_and_there() -> None:
+    assert broadcaster.__all__ == sorted(broadcaster.__all__)
+    assert all(hasattr(broadcaster, name) for name in broadcaster.__all__)

@@ -1,0 +1,513 @@
+"""Appends and saves that fail, vchannels that are gone, bounds, callers that leave, and a close in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from actors import VirtualClock
+from broadcaster import (
+    BroadcastAppendResult,
+    BroadcasterLimits,
+    BroadcastMessage,
+    BroadcastState,
+    BroadcastTask,
+    Content,
+)
+from broadcaster.records import encode_task, task_key
+from broadcaster.writer import FRAMES_MAX
+from tests.broadcaster.world import Life, World, until
+from wal.errors import (
+    ChannelNotExistError,
+    ClosedError,
+    CorruptionError,
+    InvalidArgumentError,
+    NoSpaceError,
+    ResourceAcquiredError,
+    StorageError,
+    UnknownOutcomeError,
+    UnrecoverableError,
+    WALError,
+    WouldBlockError,
+)
+from wal.kv import Batch
+from wal.message import BroadcastHeader, ResourceKey
+
+PLACES = {"a0": "p0", "a1": "p0", "b0": "p1", "b1": "p1", "c0": "p2"}
+KEY = ResourceKey("collection", "orders")
+SHARED = ResourceKey("collection", "orders", shared=True)
+
+
+def message(*vchannels: str, key: ResourceKey | None = KEY, needs_ack: bool = True) -> BroadcastMessage:
+    keys = () if key is None else (key,)
+    return BroadcastMessage(vchannels=vchannels, payload=b"change", resource_keys=keys, needs_ack=needs_ack)
+
+
+async def the_task(life: Life) -> BroadcastTask:
+    (task,) = await life.broadcast.tasks()
+    return task
+
+
+async def in_state(life: Life, state: BroadcastState) -> BroadcastTask:
+    async with asyncio.timeout(10):
+        while True:
+            tasks = await life.broadcast.tasks()
+            if tasks and tasks[0].state is state:
+                return tasks[0]
+            await asyncio.sleep(0)
+
+
+async def test_a_pchannel_without_room_is_tried_again_while_the_others_go_on() -> None:
+    clock = VirtualClock()
+    world = World(vchannels=PLACES)
+    async with Life(world, clock=clock) as life:
+        full = True
+        tried: list[float] = []
+
+        def refuse(pchannel: str, vchannels: Sequence[str]) -> WALError | None:
+            if pchannel != "p1" or not full:
+                return None
+            tried.append(clock.monotonic())
+            return NoSpaceError("the disk is full")
+
+        life.refuse = refuse
+        append = asyncio.create_task(life.broadcast.append(message("a0", "b0", "b1", "c0")))
+        await until(lambda: tried and life.frames == 2)
+        await clock.run(25.0)
+        task = await the_task(life)
+        assert task.state is BroadcastState.PENDING
+        assert task.missing_appends == ("b0", "b1")
+        assert task.last_error == "NoSpaceError: the disk is full"
+        assert not append.done()
+        delays = [later - earlier for earlier, later in itertools.pairwise(tried)]
+        assert delays[:3] == pytest.approx([0.01, 0.02, 0.04])
+        assert max(delays) == pytest.approx(10.0)
+        full = False
+        await clock.run(10.0)
+        result = await append
+        assert set(result.append_results) == {"a0", "b0", "b1", "c0"}
+        assert (await the_task(life)).last_error is None
+        assert life.frames == 3
+        assert life.asked_again == 0
+
+
+async def test_a_vchannel_that_is_gone_makes_it_stuck_until_it_is_aborted() -> None:
+    world = World(vchannels=PLACES)
+    async with (
+        Life(world, clock=VirtualClock()) as life,
+        asyncio.timeout(10),
+    ):  # no time passes: an abort waits for no backoff
+        life.dropped.add("a1")
+        with pytest.raises(UnrecoverableError, match=r"is stuck: 1 of its vchannels.*'a1'.*abort") as caught:
+            await life.broadcast.append(message("a0", "a1", "b0"))
+        assert isinstance(caught.value.__cause__, ChannelNotExistError)
+        task = await the_task(life)
+        assert task.state is BroadcastState.STUCK
+        assert task.missing_appends == ("a1",)
+        assert task.missing_acks == ("a0", "a1", "b0")
+        assert "ChannelNotExistError" in str(task.last_error)
+        with pytest.raises(ResourceAcquiredError):
+            await life.broadcast.append(message("c0"))
+        await life.broadcast.ack(task.broadcast_id, "a0")
+        assert (await the_task(life)).missing_acks == ("a1", "b0")
+        await life.broadcast.abort(task.broadcast_id, "a1 is gone")
+        assert await life.broadcast.tasks() == []
+        logs = world.in_logs()
+        assert logs.aborts == logs.copies == {(task.broadcast_id, name): 1 for name in ("a0", "b0")}
+        await life.broadcast.append(message("c0"))
+
+
+async def test_a_stuck_broadcast_goes_on_when_the_vchannel_is_there_again() -> None:
+    clock = VirtualClock()
+    world = World(vchannels=PLACES)
+    async with Life(world, clock=clock) as life:
+        life.dropped.add("a1")
+        with pytest.raises(UnrecoverableError):
+            await life.broadcast.append(message("a0", "a1"))
+        life.dropped.clear()
+        await clock.run(10.0)
+        assert (await the_task(life)).state is BroadcastState.WAIT_ACK
+        assert set(world.in_logs().copies.values()) == {1}
+
+
+async def test_a_stuck_broadcast_is_stuck_in_the_next_life_too() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        life.dropped.add("a1")
+        with pytest.raises(UnrecoverableError):
+            await life.broadcast.append(message("a0", "a1"))
+    life = Life(world, clock=VirtualClock())
+    life.dropped.add("a1")
+    async with life, asyncio.timeout(10):
+        task = await in_state(life, BroadcastState.STUCK)
+        assert task.missing_appends == ("a1",)
+        assert task.missing_acks == ("a0", "a1")
+        await life.broadcast.abort(task.broadcast_id, "still gone")
+    assert len(world.in_logs().aborts) == 1
+
+
+async def test_one_that_nobody_can_take_leaves_nothing_behind() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        life.refuse = lambda pchannel, vchannels: InvalidArgumentError("too large for a frame")
+        for vchannels in (("a0", "a1"), ("a0", "b0", "c0")):
+            with pytest.raises(InvalidArgumentError, match="too large for a frame"):
+                await life.broadcast.append(message(*vchannels))
+        assert await life.broadcast.tasks() == []
+        assert await world.contents() == {}
+        life.refuse = lambda pchannel, vchannels: None
+        await life.broadcast.append(message("a0", "b0"))
+        life.create_vchannels = False
+        with pytest.raises(ChannelNotExistError, match="new"):
+            await life.broadcast.append(message("a1", "new", key=None))
+        assert len(await life.broadcast.tasks()) == 1
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+async def test_a_lost_answer_is_asked_again_and_not_appended_twice(aborted: bool) -> None:
+    clock = VirtualClock()
+    world = World(vchannels=PLACES)
+    async with Life(world, clock=clock) as life:
+        life.lose_answers.add("p1")
+        append = asyncio.create_task(life.broadcast.append(message("a0", "b0", "b1")))
+        await until(lambda: life.frames == 2)
+        task = await the_task(life)
+        await until(lambda: not life.lose_answers)
+        if aborted:
+            # Whether b0 and b1 have their copies is not known: they are asked before they are told.
+            abort = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no"))
+            await clock.run(1.0)
+            await abort
+            with pytest.raises(UnrecoverableError, match="aborted: no"):
+                await append
+            assert world.in_logs().aborts == world.in_logs().copies
+            assert len(world.in_logs().aborts) == 3
+        else:
+            await clock.run(1.0)
+            assert set((await append).append_results) == {"a0", "b0", "b1"}
+        assert set(world.in_logs().copies.values()) == {1}
+        assert life.asked_again == 2
+
+
+async def test_an_abort_waits_for_the_frame_under_way() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        life.gates["p1"] = asyncio.Event()
+        append = asyncio.create_task(life.broadcast.append(message("a0", "b0")))
+        await until(lambda: life.frames == 1)
+        task = await the_task(life)
+        abort = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no"))
+        again = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no, really"))
+        task = await in_state(life, BroadcastState.ABORTING)
+        await life.broadcast.ack(task.broadcast_id, "a0")  # of no use any more, and no error
+        assert not abort.done()
+        with pytest.raises(ResourceAcquiredError):
+            await life.broadcast.append(message("c0"))
+        life.gates["p1"].set()
+        await asyncio.gather(abort, again)
+        with pytest.raises(UnrecoverableError, match=r"was aborted: no$"):
+            await append
+        assert world.in_logs().aborts == {(task.broadcast_id, name): 1 for name in ("a0", "b0")}
+        with pytest.raises(InvalidArgumentError, match="not known"):
+            await life.broadcast.abort(1, "no")
+        done = await life.broadcast.append(message("a0", needs_ack=False))
+        with pytest.raises(InvalidArgumentError, match=r"is over already \(DONE\)"):
+            await life.broadcast.abort(done.broadcast_id, "late")
+
+
+async def test_acks_say_what_they_must_and_nothing_else() -> None:
+    async with Life(World(vchannels=PLACES)) as life:
+        await life.broadcast.ack(123, "a0")
+        result = await life.broadcast.append(message("a0", "b0"))
+        with pytest.raises(InvalidArgumentError, match="'c0' is not in broadcast"):
+            await life.broadcast.ack(result.broadcast_id, "c0")
+        await life.broadcast.ack(result.broadcast_id, "a0")
+        written = life.kv.bytes_written
+        await life.broadcast.ack(result.broadcast_id, "a0")
+        assert life.kv.bytes_written == written
+        await life.broadcast.ack(result.broadcast_id, "b0")
+        await life.broadcast.ack(result.broadcast_id, "b0")
+        free = await life.broadcast.append(message("a0", "b0", needs_ack=False))
+        await life.broadcast.ack(free.broadcast_id, "a0")
+
+
+async def test_an_ack_may_come_before_the_last_copy_is_in() -> None:
+    async with Life(World(vchannels=PLACES)) as life:
+        life.gates["p1"] = asyncio.Event()
+        append = asyncio.create_task(life.broadcast.append(message("a0", "b0")))
+        await until(lambda: life.frames == 1)
+        task = await the_task(life)
+        await life.broadcast.ack(task.broadcast_id, "a0")
+        await life.broadcast.ack(task.broadcast_id, "b0")
+        task = await the_task(life)
+        assert (task.state, task.missing_acks) == (BroadcastState.PENDING, ())
+        life.gates["p1"].set()
+        assert set((await append).append_results) == {"a0", "b0"}
+        async with asyncio.timeout(10):
+            while await life.broadcast.tasks():
+                await asyncio.sleep(0)
+
+
+async def test_acks_of_one_turn_are_one_save() -> None:
+    names = [f"v{number}" for number in range(200)]
+    world = World(vchannels=dict.fromkeys(names, "p0"))
+    async with Life(world) as life:
+        result = await life.broadcast.append(message(*names))
+        saves = life.broadcast.statistics().saves
+        await asyncio.gather(*[life.broadcast.ack(result.broadcast_id, name) for name in names[:-1]])
+        assert life.broadcast.statistics().saves == saves + 1
+        assert (await the_task(life)).missing_acks == (names[-1],)
+
+
+async def test_blocking_until_the_holders_of_a_key_are_acked() -> None:
+    async with Life(World(vchannels=PLACES)) as life:
+        broadcast = life.broadcast
+        await broadcast.block_until_resource_key_ack_once(KEY)
+        await broadcast.block_until_resource_key_ack_all(KEY)
+        first = await broadcast.append(message("a0", "b0", key=SHARED))
+        second = await broadcast.append(message("a1", "b1", key=SHARED))
+        once = asyncio.create_task(broadcast.block_until_resource_key_ack_once(KEY))
+        everywhere = asyncio.create_task(broadcast.block_until_resource_key_ack_all(SHARED))
+        left = asyncio.create_task(broadcast.block_until_resource_key_ack_all(SHARED))
+        await broadcast.tasks()
+        left.cancel()
+        await broadcast.ack(first.broadcast_id, "a0")
+        await broadcast.tasks()
+        assert not once.done()
+        await broadcast.ack(second.broadcast_id, "b1")
+        await once
+        await broadcast.block_until_resource_key_ack_once(KEY)
+        third = await broadcast.append(message("c0", key=SHARED))  # came later: nobody waits for it
+        await broadcast.ack(first.broadcast_id, "b0")
+        await broadcast.tasks()
+        assert not everywhere.done()
+        await broadcast.abort(second.broadcast_id, "enough")
+        await everywhere
+        assert [task.broadcast_id for task in await broadcast.tasks()] == [third.broadcast_id]
+        assert left.cancelled()
+
+
+async def test_a_cancelled_caller_leaves_the_line_but_not_a_broadcast_that_began() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        life.gates["p0"] = asyncio.Event()
+        began = asyncio.create_task(life.broadcast.append(message("a0", "b0")))
+        await until(lambda: life.frames == 1)
+        waits = asyncio.create_task(life.broadcast.append(message("a1"), wait=True))
+        behind = asyncio.create_task(life.broadcast.append(message("c0", key=SHARED), wait=True))
+        await until(lambda: life.broadcast.statistics().waiting == 2)
+        began.cancel()
+        waits.cancel()
+        await asyncio.gather(began, waits, return_exceptions=True)
+        assert began.cancelled()
+        assert waits.cancelled()
+        await until(lambda: life.broadcast.statistics().waiting == 1)
+        life.gates["p0"].set()
+        task = await in_state(life, BroadcastState.WAIT_ACK)
+        for vchannel in ("a0", "b0"):
+            await life.broadcast.ack(task.broadcast_id, vchannel)
+        await behind
+        assert not any(vchannel == "a1" for _, vchannel in world.in_logs().copies)
+
+
+async def test_one_who_is_cancelled_before_his_turn_never_stands_in_line() -> None:
+    async with Life(World(vchannels=PLACES)) as life:
+        held = await life.broadcast.append(message("a0"))
+        for steps in range(8):
+            waits = asyncio.create_task(life.broadcast.append(message("a1"), wait=True))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            waits.cancel()
+            await asyncio.gather(waits, return_exceptions=True)
+            await life.broadcast.tasks()
+            assert life.broadcast.statistics().waiting == 0
+            assert life.broadcast.statistics().bytes_held == 0
+        await life.broadcast.ack(held.broadcast_id, "a0")
+        assert await life.broadcast.tasks() == []
+        await life.broadcast.append(message("a1"))
+
+
+async def test_the_bounds_are_answered_before_anything_is_done() -> None:
+    limits = BroadcasterLimits(tasks_max=2, vchannels_max=3, bytes_max=600, done_marks_max=4)
+    world = World(vchannels=PLACES)
+    async with Life(world, limits=limits) as life:
+        with pytest.raises(InvalidArgumentError, match="4 vchannels is over broadcast_vchannels_max=3"):
+            await life.broadcast.append(message("a0", "a1", "b0", "b1"))
+        life.gates["p0"] = asyncio.Event()
+        large = BroadcastMessage(vchannels=["a0"], payload=bytes(500))
+        first = asyncio.create_task(life.broadcast.append(large))
+        await until(lambda: life.broadcast.statistics().bytes_held > 500)
+        with pytest.raises(WouldBlockError, match="of 600 bytes"):
+            await life.broadcast.append(large)
+        life.gates["p0"].set()
+        one = await first
+        two = await life.broadcast.append(large)
+        assert life.broadcast.statistics().bytes_held == 0
+        with pytest.raises(WouldBlockError, match="broadcast_tasks_max"):
+            await life.broadcast.append(message("a1"))
+        for result in (one, two):
+            await life.broadcast.ack(result.broadcast_id, "a0")
+        assert life.requests == 1
+        for _ in range(2):
+            result = await life.broadcast.append(large)
+            await life.broadcast.ack(result.broadcast_id, "a0")
+        with pytest.raises(WouldBlockError, match="4 broadcasts are over but not left behind by a checkpoint"):
+            await life.broadcast.append(large)
+        assert life.requests == 1
+        await life.checkpoint("p0")
+        await life.broadcast.tasks()
+        assert life.broadcast.statistics().done_marks == 0
+        await life.broadcast.append(large)
+
+
+async def test_a_save_without_room_is_tried_again() -> None:
+    clock = VirtualClock()
+    world = World(vchannels=PLACES)
+    async with Life(world, clock=clock) as life:
+        failures = 3
+
+        def fail(batch: Batch) -> None:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise NoSpaceError("the KV is full")
+
+        life.kv.on_commit = fail
+        append = asyncio.create_task(life.broadcast.append(message("a0", "b0")))
+        await clock.run(0.065)
+        assert not append.done()
+        assert life.frames == 0
+        await clock.run(0.01)
+        await append
+
+
+async def test_a_save_that_fails_for_good_is_the_end_of_this_life_and_not_of_the_broadcasts() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        whole = await life.broadcast.append(message("a0", "b0", key=None))
+        waits = asyncio.create_task(life.broadcast.block_until_resource_key_ack_all(KEY))
+        await waits
+
+        def fail(batch: Batch) -> None:
+            raise StorageError("the disk is broken")
+
+        life.kv.on_commit = fail
+        with pytest.raises(StorageError, match=r"broadcaster failed.*the disk is broken") as caught:
+            await life.broadcast.ack(whole.broadcast_id, "a0")
+        assert caught.value.outcome_unknown
+        for call in (life.broadcast.append(message("a0")), life.broadcast.tasks(), life.broadcast.abort(1, "")):
+            with pytest.raises(StorageError, match="reopen the log"):
+                await call
+    async with Life(world) as life:
+        assert [task.missing_acks for task in await life.broadcast.tasks()] == [("a0", "b0")]
+
+
+async def test_closing_lets_what_is_under_way_end_and_says_what_happened_to_the_rest() -> None:
+    world = World(vchannels=PLACES)
+    life = Life(world)
+    await life.open()
+    broadcast = life.broadcast
+    life.gates["p0"] = asyncio.Event()
+    lands = asyncio.create_task(broadcast.append(message("a0", key=None)))
+    life.refuse = lambda pchannel, vchannels: NoSpaceError("full") if pchannel == "p2" else None
+    backs_off = asyncio.create_task(broadcast.append(message("b0", "c0")))
+    await until(lambda: life.frames == 1)
+    waits = asyncio.create_task(broadcast.append(message("b1"), wait=True))
+    watches = asyncio.create_task(broadcast.block_until_resource_key_ack_all(KEY))
+    await until(lambda: broadcast.statistics().waiting == 1 and broadcast.statistics().frames == 1)
+    nowhere = asyncio.create_task(broadcast.append(message("c0", key=None)))
+    crowd = [asyncio.create_task(broadcast.append(message("a1", key=None))) for _ in range(FRAMES_MAX + 5)]
+    await until(lambda: broadcast.statistics().frames == FRAMES_MAX)
+    close = asyncio.create_task(broadcast.close())
+    await asyncio.sleep(0)
+    life.gates["p0"].set()
+    await close
+    assert len((await lands).append_results) == 1
+    with pytest.raises(ClosedError, match="before anything of this broadcast was in it"):
+        await nowhere
+    answers = await asyncio.gather(*crowd, return_exceptions=True)
+    landed = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert {type(answer) for answer in answers} == {BroadcastAppendResult, ClosedError}
+    with pytest.raises(UnknownOutcomeError, match="the next opening completes it"):
+        await backs_off
+    for call in (waits, watches, broadcast.append(message("a0")), broadcast.tasks(), broadcast.ack(1, "a0")):
+        with pytest.raises(ClosedError):
+            await call
+    await broadcast.close()
+    await life.close()
+    async with Life(world) as life:
+        tasks = await life.broadcast.tasks()
+        assert {task.missing_acks for task in tasks} == {("a0",), ("b0", "c0"), ("a1",)}
+        assert len(tasks) == 2 + len(landed)
+        async with asyncio.timeout(10):
+            while any(task.missing_appends for task in await life.broadcast.tasks()):
+                await asyncio.sleep(0)
+        assert not any(vchannel == "b1" for _, vchannel in world.in_logs().copies)
+
+
+async def test_wrong_types_are_type_errors_and_wrong_values_say_what_to_do() -> None:
+    async with Life(World(vchannels=PLACES)) as life:
+        broadcast = life.broadcast
+        for wrong in (
+            lambda: broadcast.append(b"x"),  # type: ignore[arg-type]
+            lambda: broadcast.append(message("a0"), wait=1),  # type: ignore[arg-type]
+            lambda: broadcast.ack("1", "a0"),  # type: ignore[arg-type]
+            lambda: broadcast.ack(1),
+            lambda: broadcast.abort(True, "why"),
+            lambda: broadcast.abort(1, b"why"),  # type: ignore[arg-type]
+            lambda: broadcast.block_until_resource_key_ack_once("key"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(TypeError):
+                await wrong()
+        with pytest.raises(InvalidArgumentError, match="at most 4096"):
+            await broadcast.abort(1, "x" * 5000)
+        with pytest.raises(InvalidArgumentError, match="vchannel is empty"):
+            await broadcast.append(message(""))
+        assert await broadcast.tasks() == []
+
+
+async def test_records_that_cannot_be_read_keep_it_from_starting() -> None:
+    world = World(vchannels=PLACES)
+    await world.kv.save("task/0000000000000005", "junk")
+    life = Life(world)
+    with pytest.raises(CorruptionError, match="task/0000000000000005"):
+        await life.open()
+    await life.close()
+    await world.kv.remove("task/0000000000000005")
+    async with Life(world) as life:
+        assert await life.broadcast.tasks() == []
+
+
+async def test_two_holders_of_a_key_are_damage() -> None:
+    world = World(vchannels=PLACES)
+    header = BroadcastHeader(5, ("a0", "b0"), (KEY,))
+    for broadcast_id in (5, 6):
+        header = msgspec.structs.replace(header, broadcast_id=broadcast_id)
+        record = encode_task(header, Content(b"", 2), {"p0": ["a0"], "p1": ["b0"]})
+        await world.kv.save(task_key(broadcast_id), record)
+    life = Life(world)
+    with pytest.raises(CorruptionError, match="broadcasts 5 and 6 both hold"):
+        await life.open()
+    await life.close()
+    assert not world.in_logs().copies
+
+
+async def test_a_task_says_how_old_it_is_and_what_it_holds_also_after_a_restart() -> None:
+    world = World(vchannels=PLACES)
+    clock = VirtualClock(start_wall=1_700_000_000.0)
+    async with Life(world, clock=clock) as life:
+        result = await life.broadcast.append(message("a0"))
+    await clock.run(90.0)
+    async with Life(world, clock=clock) as life:
+        task = await the_task(life)
+        assert (task.broadcast_id, task.resource_keys) == (result.broadcast_id, (KEY,))
+        assert task.age_s == pytest.approx(90.0)
+
+
+async def test_too_many_vchannels_for_one_save_are_refused_as_a_limit() -> None:
+    with pytest.raises(InvalidArgumentError, match="at most 65536"):
+        BroadcasterLimits(vchannels_max=65_537)

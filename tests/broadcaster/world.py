@@ -1,0 +1,389 @@
+"""A world for a broadcaster: real logs of frames and a real KV that outlive it, and an operator for each of its lives.
+
+`World` is the disk: a MemoryStore of frames, a MemoryKV, the vchannels. `Life` is the process: it opens the logs in a new term,
+recovers what they hold of broadcasts from the last checkpoint and the frames behind it, and is an AppendOperator. A `Cut` ends a life
+at a chosen point: what was durable by then stays, nothing after it happens, and nobody hears of anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from actors import ActorSystem, Clock, SystemClock
+from broadcaster import AppendOperatorType, Broadcast, BroadcasterLimits, Content, CopiesInLog, Registry
+from wal.backends import PChannelLog, StoredFrame
+from wal.backends.memory import MemoryBackend, MemoryStore
+from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
+from wal.frame import EncodedFrame, ExtTag, FrameDraft, Record, RunKind, decode_ext, encode_frame
+from wal.kv import Batch, KVBase, KVStatistics, MemoryKV, Watch
+from wal.message import BroadcastHeader, MessageID, MessageType
+from wal.pchannel import AppendResult
+
+INCARNATION = 77
+ABORT = int(MessageType.ABORT_BROADCAST)
+
+
+class Cut:
+    """Counts the points at which a life can be cut, and cuts it at one: from then on everything durable stands still."""
+
+    def __init__(self, at: int | None = None, *, shuffle: random.Random | None = None) -> None:
+        self.at = at
+        self.points = 0
+        self.shuffle = shuffle
+        self.dead = asyncio.Event()
+        self._never = asyncio.Event()
+
+    async def before(self) -> None:
+        """Something durable is about to happen: it may be late, and after the cut it never does."""
+        if self.shuffle is not None:
+            for _ in range(self.shuffle.randrange(6)):
+                await asyncio.sleep(0)
+        if self.dead.is_set():
+            await self._never.wait()
+
+    async def after(self) -> None:
+        """It has happened, and nobody knows yet."""
+        self.points += 1
+        if self.points == self.at:
+            self.dead.set()
+        if self.dead.is_set():
+            await self._never.wait()
+
+
+class CutKV(KVBase):
+    """The KV of a life: the world's, until the cut. `on_commit` may raise. Counts what is written."""
+
+    def __init__(self, inner: KVBase, cut: Cut) -> None:
+        super().__init__()
+        self.inner = inner
+        self.cut = cut
+        self.on_commit: Callable[[Batch], None] | None = None
+        self.bytes_written = 0
+        self.operations_max = 128
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def statistics(self) -> KVStatistics:
+        return self.inner.statistics()
+
+    async def _load(self, keys: list[str]) -> list[str | None]:
+        return await self.inner._load(keys)
+
+    async def _scan(self, prefix: str) -> list[tuple[str, str]]:
+        return await self.inner._scan(prefix)
+
+    async def _commit(self, batch: Batch) -> bool:
+        await self.cut.before()
+        if self.on_commit is not None:
+            self.on_commit(batch)
+        done = await self.inner._commit(batch)
+        self.bytes_written += sum(len(key) + len(value) for key, value in batch.saves.items())
+        self.bytes_written += sum(map(len, batch.removals))
+        await self.cut.after()
+        return done
+
+    async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
+        return await self.inner._watch(subject, is_prefix=is_prefix, root_length=root_length, buffer_max=buffer_max)
+
+
+class Found(msgspec.Struct):
+    """What the recovery state of a pchannel holds of a broadcast: (position, index, tick) of each vchannel's copy."""
+
+    header: BroadcastHeader
+    copies: dict[str, tuple[int, int, int]] = {}
+    aborts: dict[str, tuple[int, int, int]] = {}
+
+
+class World:
+    """What survives."""
+
+    def __init__(self, pchannels: int = 3, vchannels: Mapping[str, str] | None = None) -> None:
+        self.store = MemoryStore()
+        self.kv = MemoryKV()
+        self.pchannels = [f"p{number}" for number in range(pchannels)]
+        self.term = 0
+        self.tick = 1_700_000_000_000 << 18
+        self.vchannels: dict[str, str] = dict(vchannels or {})
+        self.checkpoints: dict[str, int] = {}
+        self.made = False
+
+    async def contents(self) -> dict[str, str]:
+        keys, values = await self.kv.load_with_prefix("")
+        return dict(zip(keys, values, strict=True))
+
+    def in_logs(self) -> InLogs:
+        """What the frames themselves hold, whatever any recovery state says."""
+        found = InLogs()
+        for pchannel in self.pchannels:
+            channel = self.store._channels.get(pchannel)
+            for frame in channel.page(0, None, 1 << 40).frames if channel is not None else ():
+                for copy in _copies(frame):
+                    event = (copy.header.broadcast_id, copy.vchannel)
+                    if copy.content.message_type == ABORT:
+                        found.aborts[event] += 1
+                    else:
+                        found.copies[event] += 1
+                        found.headers[copy.header.broadcast_id] = copy.header
+                        found.contents[copy.header.broadcast_id] = copy.content
+        return found
+
+
+class InLogs(msgspec.Struct):
+    """How often each (broadcast, vchannel) has a copy, or a message of an abort; and what the copies are."""
+
+    copies: Counter[tuple[int, str]] = msgspec.field(default_factory=Counter)
+    aborts: Counter[tuple[int, str]] = msgspec.field(default_factory=Counter)
+    headers: dict[int, BroadcastHeader] = {}
+    contents: dict[int, Content] = {}
+
+
+class Life:
+    """One process on a world: an AppendOperator and the Broadcast over it."""
+
+    def __init__(
+        self,
+        world: World,
+        cut: Cut | None = None,
+        *,
+        clock: Clock | None = None,
+        limits: BroadcasterLimits | None = None,
+    ) -> None:
+        self.world = world
+        self.cut = cut or Cut()
+        self.kv = CutKV(world.kv, self.cut)
+        self.system = ActorSystem(name="test", clock=clock or SystemClock())
+        self.limits = limits
+        self.logs: dict[str, PChannelLog] = {}
+        self.state: dict[str, dict[int, Found]] = {}
+        self.forgotten: dict[str, set[int]] = {}
+        self.callback: Callable[[str, Collection[int]], None] = lambda pchannel, ids: None
+        self.refuse: Callable[[str, Sequence[str]], WALError | None] = lambda pchannel, vchannels: None
+        """Asked before each frame; what it answers is raised."""
+        self.dropped: set[str] = set()
+        self.lose_answers: set[str] = set()
+        """The next answer of these pchannels is lost on its way: what was appended is in the log."""
+        self.gates: dict[str, asyncio.Event] = {}
+        """A pchannel that has one writes nothing until it is set."""
+        self.checkpointing: dict[str, asyncio.Lock] = {}
+        self.requests = 0
+        self.frames = 0
+        self.asked_again = 0
+        """Copies asked for that were in the log: the log answers with those, but nobody needs to ask who was told of them."""
+        self.log_bytes = 0
+        self.create_vchannels = True
+        self.broadcast: Broadcast
+
+    async def __aenter__(self) -> Life:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        backend = MemoryBackend(self.world.store)
+        self.world.term += 1
+        for pchannel in self.world.pchannels:
+            if not self.world.made:
+                await backend.create(pchannel, incarnation=INCARNATION)
+            log = await backend.open(pchannel, incarnation=INCARNATION, term=self.world.term)
+            self.logs[pchannel] = log
+            self.forgotten[pchannel] = set()
+            self._sequences = dict.fromkeys(self.world.pchannels, 0)
+            await self._recover(pchannel, log)
+        self.world.made = True
+        await self.system.start()
+        registry = Registry()
+        registry.register(AppendOperatorType.STREAMING, self)
+        self.broadcast = await Broadcast.start(self.system, kv=self.kv, registry=registry, limits=self.limits)
+
+    async def close(self) -> None:
+        """Closes it in order, or, when it is cut meanwhile, does not."""
+        stop = asyncio.create_task(self.system.stop())
+        cut = asyncio.create_task(self.cut.dead.wait())
+        await asyncio.wait({stop, cut}, return_when=asyncio.FIRST_COMPLETED)
+        if not stop.done():
+            self.kill()
+        cut.cancel()
+        await stop
+
+    def kill(self) -> None:
+        """The process is gone: nothing of it runs any more, and nothing more becomes durable."""
+        self.cut.dead.set()
+        for ref in list(self.system._owned.values()):
+            ref.cut_off()
+
+    async def checkpoint(self, pchannel: str) -> None:
+        """Saves the recovery state as of the durable end, and says what it does not list any more."""
+        log = self.logs[pchannel]
+        async with self.checkpointing.setdefault(pchannel, asyncio.Lock()):  # one at a time: none replaces a newer one
+            forgotten, self.forgotten[pchannel] = self.forgotten[pchannel], set()
+            position = log.durable_end
+            blob = msgspec.msgpack.encode(self.state[pchannel])
+            await self.cut.before()
+            await log.save_state(position, [blob])
+            self.world.checkpoints[pchannel] = position
+            await self.cut.after()
+            self.callback(pchannel, forgotten)
+
+    async def _recover(self, pchannel: str, log: PChannelLog) -> None:
+        position = self.world.checkpoints.get(pchannel, 0)
+        blob = await log.load_state(position) if position else None
+        state = msgspec.msgpack.decode(blob, type=dict[int, Found]) if blob else {}
+        for frame in (await log.read(position, names=None, bytes_max=1 << 40)).frames:
+            for copy in _copies(frame):
+                found = state.setdefault(copy.header.broadcast_id, Found(copy.header))
+                (found.aborts if copy.content.message_type == ABORT else found.copies)[copy.vchannel] = copy.at
+        self.state[pchannel] = state
+
+    # -- AppendOperator
+
+    def allocate_id(self) -> int:
+        self.world.tick += 1
+        return self.world.tick
+
+    async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        places: dict[str, list[str]] = {}
+        for vchannel in vchannels:
+            if not vchannel:
+                raise InvalidArgumentError("vchannel is empty")
+            if vchannel not in self.world.vchannels:
+                if not self.create_vchannels:
+                    raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist")
+                number = len(self.world.vchannels) % len(self.world.pchannels)
+                self.world.vchannels[vchannel] = self.world.pchannels[number]
+            places.setdefault(self.world.vchannels[vchannel], []).append(vchannel)
+        return places
+
+    async def append_copies(
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
+    ) -> Sequence[AppendResult | WALError]:
+        record = Record(content.payload, content.message_type, properties=content.properties)
+        return await self._append(pchannel, vchannels, record, header, aborts=False)
+
+    async def append_aborts(
+        self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str
+    ) -> Sequence[AppendResult | WALError]:
+        return await self._append(pchannel, vchannels, Record(reason.encode(), ABORT), header, aborts=True)
+
+    async def copies(self) -> Sequence[CopiesInLog]:
+        return [
+            CopiesInLog(pchannel, found.header, tuple(found.copies), tuple(found.aborts))
+            for pchannel, state in self.state.items()
+            for found in state.values()
+        ]
+
+    async def content(self, pchannel: str, broadcast_id: int) -> Content:
+        position = next(iter(self.state[pchannel][broadcast_id].copies.values()))[0]
+        page = await self.logs[pchannel].read(position, names=None, bytes_max=1)
+        return _copies(page.frames[0])[0].content
+
+    def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
+        for pchannel in pchannels:
+            self.state[pchannel].pop(broadcast_id)
+            self.forgotten[pchannel].add(broadcast_id)
+
+    def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
+        self.callback = callback
+
+    def request_checkpoint(self) -> None:
+        self.requests += 1
+
+    async def _append(
+        self, pchannel: str, vchannels: Sequence[str], record: Record, header: BroadcastHeader, *, aborts: bool
+    ) -> Sequence[AppendResult | WALError]:
+        if pchannel in self.gates:
+            await self.gates[pchannel].wait()
+        await self.cut.before()
+        if (error := self.refuse(pchannel, vchannels)) is not None:
+            raise error
+        found = self.state[pchannel].get(header.broadcast_id) or Found(header)
+        there = found.aborts if aborts else found.copies
+        self.asked_again += sum(name in there for name in vchannels)
+        wanted = [name for name in vchannels if name not in there and name not in self.dropped]
+        if wanted:
+            draft = FrameDraft()
+            draft.broadcast([(name, 1) for name in wanted], record, header=header.to_bytes())
+            first_tick = self.world.tick + 1
+            self.world.tick += draft.indices
+            frame = encode_frame(
+                draft,
+                incarnation=INCARNATION,
+                term=self.world.term,
+                sequence=self._sequences[pchannel],
+                first_tick=first_tick,
+            )
+            self._sequences[pchannel] += 1
+
+            def landed(position: int) -> None:
+                # In the turn in which the durable end moves: a checkpoint never lies behind a frame that it does not know.
+                for index, name in enumerate(wanted):
+                    there[name] = (position, index, first_tick + index)
+                self.state[pchannel][header.broadcast_id] = found
+
+            await self._durable(pchannel, frame, landed)
+            self.frames += 1
+            self.log_bytes += frame.length
+            await self.cut.after()
+        if pchannel in self.lose_answers:
+            self.lose_answers.remove(pchannel)
+            raise UnknownOutcomeError("the connection was lost before the answer")
+        results: list[AppendResult | WALError] = []
+        for name in vchannels:
+            if name not in there:
+                results.append(ChannelNotExistError(f"vchannel {name!r} was dropped"))
+            else:
+                position, index, tick = there[name]
+                message_id = MessageID(pchannel, INCARNATION, position, index)
+                results.append(AppendResult(message_id, tick, message_id))
+        return results
+
+    async def _durable(self, pchannel: str, frame: EncodedFrame, landed: Callable[[int], None]) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(position: int, error: BaseException | None) -> None:
+            if error is None:
+                landed(position)
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.logs[pchannel].append(frame, done)
+        await asyncio.shield(future)
+
+
+class _Copy(msgspec.Struct):
+    header: BroadcastHeader
+    content: Content
+    vchannel: str
+    at: tuple[int, int, int]
+
+
+def _copies(frame: StoredFrame) -> list[_Copy]:
+    """The copies in a frame."""
+    view = frame.view
+    found = []
+    for run in view.runs:
+        if run.kind == RunKind.COPY:
+            columns = view.columns(view.runs[run.shared])
+            assert columns.exts is not None
+            header = BroadcastHeader.from_bytes(decode_ext(columns.exts[0])[ExtTag.BROADCAST])
+            kind = columns.types[0] if columns.types else int(MessageType.INSERT)
+            content = Content(columns.payloads[0], kind, columns.properties[0] if columns.properties else b"")
+            found.append(
+                _Copy(header, content, run.name, (frame.position, run.index, view.header.first_tick + run.index))
+            )
+    return found
+
+
+async def until(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
+    """Lets the loop run until the condition holds."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0)

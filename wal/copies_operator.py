@@ -1,0 +1,218 @@
+"""CopiesOperator: the open log as its broadcaster sees it (`broadcaster.AppendOperator`).
+
+Owns the translation between the two: names of vchannels to their actors, copies to operations, what is recovered of them to what the
+broadcaster asks for. It decides nothing of a broadcast, and knows of the log only what `OperatedLog` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from actors import ActorError
+from broadcaster.content import Content, CopiesInLog
+from wal.channels import VChannelInfo, check_vchannel
+from wal.copy_routes import CopyRoutes
+from wal.errors import (
+    ChannelNotExistError,
+    ClosedError,
+    CorruptionError,
+    InvalidArgumentError,
+    WALError,
+    WouldBlockError,
+)
+from wal.frame import CopyNames, Record
+from wal.message import BroadcastHeader, MessageType
+from wal.pchannel import BODY_OVERHEAD, AppendCopies, AppendResult, CopyTargets, InFlight, PChannel, VChannel, names_of
+from wal.reading import shared_copies
+from wal.settings import Settings
+
+if TYPE_CHECKING:
+    from wal.timestamp import TimestampOracle
+
+__all__ = ["CopiesOperator", "OperatedLog"]
+
+
+class OperatedLog(Protocol):
+    """What the operator needs of the log. `saving`: vchannels whose records are being saved, and when that is done."""
+
+    settings: Settings
+    in_flight: InFlight
+    pchannels: dict[str, PChannel]
+    routes: dict[str, VChannel]
+    saving: dict[str, asyncio.Future[None]]
+    oracle: TimestampOracle
+
+    @property
+    def records(self) -> Mapping[str, VChannelInfo]: ...
+
+    def route(self, name: str) -> VChannel: ...
+
+
+class CopiesOperator:
+    """An `AppendOperator` over the log in this process."""
+
+    def __init__(self, log: OperatedLog) -> None:
+        self._log = log
+        self._routes = CopyRoutes()
+
+    def allocate_id(self) -> int:
+        """A fresh time tick. WouldBlockError while none can be had without waiting: `places` sees to it that this is rare."""
+        tick = self._log.oracle.take(1)
+        if tick is None:
+            raise WouldBlockError(
+                "no time tick is saved ahead at the moment, the metadata answers slowly: try again soon"
+            )
+        return tick
+
+    async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """The pchannels of these vchannels. All are looked at before any is made; those that are made are saved when it returns."""
+        log = self._log
+        names = tuple(vchannels)
+        known = self._routes.places(names)
+        if known is not None and log.oracle.take(1) is not None:
+            return known
+        self._check(names)
+        lists: dict[str, list[str]] = {}
+        for name in names:
+            vchannel = log.routes.get(name) or log.route(name)
+            lists.setdefault(vchannel.pchannel.channel, []).append(name)
+        places = {pchannel: tuple(there) for pchannel, there in lists.items()}
+        if log.saving and (made := [log.saving[name] for name in vchannels if name in log.saving]):
+            # A broadcast over several pchannels is recorded before its copies: what it names must not be lost with a crash.
+            await asyncio.gather(*map(asyncio.shield, made))
+        if all(name in log.routes for name in names):
+            self._routes.found(names, places, log.pchannels)
+        if log.oracle.take(1) is None:
+            await log.oracle.extend()
+        return places
+
+    async def append_copies(
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
+    ) -> Sequence[AppendResult | WALError]:
+        """One copy for each vchannel; see `AppendOperator`."""
+        record = Record(content.payload, content.message_type, 0, content.properties)
+        return await self._append(pchannel, vchannels, header, record, aborts=False)
+
+    async def append_aborts(
+        self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str
+    ) -> Sequence[AppendResult | WALError]:
+        """An ABORT_BROADCAST for each vchannel; see `AppendOperator`."""
+        record = Record(reason.encode(), int(MessageType.ABORT_BROADCAST))
+        return await self._append(pchannel, vchannels, header, record, aborts=True)
+
+    async def copies(self) -> Sequence[CopiesInLog]:
+        """What the recovered logs hold of broadcasts that are not forgotten."""
+        return [
+            CopiesInLog(
+                name,
+                listed.header,
+                tuple(vchannel for vchannel, _ in names_of(listed.parts, aborts=False)),
+                tuple(vchannel for vchannel, _ in names_of(listed.parts, aborts=True)),
+            )
+            for name, pchannel in self._log.pchannels.items()
+            for listed in pchannel.copies.table.listed()
+        ]
+
+    async def content(self, pchannel: str, broadcast_id: int) -> Content:
+        """What a copy in this log holds, read from there."""
+        actor = self._log.pchannels[pchannel]
+        listed = actor.copies.table.get(broadcast_id)
+        part = None if listed is None else next((part for part in listed.parts if not part.aborts), None)
+        if part is None:
+            raise InvalidArgumentError(f"pchannel {pchannel} holds no copy of broadcast {broadcast_id}")
+        page = await actor.log.read(part.position, names=None, bytes_max=1)
+        for shared in shared_copies(page.frames[0].view) if page.frames else ():
+            if shared.header.broadcast_id == broadcast_id and shared.index == part.index:
+                return Content(shared.payload, shared.message_type, shared.properties)
+        raise CorruptionError(
+            f"the frame at position {part.position} of pchannel {pchannel} holds no copy of broadcast {broadcast_id}",
+            expected=f"its payload, at index {part.index}",
+        )
+
+    def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
+        """The broadcast is over: retention keeps its copies no longer, and the next checkpoint does not list them."""
+        for name in pchannels:
+            self._log.pchannels[name].copies.table.forget(broadcast_id)
+
+    def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
+        """`callback(pchannel, broadcast_ids)` once a checkpoint behind `forget` is durable."""
+        for name, pchannel in self._log.pchannels.items():
+            if pchannel.checkpointer is not None:
+                pchannel.checkpointer.on_forgotten = partial(callback, name)
+
+    def request_checkpoint(self) -> None:
+        """Asks for a checkpoint of each pchannel for which it would make room."""
+        for pchannel in self._log.pchannels.values():
+            if pchannel.checkpointer is not None and pchannel.copies.table.forgotten:
+                pchannel.checkpointer.request()
+
+    def _check(self, vchannels: Sequence[str]) -> None:
+        """Every vchannel is there or can be made; none has been made then."""
+        log = self._log
+        new = [check_vchannel(name) for name in vchannels if name not in log.routes and name not in log.records]
+        if new and not log.settings.create_vchannels:
+            raise ChannelNotExistError(
+                f"vchannel {new[0]!r} does not exist and create_vchannels is off: make it with create_vchannel({new[0]!r})"
+            )
+        if new and len(log.records) + len(new) > log.settings.vchannels_max:
+            raise InvalidArgumentError(
+                f"{len(new)} of the vchannels do not exist and would be more than vchannels_max={log.settings.vchannels_max} with the "
+                f"{len(log.records)} that there are: drop some, or raise the setting"
+            )
+
+    async def _append(
+        self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, record: Record, *, aborts: bool
+    ) -> Sequence[AppendResult | WALError]:
+        log = self._log
+        actor = log.pchannels[pchannel]
+        names = tuple(vchannels)
+        known = self._routes.targets(actor, names)
+        if known is not None:
+            return await self._append_to(actor, known, header, record, aborts=aborts)
+        endings = actor.endings
+        targets: list[VChannel] = []
+        missing: dict[int, WALError] = {}
+        for at, name in enumerate(names):
+            vchannel = log.routes.get(name)
+            if vchannel is None and name in log.records:
+                vchannel = log.route(name)
+            if vchannel is None or vchannel.pchannel is not actor:
+                missing[at] = _gone(name, pchannel, vchannel)
+            else:
+                targets.append(vchannel)
+        outcomes: Sequence[AppendResult | WALError] = ()
+        if targets:
+            found = CopyTargets(tuple(targets), CopyNames([vchannel.run_name for vchannel in targets]), endings)
+            if not missing:
+                self._routes.aimed(actor, names, found)
+            outcomes = await self._append_to(actor, found, header, record, aborts=aborts)
+        if not missing:
+            return outcomes
+        rest = iter(outcomes)
+        return [missing.get(at) or next(rest) for at in range(len(names))]
+
+    async def _append_to(
+        self, actor: PChannel, targets: CopyTargets, header: BroadcastHeader, record: Record, *, aborts: bool
+    ) -> Sequence[AppendResult | WALError]:
+        in_flight = self._log.in_flight
+        size = len(record.payload) + len(record.properties) + BODY_OVERHEAD * (1 + len(targets.vchannels))
+        await in_flight.take(size)
+        future: asyncio.Future[list[AppendResult | WALError]] = asyncio.get_running_loop().create_future()
+        try:
+            actor.lanes.tell(actor.copies, AppendCopies(header, targets, record, aborts, size, future))
+        except ActorError as error:
+            in_flight.release(size)
+            raise actor.fault or ClosedError("the log was closed: open it again to go on") from error
+        return await future
+
+
+def _gone(name: str, pchannel: str, vchannel: VChannel | None) -> ChannelNotExistError:
+    if vchannel is None:
+        return ChannelNotExistError(f"vchannel {name!r} does not exist any more: it was dropped")
+    return ChannelNotExistError(
+        f"vchannel {name!r} was dropped on pchannel {pchannel} and made again on {vchannel.pchannel.channel}, where this broadcast "
+        "does not look for it"
+    )

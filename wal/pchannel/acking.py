@@ -1,0 +1,87 @@
+"""AckingScanner: a scanner that acknowledges the copies of broadcasts which its consumer is through with.
+
+Owns: which copies were handed over and are not acknowledged. A consumer is through with a message when its handler returned, or when it
+asks for the next message (in a bulk read: for the next page), or saves its position behind it. Promises: nothing is acknowledged
+before that; an ack that was cancelled or failed is made again before anything more is handed over. A consumer that ends without asking
+for more has not acknowledged what it was given last: by its own `resume` or cursor it sees that again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+from wal.cursors import CursorUse
+from wal.message import ImmutableMessage, MessageType
+from wal.pchannel.handler import Handler
+from wal.pchannel.scanner import Attach, Scanner
+from wal.reading import ReadOptions
+
+__all__ = ["AckingScanner"]
+
+Ack = Callable[[ImmutableMessage], Awaitable[None]]
+
+
+class AckingScanner(Scanner):
+    """See `Scanner`; `ack` is the broadcaster's."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        *,
+        attach: Attach,
+        ack: Ack,
+        handler: Handler | None = None,
+        cursor: CursorUse | None = None,
+    ) -> None:
+        super().__init__(options, attach=attach, handler=handler, cursor=cursor)
+        self._ack = ack
+        self._unacked: deque[ImmutableMessage] = deque()
+
+    async def __anext__(self) -> ImmutableMessage:
+        if self._unacked:
+            await self.settle()
+        message = await super().__anext__()
+        if message.broadcast is not None:
+            self._given((message,))
+        return message
+
+    async def batches(self, size_max: int = 1024) -> AsyncIterator[list[ImmutableMessage]]:
+        """Pages of 1 to `size_max` messages; the copies in a page are acknowledged when the next one is asked for."""
+        await self.settle()
+        async for page in super().batches(size_max):
+            self._given(page)
+            yield page
+            await self.settle()
+
+    async def page(self) -> list[ImmutableMessage]:
+        await self.settle()
+        return await super().page()
+
+    def hand_over(self, count: int) -> None:
+        progress = self._progress
+        self._given(progress.messages[progress.following : progress.following + count])
+        super().hand_over(count)
+
+    async def save(self) -> None:
+        """As of `Scanner`; what lies before the position that it stores is acknowledged first, since nobody would see it again."""
+        await self.settle()
+        await super().save()
+
+    async def settle(self) -> None:
+        """Acknowledges what was handed over: the consumer is through with it."""
+        unacked = self._unacked
+        while unacked:
+            message = unacked[0]
+            await self._ack(message)
+            if unacked and unacked[0] is message:  # else another task was here meanwhile
+                unacked.popleft()
+
+    def _given(self, messages: Iterable[ImmutableMessage]) -> None:
+        self._unacked.extend(
+            message
+            for message in messages
+            if message.broadcast is not None
+            and message.broadcast.needs_ack
+            and message.message_type is not MessageType.ABORT_BROADCAST
+        )

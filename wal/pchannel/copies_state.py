@@ -1,0 +1,146 @@
+"""What is remembered of broadcasts with copies in a log, and its bytes in a recovery checkpoint. Pure.
+
+Owns the rows that the table keeps and the form of their pieces (`pieces`):
+
+    3 copies    [3, sets of vchannels, sets of copies, rows]
+    row         [broadcast id, number of its set of vchannels, resource keys, needs_ack, parts]
+    part        [position, index, tick, number of its set of copies, 1 for aborts else 0]
+
+A set of vchannels is a list of names, a set of copies a list of names and one of incarnations, each in the order of the broadcast. Those
+that no piece before has named stand in the piece; they are numbered as they come, since most broadcasts go to the same vchannels.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from wal.errors import CorruptionError
+from wal.frame import RunName
+from wal.message import BroadcastHeader, ResourceKey
+from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
+
+__all__ = ["CopiesPart", "ListedBroadcast", "decode_copies", "encode_copies"]
+
+PIECE_NAMES: Final = 1024
+"""A piece is cut when the sets that it is the first to name have so many vchannels, or so many rows with their parts."""
+
+
+class CopiesPart(msgspec.Struct, frozen=True, gc=False):
+    """The copies of a broadcast (or, with `aborts`, the messages that it was aborted) in one frame.
+
+    The k-th of `names` has the index `index` + k and the tick `tick` + k.
+    """
+
+    position: int
+    index: int
+    tick: int
+    names: tuple[RunName, ...]
+    aborts: bool
+
+
+class ListedBroadcast(msgspec.Struct, frozen=True, gc=False):
+    """A broadcast that is not forgotten, and what this log holds of it, in the order of the log."""
+
+    header: BroadcastHeader
+    parts: tuple[CopiesPart, ...]
+
+
+def encode_copies(broadcasts: Sequence[ListedBroadcast]) -> Iterator[bytes]:
+    """The pieces, one after the other. The rows must not change meanwhile."""
+    yield encode_header()
+    vchannels = _Sets()
+    copies = _Sets()
+    rows: list[Any] = []
+    weight = 0
+    for listed in broadcasts:
+        header = listed.header
+        parts = [
+            [part.position, part.index, part.tick, copies.number(part.names), int(part.aborts)] for part in listed.parts
+        ]
+        rows.append(
+            [header.broadcast_id, vchannels.number(header.vchannels), header.resource_keys, header.needs_ack, parts]
+        )
+        weight += 1 + len(parts)
+        if weight + vchannels.size + copies.size >= PIECE_NAMES:
+            yield _piece(vchannels, copies, rows)
+            rows, weight = [], 0
+    if rows:
+        yield _piece(vchannels, copies, rows)
+
+
+def decode_copies(blob: bytes) -> list[ListedBroadcast]:
+    """The rows of a blob in their order. CorruptionError for what is none, FormatError for one of a newer version."""
+    try:
+        return _decode(blob)
+    except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, ValueError, LookupError, TypeError) as error:
+        raise CorruptionError(
+            f"the broadcasts of a checkpoint are damaged: {error}", expected="pieces of MessagePack"
+        ) from error
+
+
+def _decode(blob: bytes) -> list[ListedBroadcast]:
+    found: list[ListedBroadcast] = []
+    vchannels: list[tuple[str, ...]] = []
+    copies: list[tuple[RunName, ...]] = []
+    for kind, data in split_pieces(blob):
+        if kind is not PieceKind.COPIES:
+            continue
+        piece = _decoder.decode(data)
+        vchannels += piece.vchannels
+        copies += [tuple(zip(names, lives, strict=True)) for names, lives in piece.copies]
+        for row in piece.rows:
+            header = BroadcastHeader(row.broadcast_id, vchannels[row.vchannels], row.resource_keys, row.needs_ack)
+            parts = [
+                CopiesPart(position, index, tick, copies[number], bool(aborts))
+                for position, index, tick, number, aborts in row.parts
+            ]
+            found.append(ListedBroadcast(header, tuple(parts)))
+    return found
+
+
+class _Sets:
+    """Numbers for tuples of names; `fresh` are those that were not written yet, `size` how many names they have."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self.fresh: list[tuple[Any, ...]] = []
+        self.size = 0
+
+    def number(self, names: tuple[Any, ...]) -> int:
+        number = self._numbers.get(names)
+        if number is None:
+            number = self._numbers[names] = len(self._numbers)
+            self.fresh.append(names)
+            self.size += len(names)
+        return number
+
+    def take(self) -> list[tuple[Any, ...]]:
+        fresh, self.fresh, self.size = self.fresh, [], 0
+        return fresh
+
+
+def _piece(vchannels: _Sets, copies: _Sets, rows: list[Any]) -> bytes:
+    columns = [([name for name, _ in names], [life for _, life in names]) for names in copies.take()]
+    return encode_piece(PieceKind.COPIES, [vchannels.take(), columns, rows])
+
+
+class _Row(msgspec.Struct, array_like=True, gc=False):
+    broadcast_id: int
+    vchannels: int
+    resource_keys: tuple[ResourceKey, ...]
+    needs_ack: bool
+    parts: list[tuple[int, int, int, int, int]]
+
+
+class _Piece(msgspec.Struct, array_like=True):
+    kind: int
+    vchannels: list[tuple[str, ...]]
+    copies: list[tuple[list[str], list[int]]]
+    rows: list[_Row]
+
+
+_decoder: Final = msgspec.msgpack.Decoder(_Piece)

@@ -1,0 +1,75 @@
+"""Pieces: the form of the state in a recovery checkpoint, whichever table a piece of it belongs to. Pure.
+
+    piece       length u32, little-endian | MessagePack of an array, its first element the kind of the piece
+    0 header    [0, version]: the first, and of each table's state the first again
+    1 keys      2 producers: `idempotency_state`       3 copies: `copies_state`
+
+A table reads the kinds that are its own and passes over the others'. A kind that nobody knows was written by a newer version, which
+remembers what this one would forget: that is a FormatError.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from wal.errors import FormatError
+
+__all__ = ["VERSION", "PieceKind", "encode_header", "encode_piece", "split_pieces"]
+
+VERSION: Final = 1
+
+
+class PieceKind(enum.IntEnum):
+    HEADER = 0
+    KEYS = 1
+    PRODUCERS = 2
+    COPIES = 3
+
+
+def encode_header() -> bytes:
+    """The piece before a table's own."""
+    return encode_piece(PieceKind.HEADER, [VERSION])
+
+
+def encode_piece(kind: PieceKind, fields: Sequence[Any]) -> bytes:
+    """The piece of this kind."""
+    data = _encoder.encode([int(kind), *fields])
+    return _LENGTH.pack(len(data)) + data
+
+
+def split_pieces(blob: bytes) -> Iterator[tuple[PieceKind, memoryview]]:
+    """The kind of each piece and its bytes, not decoded, without the headers.
+
+    FormatError for a newer version, ValueError or struct.error for what is no row of pieces.
+    """
+    view = memoryview(blob)
+    at = 0
+    while at < len(blob):
+        (length,) = _LENGTH.unpack_from(blob, at)
+        start, at = at + _LENGTH.size, at + _LENGTH.size + length
+        if at > len(blob) or length < 2 or not _ARRAY <= view[start] <= _ARRAY_END:
+            raise ValueError("a piece is cut short, or none")
+        kind, data = view[start + 1], view[start:at]
+        if start == _LENGTH.size and kind != PieceKind.HEADER:
+            raise ValueError("it does not begin with a header")
+        if kind not in _KINDS:
+            raise FormatError(f"the checkpoint has pieces of kind {kind}: upgrade to read them")
+        if kind == PieceKind.HEADER:
+            _, version = msgspec.msgpack.decode(data)
+            if version != VERSION:
+                raise FormatError(f"the checkpoint has version {version}: upgrade to read it")
+            continue
+        yield PieceKind(kind), data
+
+
+_LENGTH: Final = struct.Struct("<I")
+_ARRAY: Final = 0x90
+_ARRAY_END: Final = 0x9F
+"""The first byte of an array of up to 15 elements; the kind is the next."""
+_KINDS: Final = frozenset(map(int, PieceKind))
+_encoder: Final = msgspec.msgpack.Encoder()

@@ -1,0 +1,55 @@
+"""SharedCopies: the copies of a broadcast in one frame, and what they share. Pure.
+
+Owns the way from a SHARED run and its COPY runs back to payload, type, properties and header: a reader makes the message of each vchannel
+from them, recovery what has to be remembered of the broadcast. Both see the same or raise the same CorruptionError.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from wal.errors import CorruptionError
+from wal.frame import DEFAULT_TYPE, ExtTag, FrameView, RunName, decode_ext
+from wal.message import BroadcastHeader
+
+__all__ = ["SharedCopies", "shared_copies"]
+
+
+class SharedCopies(msgspec.Struct, frozen=True, gc=False):
+    """What the copies of a broadcast in a frame share, and (name, incarnation) of each: they have the indices from `index` on.
+
+    `ordinal` is that of the SHARED run.
+    """
+
+    ordinal: int
+    header: BroadcastHeader
+    payload: bytes
+    message_type: int
+    properties: bytes
+    index: int
+    names: tuple[RunName, ...]
+
+
+def shared_copies(view: FrameView) -> list[SharedCopies]:
+    """The copies of broadcasts in a frame. CorruptionError when what they share is damaged."""
+    found = []
+    for ordinal, run, names in view.copies():
+        columns = view.columns(run)
+        fields = decode_ext(columns.exts[0]) if columns.exts else {}
+        if ExtTag.BROADCAST not in fields:
+            raise CorruptionError(
+                f"the copies of a broadcast for {len(names)} vchannels carry no header", expected="a header"
+            )
+        header = BroadcastHeader.from_bytes(fields[ExtTag.BROADCAST], [name for name, _ in names])
+        found.append(
+            SharedCopies(
+                ordinal,
+                header,
+                columns.payloads[0],
+                columns.types[0] if columns.types else DEFAULT_TYPE,
+                columns.properties[0] if columns.properties else b"",
+                run.index,
+                tuple(names),
+            )
+        )
+    return found
