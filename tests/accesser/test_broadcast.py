@@ -34,6 +34,7 @@ from wal.errors import (
     UnrecoverableError,
     WouldBlockError,
 )
+from wal.kv import Batch
 
 ORDERS = ResourceKey("collection", "orders")
 NAMES = [f"orders-{number}" for number in range(12)]
@@ -381,3 +382,30 @@ async def test_recovery_is_a_matter_of_opening_and_not_of_the_first_use(tmp_path
         opened = log._lifecycle.log
         assert opened is not None
         assert opened.broadcast.statistics().tasks == 1
+
+
+async def test_what_a_broadcast_to_a_thousand_vchannels_writes_over_its_life(data: str) -> None:
+    """In the log 64 KiB at most, in the metadata 512 KiB, though every ack is awaited by itself."""
+    names = [f"vchannel-{number:04d}" for number in range(1024)]
+    async with open_wal(data) as log:
+        for name in names:
+            await log.create_vchannel(name)
+        inside = log._lifecycle.log
+        assert inside is not None
+        written = 0
+        commit = inside.kv._commit
+
+        async def counted(batch: Batch) -> bool:
+            nonlocal written
+            written += sum(len(key) + len(value) for key, value in batch.saves.items() if "broadcasts/" in key)
+            written += sum(len(key) for key in batch.removals if "broadcasts/" in key)
+            return await commit(batch)
+
+        inside.kv._commit = counted  # type: ignore[method-assign]
+        before = log.statistics().pchannels[0].bytes
+        result = await log.broadcast().append(schema(names, payload=bytes(1024)))
+        for name in names:
+            await log.broadcast().ack(result.broadcast_id, name)
+        assert await log.broadcast().tasks() == []
+        assert log.statistics().pchannels[0].bytes - before <= 64 * 1024
+        assert 1024 < written <= 512 * 1024
