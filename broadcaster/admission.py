@@ -6,6 +6,7 @@ before anything is done, or begins once, holding all of its keys. Never begins a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from broadcaster.answers import held
@@ -30,6 +31,7 @@ class Admission:
         self._holder = holder
         self._locks = LockTable()
         self._waiting: dict[int, AppendCall] = {}
+        self._ready: deque[int] | None = None
         self._owners = 0
 
     @property
@@ -87,8 +89,16 @@ class Admission:
         self._waiting.clear()
 
     def _granted(self, owners: list[int]) -> None:
-        for owner in owners:
-            self._begin(self._waiting.pop(owner))
+        """Begins those calls; one that is refused as it begins frees its keys to the next, and there may be thousands in the line."""
+        if self._ready is not None:
+            self._ready.extend(owners)  # we are inside of `_begin`: the loop below goes on with them
+            return
+        self._ready = deque(owners)
+        try:
+            while self._ready:
+                self._begin(self._waiting.pop(self._ready.popleft()))
+        finally:
+            self._ready = None
 
     def _full(self, call: AppendCall, *, running: int, done_marks: int) -> WouldBlockError | None:
         limits = self._limits

@@ -5,10 +5,12 @@ from __future__ import annotations
 from broadcaster.lock_table import Conflict
 from broadcaster.task import Task
 from wal.errors import (
+    ChannelNotExistError,
     ClosedError,
     CorruptionError,
     InvalidArgumentError,
     ResourceAcquiredError,
+    StorageError,
     UnknownOutcomeError,
     UnrecoverableError,
     WALError,
@@ -35,14 +37,25 @@ def held_twice(conflict: Conflict, holder: int, other: int) -> CorruptionError:
     )
 
 
-def stuck(task: Task) -> UnrecoverableError:
-    """Some vchannels cannot take their copy, others have it."""
-    missing = task.missing_appends
-    error = UnrecoverableError(
-        f"broadcast {task.broadcast_id} is stuck: {len(missing)} of its vchannels cannot take their copy ({missing[0]!r}: "
-        f"{task.last_error}); it keeps its resource keys: make the vchannel again, or abort({task.broadcast_id}, reason)"
-    )
-    error.__cause__ = task.last_error
+def stuck(task: Task) -> WALError:
+    """Some vchannels cannot take their copy, others have it; or a write failed, and nobody knows what of it is in the log."""
+    missing, cause = task.missing_appends, task.last_error
+    error: WALError
+    if task.uncertain:
+        text = (
+            f"broadcast {task.broadcast_id} may or may not be in the log ({missing[0]!r}: {cause}): open the log again, which completes "
+            "it if anything of it is durable; tasks() lists it then until it is acknowledged"
+        )
+        error = (
+            StorageError(text, outcome_unknown=True) if isinstance(cause, StorageError) else UnknownOutcomeError(text)
+        )
+    else:
+        remedy = "make the vchannel" if isinstance(cause, ChannelNotExistError) else "open the log"
+        error = UnrecoverableError(
+            f"broadcast {task.broadcast_id} is stuck: {len(missing)} of its vchannels cannot take their copy ({missing[0]!r}: "
+            f"{cause}); it keeps its resource keys: {remedy} again, or abort({task.broadcast_id}, reason)"
+        )
+    error.__cause__ = cause
     return error
 
 

@@ -81,7 +81,8 @@ class Broadcast:
         A held resource key is a ResourceAcquiredError at once, naming the broadcast that holds it; with `wait` the call stands in
         line instead, behind earlier ones that want the same keys. With `needs_ack=False` the keys are free when it returns.
         A vchannel that cannot take its copy makes it an UnrecoverableError while the broadcast stays, stuck, until it can or until
-        `abort`; if none can, nothing stays and the error is the vchannel's. Over a bound: WouldBlockError, nothing was done.
+        `abort`; if none can, nothing stays and the error is the vchannel's. After a write that failed under way nobody knows: a
+        StorageError with `outcome_unknown`, and the next opening completes what is durable of it. Over a bound: WouldBlockError.
         Cancelling the call takes it out of the line; a broadcast that began is completed all the same.
         """
         if not isinstance(message, BroadcastMessage):

@@ -115,6 +115,8 @@ class Broadcaster(Actor):
             if isinstance(call, AckCall):
                 self._ack(call)
             elif isinstance(call, AppendCall):
+                if call.wait:
+                    self._spare_id(call)
                 self._admission.append(call, running=len(self._running), done_marks=self._tombstones.listed)
             elif isinstance(call, WatchCall):
                 self._watch(call)
@@ -158,10 +160,12 @@ class Broadcaster(Actor):
         try:
             broadcast_id = self.operator.allocate_id()
         except WALError as error:
-            self._admission.bytes_held -= call.size
-            refuse(call.reply, error)
-            self._admission.release(call.owner)
-            return
+            broadcast_id = call.spare_id
+            if not (broadcast_id and error.retryable):
+                self._admission.bytes_held -= call.size
+                refuse(call.reply, error)
+                self._admission.release(call.owner)
+                return
         header = BroadcastHeader(
             broadcast_id, tuple(message.vchannels), tuple(message.resource_keys), message.needs_ack
         )
@@ -177,6 +181,13 @@ class Broadcaster(Actor):
                 then=partial(self._intent_saved, running),
             )
         self._touch(running)
+
+    def _spare_id(self, call: AppendCall) -> None:
+        """Who waited for his keys must not lose them for want of an id at that moment; one from before is as unique."""
+        try:
+            call.spare_id = self.operator.allocate_id()
+        except WALError:
+            pass  # it is asked again when the call begins
 
     def _ack(self, call: AckCall) -> None:
         running = self._running.get(call.broadcast_id)
@@ -243,7 +254,7 @@ class Broadcaster(Actor):
 
     def _describe(self, running: Running) -> BroadcastTask:
         task = running.task
-        error = task.last_error
+        error = task.last_error or self._saver.error
         return BroadcastTask(
             task.broadcast_id,
             task.state,

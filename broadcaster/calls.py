@@ -20,7 +20,10 @@ __all__ = ["AbortCall", "AckCall", "AppendCall", "Running", "TasksCall", "WatchC
 
 
 class AppendCall(msgspec.Struct, eq=False):
-    """Append this message, whose vchannels lie at these places. `owner`: its number in the lock table, once it has one."""
+    """Append this message, whose vchannels lie at these places. `owner`: its number in the lock table, once it has one.
+
+    `spare_id`: of a call that may have to wait, an id that was to be had when it came, in case that none is when it gets its keys.
+    """
 
     message: BroadcastMessage
     places: dict[str, list[str]]
@@ -29,6 +32,7 @@ class AppendCall(msgspec.Struct, eq=False):
     size: int = 0
     owner: int = 0
     withdrawn: bool = False
+    spare_id: int = 0
 
 
 class AckCall(msgspec.Struct, eq=False):

@@ -80,7 +80,7 @@ class BroadcastAppendResult(msgspec.Struct, frozen=True):
 
 
 class BroadcastTask(msgspec.Struct, frozen=True):
-    """A broadcast under way. `last_error` is what last kept a copy from being appended, None when nothing does."""
+    """A broadcast under way. `last_error` is what keeps a copy, or what is known of it, from being saved; None when nothing does."""
 
     broadcast_id: int
     state: BroadcastState

@@ -33,6 +33,8 @@ class Saver:
         self._closing = False
         self.saves = 0
         """Operations that are durable."""
+        self.error: WALError | None = None
+        """Why the save under way has to be tried again; None when nothing keeps it."""
 
     def save(
         self, saves: Mapping[str, str], removals: Sequence[str] = (), *, then: Callable[[], object] | None = None
@@ -64,10 +66,12 @@ class Saver:
             except WALError as error:
                 if not error.retryable or self._closing:
                     raise
+                self.error = error
                 await self._clock.sleep(delay_s)
                 delay_s = min(2 * delay_s, BACKOFF_MAX_S)
             else:
                 self.saves += 1
+                self.error = None
                 return
 
     def _saved(self, batch: Batch, _: None, error: BaseException | None) -> None:

@@ -150,6 +150,11 @@ class Task:
         return not self.appended and not any(lane.unknown or lane.busy for lane in self._lanes.values())
 
     @property
+    def uncertain(self) -> bool:
+        """Whether a log may hold copies that are not known to be in."""
+        return any(lane.unknown for lane in self._lanes.values())
+
+    @property
     def missing_appends(self) -> tuple[str, ...]:
         return self._names(self._full & ~self.appended)
 
@@ -256,6 +261,7 @@ class Task:
         told = self._mask(aborted)
         for lane in self._lanes.values():
             lane.aborted = told & lane.members
+        self._index = {}  # made again when an ack comes: there may be many tasks, each with thousands of names
         if reason is not None:
             self.reason = reason
             self._move(BroadcastState.ABORTING)
@@ -286,8 +292,7 @@ class Task:
 
     def _untouched(self) -> bool:
         """Whether nobody but the caller can have heard of it: one that was ever STUCK stays until it is aborted."""
-        unknown = any(lane.unknown for lane in self._lanes.values())
-        return self.state is BroadcastState.PENDING and not (unknown or self.acked or self._recovered)
+        return self.state is BroadcastState.PENDING and not (self.uncertain or self.acked or self._recovered)
 
     def _move(self, to: BroadcastState) -> None:
         if to is not self.state:
@@ -299,18 +304,14 @@ class Task:
     def _outcome(self, lane: _Lane, refused: int, errors: Iterable[WALError]) -> float | None:
         """The end of a frame of copies (or of aborts without an error)."""
         lane.refused |= refused
-        error = next(iter(errors), None)
-        delay_s = None
-        lane.error = error
-        if error is None:
-            lane.attempts = 0
-        else:
-            delay_s = self._back_off(lane, final=bool(refused))
+        lane.error = next(iter(errors), None)
         self._settle()
-        if self.finished:
-            lane.waiting = False
+        # Once it is given up nothing is tried again but what is not known.
+        given_up = self.state is BroadcastState.ABORTING and not lane.unknown
+        if lane.error is None or self.finished or given_up:
+            lane.attempts = 0
             return None
-        return delay_s
+        return self._back_off(lane, final=bool(refused))
 
     def _back_off(self, lane: _Lane, *, final: bool) -> float:
         delay_s = BACKOFF_MAX_S if final else min(BACKOFF_MIN_S * 2**lane.attempts, BACKOFF_MAX_S)

@@ -92,7 +92,7 @@ class TaskMachine(RuleBasedStateMachine):
             self.known_in |= taken
             self.unknown -= set(step.vchannels)
             self.refused = (self.refused | refusals.keys()) - taken
-            assert (delay_s is not None) == (bool(refusals) and not self.task.finished)
+            assert (delay_s is not None) == (bool(refusals) and not self.given_up(step))
         if delay_s is None:
             self.attempts[step.pchannel] = 0
         else:
@@ -117,15 +117,21 @@ class TaskMachine(RuleBasedStateMachine):
                     self.in_log |= set(step.vchannels)
             if not failure.retryable:
                 self.refused |= set(step.vchannels)
-        if delay_s is None:
-            assert self.task.finished
+        if step.kind is StepKind.COPIES and self.given_up(step):
+            assert delay_s is None
+            self.attempts[step.pchannel] = 0
             return
+        assert delay_s is not None
         attempts = self.attempts.get(step.pchannel, 0)
         if failure.retryable:
             assert delay_s == min(BACKOFF_MIN_S * 2**attempts, BACKOFF_MAX_S)
         else:
             assert delay_s == BACKOFF_MAX_S
         self.back_off(step, delay_s)
+
+    def given_up(self, step: Step) -> bool:
+        """Whether no copy is tried again in this lane; it is the turn of the messages that it was aborted, if there are any."""
+        return self.task.finished or (self.aborted and not self.unknown & set(self.places[step.pchannel]))
 
     def back_off(self, step: Step, delay_s: float) -> None:
         self.backing_off[step.pchannel] = delay_s

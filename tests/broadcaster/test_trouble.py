@@ -219,6 +219,74 @@ async def test_an_abort_waits_for_the_frame_under_way() -> None:
             await life.broadcast.abort(done.broadcast_id, "late")
 
 
+async def test_an_abort_does_not_wait_until_what_was_refused_would_be_tried_again() -> None:
+    clock = VirtualClock()
+    async with Life(World(vchannels=PLACES), clock=clock) as life:
+        life.gates["p0"] = asyncio.Event()
+        life.dropped.add("a1")
+        append = asyncio.create_task(life.broadcast.append(message("a0", "a1")))
+        task = await in_state(life, BroadcastState.PENDING)
+        abort = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no"))
+        await in_state(life, BroadcastState.ABORTING)
+        before = clock.monotonic()
+        life.gates["p0"].set()
+        async with asyncio.timeout(10):
+            await abort
+        assert clock.monotonic() == before
+        with pytest.raises(UnrecoverableError, match=r"was aborted: no$"):
+            await append
+
+
+async def test_who_waited_for_his_keys_begins_also_when_no_fresh_id_is_at_hand() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        first = await life.broadcast.append(message("a0"))
+        waiting = [asyncio.create_task(life.broadcast.append(message("a0"), wait=True)) for _ in range(2)]
+        await until(lambda: life.broadcast.statistics().waiting == 2)
+        without_ids(life)
+        held = first.broadcast_id
+        for one in waiting:
+            await life.broadcast.ack(held, "a0")
+            held = (await one).broadcast_id
+        assert len({(await one).broadcast_id for one in waiting} | {first.broadcast_id}) == 3
+        with pytest.raises(WouldBlockError):
+            await life.broadcast.append(message("b0", key=None))
+
+
+async def test_a_long_line_is_refused_one_after_the_other() -> None:
+    async with Life(World(vchannels=PLACES)) as life:
+        first = await life.broadcast.append(message("a0"))
+        without_ids(life)
+        waiting = [asyncio.create_task(life.broadcast.append(message("a0"), wait=True)) for _ in range(2000)]
+        await until(lambda: life.broadcast.statistics().waiting == 2000)
+        await life.broadcast.ack(first.broadcast_id, "a0")
+        for one in waiting:
+            with pytest.raises(WouldBlockError):
+                await one
+        assert life.broadcast.statistics().bytes_held == 0
+        assert await life.broadcast.tasks() == []
+
+
+def without_ids(life: Life) -> None:
+    def allocate_id() -> int:
+        raise WouldBlockError("no tick is saved ahead")
+
+    life.allocate_id = allocate_id  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("vchannels", [("a0", "a1"), ("a0", "b0")], ids=["one pchannel", "two pchannels"])
+async def test_a_write_that_failed_while_it_was_under_way_is_an_unknown_outcome(vchannels: tuple[str, ...]) -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        life.refuse = lambda pchannel, names: (
+            StorageError("the sync failed", outcome_unknown=True) if pchannel == "p0" else None
+        )
+        with pytest.raises(StorageError, match=r"may or may not be in the log .*: open the log again") as refused:
+            await life.broadcast.append(message(*vchannels))
+        assert refused.value.outcome_unknown
+        assert (await the_task(life)).state is BroadcastState.STUCK
+
+
 async def test_acks_say_what_they_must_and_nothing_else() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         await life.broadcast.ack(123, "a0")
@@ -381,8 +449,10 @@ async def test_a_save_without_room_is_tried_again() -> None:
         await clock.run(0.065)
         assert not append.done()
         assert life.frames == 0
+        assert (await the_task(life)).last_error == "NoSpaceError: the KV is full"
         await clock.run(0.01)
         await append
+        assert (await the_task(life)).last_error is None
 
 
 async def test_a_save_that_fails_for_good_is_the_end_of_this_life_and_not_of_the_broadcasts() -> None:
