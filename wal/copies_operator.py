@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from actors import ActorError
+from actors import ActorError, ActorFailedError, InboxFullError
 from broadcaster.content import Content, CopiesInLog
 from wal.channels import VChannelInfo, check_vchannel
 from wal.copy_routes import CopyRoutes
@@ -20,6 +20,7 @@ from wal.errors import (
     ClosedError,
     CorruptionError,
     InvalidArgumentError,
+    UnknownError,
     WALError,
     WouldBlockError,
 )
@@ -74,17 +75,12 @@ class CopiesOperator:
         known = self._routes.places(names)
         if known is not None and log.oracle.take(1) is not None:
             return known
-        self._check(names)
-        lists: dict[str, list[str]] = {}
-        for name in names:
-            vchannel = log.routes.get(name) or log.route(name)
-            lists.setdefault(vchannel.pchannel.channel, []).append(name)
-        places = {pchannel: tuple(there) for pchannel, there in lists.items()}
-        if log.saving and (made := [log.saving[name] for name in vchannels if name in log.saving]):
+        places = self._find(names)
+        while log.saving and (made := [log.saving[name] for name in names if name in log.saving]):
             # A broadcast over several pchannels is recorded before its copies: what it names must not be lost with a crash.
             await asyncio.gather(*map(asyncio.shield, made))
-        if all(name in log.routes for name in names):
-            self._routes.found(names, places, log.pchannels)
+            places = self._find(names)  # one of them may have been dropped meanwhile, and made anew elsewhere
+        self._routes.found(names, places, log.pchannels)
         if log.oracle.take(1) is None:
             await log.oracle.extend()
         return places
@@ -149,6 +145,16 @@ class CopiesOperator:
             if pchannel.checkpointer is not None and pchannel.copies.table.forgotten:
                 pchannel.checkpointer.request()
 
+    def _find(self, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """The pchannels of these vchannels as of now, and the names on each; makes those that are missing."""
+        log = self._log
+        self._check(names)
+        lists: dict[str, list[str]] = {}
+        for name in names:
+            vchannel = log.routes.get(name) or log.route(name)
+            lists.setdefault(vchannel.pchannel.channel, []).append(name)
+        return {pchannel: tuple(there) for pchannel, there in lists.items()}
+
     def _check(self, vchannels: Sequence[str]) -> None:
         """Every vchannel is there or can be made; none has been made then."""
         log = self._log
@@ -205,8 +211,22 @@ class CopiesOperator:
             actor.lanes.tell(actor.copies, AppendCopies(header, targets, record, aborts, size, future))
         except ActorError as error:
             in_flight.release(size)
-            raise actor.fault or ClosedError("the log was closed: open it again to go on") from error
+            raise _refusal(actor, error) from error
         return await future
+
+
+def _refusal(actor: PChannel, error: ActorError) -> WALError:
+    """Why a pchannel takes no copies."""
+    if isinstance(error, InboxFullError):
+        return WouldBlockError(f"{error}: wait for some of the results")
+    if actor.fault is not None:
+        return actor.fault
+    if isinstance(error, ActorFailedError):
+        return UnknownError(
+            f"pchannel {actor.channel} takes no copies of broadcasts any more until the log is reopened: {error.cause!r}; please "
+            "report it"
+        )
+    return ClosedError("the log was closed: open it again to go on")
 
 
 def _gone(name: str, pchannel: str, vchannel: VChannel | None) -> ChannelNotExistError:

@@ -12,6 +12,7 @@ import pytest
 from actors import VirtualClock
 from tests.accesser.probes import payloads, read_all, start, turns
 from tests.accesser.virtual import open_virtual
+from tests.backends.faults import FaultyDisk
 from wal import (
     BroadcastHeader,
     BroadcastMessage,
@@ -25,11 +26,13 @@ from wal import (
     bridge,
     open_wal,
 )
+from wal.backends.journal import JournalBackend
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
     InvalidArgumentError,
     ResourceAcquiredError,
+    StorageError,
     TransactionExpiredError,
     UnrecoverableError,
     WouldBlockError,
@@ -288,6 +291,36 @@ async def test_what_no_vchannel_would_take_is_refused_at_once(location: str) -> 
             await broadcast.append(Message("there", b""))  # type: ignore[arg-type]
         await broadcast.append(schema(["there"]))
         assert await payloads(log, "there") == [b"add column"]
+
+
+async def test_only_the_broadcaster_says_that_a_broadcast_was_aborted(location: str) -> None:
+    forged = Message("a", b"forged", message_type=MessageType.ABORT_BROADCAST)
+    async with open_wal(location) as log:
+        for append in (log.raw_append(forged), log.append_bulk([forged]), log.append_messages(forged)):
+            with pytest.raises(InvalidArgumentError, match="ABORT_BROADCAST message is written only by the WAL"):
+                await append
+        with pytest.raises(InvalidArgumentError, match="without lone surrogates"):
+            ResourceKey("collection", "\ud800")
+
+
+async def test_a_disk_that_fails_under_a_broadcast_is_a_storage_error(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FaultyDisk()
+    made = JournalBackend.__init__
+    with monkeypatch.context() as patched:
+        patched.setattr(JournalBackend, "__init__", lambda self, *args, **more: made(self, *args, disk=disk, **more))
+        log = await open_wal(data)
+    await log.raw_append(Message("a", b"before"))
+    disk.fail_sync = True
+    with pytest.raises(StorageError, match="may or may not be in the log") as refused:
+        await log.broadcast().append(schema(["a"]))
+    assert refused.value.outcome_unknown
+    await log.close()
+    async with open_wal(data) as log:
+        tasks = await log.broadcast().tasks()
+        assert [task.missing_appends for task in tasks] in ([], [()])
+        assert await payloads(log, "a") == [b"before", *(b"add column" for _ in tasks)]
 
 
 async def test_names_that_fit_no_frame(location: str) -> None:

@@ -16,7 +16,8 @@ from wal import BroadcastHeader, Message, WALAccesser, open_wal
 from wal.backends.journal import JournalBackend
 from wal.copies_operator import CopiesOperator
 from wal.embedded import Embedded
-from wal.errors import ChannelNotExistError, ClosedError, NoSpaceError, StorageError, WALError
+from wal.errors import ChannelNotExistError, ClosedError, NoSpaceError, StorageError, WALError, WouldBlockError
+from wal.kv import Batch, KVBase
 from wal.message import encode_properties
 from wal.pchannel import AppendResult
 
@@ -227,3 +228,44 @@ async def test_places_are_saved_before_they_are_told(data: str) -> None:
         assert sorted(name for names in places.values() for name in names) == ["a", "b", "c", "d"]
         assert set(bench.inside.directory.saved) == {"a", "b", "c", "d"}
         assert bench.inside.saving == {}
+
+
+async def test_places_are_those_of_a_vchannel_that_was_made_anew_meanwhile(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_wal(location, pchannels=2) as log:
+        bench = Bench(log)
+        await log.create_vchannel("moved", pchannel="p0")
+        kv = type(bench.inside.kv)
+        saved, commit = asyncio.Event(), kv._commit
+
+        async def slow(kv: KVBase, batch: Batch) -> bool:
+            if any(key.endswith("/new") for key in batch.saves):
+                await saved.wait()
+            return await commit(kv, batch)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(kv, "_commit", slow)
+        places = start(bench.operator.places(["moved", "new"]))
+        while "new" not in bench.inside.saving:
+            await asyncio.sleep(0)
+        dropped = start(log.drop_vchannel("moved"))
+        while "moved" in bench.inside.records:
+            await asyncio.sleep(0)
+        made = start(log.create_vchannel("moved", pchannel="p1"))
+        while "moved" not in bench.inside.records:
+            await asyncio.sleep(0)
+        saved.set()
+        await asyncio.gather(dropped, made)
+        assert "moved" in (await places)["p1"]
+        assert "moved" in (await bench.operator.places(["moved", "new"]))["p1"], "what is remembered holds"
+
+
+async def test_a_full_inbox_can_be_tried_again(bench: Bench) -> None:
+    header = await bench.header()
+    group = bench.inside.pchannels["p0"].lanes
+    group._inbox_max = 0
+    with pytest.raises(WouldBlockError):
+        await bench.append(header)
+    assert bench.inside.in_flight.size == 0
+    group._inbox_max = 1 << 20
+    results(await bench.append(header))

@@ -29,6 +29,12 @@ class ResourceKey(_Name, frozen=True, gc=False, array_like=True, order=True, kw_
             raise TypeError(f"ResourceKey(…, shared=) takes a bool, not {self.shared!r}")
         if not self.domain or not self.key:
             raise InvalidArgumentError(f"ResourceKey({self.domain!r}, {self.key!r}): domain and key must not be empty")
+        try:
+            self.domain.encode(), self.key.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(
+                f"ResourceKey({self.domain!r}, {self.key!r}) cannot be encoded as UTF-8: name it without lone surrogates"
+            ) from error
 
 
 class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
