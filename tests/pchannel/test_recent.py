@@ -7,7 +7,7 @@ import random
 from tests.backends.frames import FrameMaker, append_all, content
 from wal.backends import FramePage
 from wal.backends.memory import MemoryBackend
-from wal.pchannel.recent import RecentFrames
+from wal.pchannel.recent import RecentFrames, cost_bytes
 
 NAMES = ("a", "b", "c", "d")
 
@@ -37,7 +37,7 @@ async def test_pages_are_those_of_the_log() -> None:
     backend = MemoryBackend()
     await backend.create("p0", incarnation=maker.incarnation)
     log = await backend.open("p0", incarnation=maker.incarnation, term=1)
-    recent = RecentFrames(log.durable_end, bytes_max=sum(frame.length for frame in frames) // 2)
+    recent = RecentFrames(log.durable_end, bytes_max=sum(cost_bytes(frame.header) for frame in frames) // 2)
     positions = await append_all(log, frames)
     for position, frame in zip(positions, frames, strict=True):
         recent.add(position, frame)

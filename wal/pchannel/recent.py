@@ -14,12 +14,16 @@ from itertools import islice
 from typing import Final
 
 from wal.backends import FramePage, StoredFrame
-from wal.frame import EncodedFrame, FrameView, RunKind
+from wal.frame import EncodedFrame, FrameHeader, FrameView, RunKind
 
-__all__ = ["RecentFrames"]
+__all__ = ["RecentFrames", "cost_bytes"]
 
 RECENT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A few group commits of the largest kind; for each pchannel."""
+"""A few group commits of the largest kind; for each pchannel. Counted as `cost_bytes` does."""
+_FRAME_COST: Final = 8192
+"""Bytes that the objects of a decoded frame take beside its own, measured with frames of one message …"""
+_RECORD_COST: Final = 128
+"""… and for each of its records."""
 
 
 class RecentFrames:
@@ -39,14 +43,14 @@ class RecentFrames:
     def add(self, position: int, frame: EncodedFrame) -> None:
         """The next durable frame; the oldest go when the window is full."""
         self._frames.append(_Recent(position, frame))
-        self._size += frame.length
+        self._size += cost_bytes(frame.header)
         if self._size > self._bytes_max:
             self._shrink()
 
     def add_stored(self, stored: StoredFrame) -> None:
         """The same with a frame that was read, with all its runs."""
         self._frames.append(_Read(stored))
-        self._size += stored.view.header.frame_bytes
+        self._size += cost_bytes(stored.view.header)
         if self._size > self._bytes_max:
             self._shrink()
 
@@ -82,7 +86,7 @@ class RecentFrames:
     def _shrink(self) -> None:
         while self._size > self._bytes_max:
             oldest = self._frames.popleft()
-            self._size -= oldest.header.frame_bytes
+            self._size -= cost_bytes(oldest.header)
             self.start = oldest.position + 1
 
     def _from(self, start: int) -> Iterator[_Recent | _Read]:
@@ -93,6 +97,11 @@ class RecentFrames:
                 break
             behind += 1
         return islice(self._frames, len(self._frames) - behind, None)
+
+
+def cost_bytes(header: FrameHeader) -> int:
+    """What a frame takes in memory, decoded: of small frames, of which there are many, its objects are the most."""
+    return header.frame_bytes + _FRAME_COST + _RECORD_COST * header.records
 
 
 class _Recent:
