@@ -368,7 +368,7 @@ def _check_size(log: Embedded, message: Message) -> None:
 
 
 def _check_clients(message: Message) -> None:
-    if type_properties(message.message_type).system or message.message_type is MessageType.ABORT_BROADCAST:
+    if type_properties(message.message_type).system:
         raise InvalidArgumentError(
             f"a {message.message_type.name} message is written only by the WAL itself: append one of another type, such as INSERT"
         )
