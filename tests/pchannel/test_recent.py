@@ -88,3 +88,14 @@ def test_one_frame_larger_than_the_window_leaves_it_empty() -> None:
     assert len(recent) == 0
     assert recent.page(512, 513, names=frozenset("a"), bytes_max=1) is None
     assert recent.page(513, 513, names=frozenset("a"), bytes_max=1) is not None
+
+
+def test_small_frames_are_counted_with_the_objects_that_they_become() -> None:
+    """Their own bytes are the least of them: a window that counted these alone held hundreds of megabytes."""
+    maker = FrameMaker(1)
+    frame = maker.data(("a", b"1"))
+    recent = RecentFrames(0, bytes_max=1 << 20)
+    for number in range(1000):
+        recent.add(512 * (number + 1), frame)
+    assert 0 < len(recent) <= (1 << 20) // 8192
+    assert recent.page(recent.start, 512_001, names=frozenset("a"), bytes_max=1 << 20) is not None
