@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -112,10 +113,14 @@ async def test_nobody_waits_nobody_looks(log: JournalLog, observed: ObservedPCha
 async def test_while_nothing_moves_it_looks_less_often(log: JournalLog, observed: ObservedPChannel) -> None:
     async with scanner(observed) as reading:
         taking = asyncio.ensure_future(anext(reading))
-        await asyncio.sleep(0.3)
-        before = counted(observed).looks
-        await asyncio.sleep(0.5)
-        assert 10 <= counted(observed).looks - before <= 30, "every 20 ms"
+        looks = counted(observed)
+        backed_off = looks.looks + 40  # each look waits longer than the one before, up to 20 ms, long before that
+        while looks.looks < backed_off:
+            await asyncio.sleep(0.005)
+        before, began = looks.looks, time.monotonic()
+        while looks.looks < before + 10:
+            await asyncio.sleep(0.005)
+        assert time.monotonic() - began >= 9 * 0.019, "every 20 ms at the most: a busy machine only makes it less often"
         await append(log, FrameMaker(1).data(("v", b"x")))
         assert (await taking).payload == b"x"
 
