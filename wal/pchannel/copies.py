@@ -7,7 +7,7 @@ and retention keeps what is not over.
     (unknown) --durable--> listed --forget--> (unknown)       a checkpoint that was made behind `forget` does not list it
 
 A vchannel that was dropped has had its copy all the same: one that is made anew under its name gets none of a broadcast to the one
-before. `forgotten` are the broadcasts whose end no checkpoint knows of yet.
+before. `forgotten` are the broadcasts whose end no checkpoint knows of yet. What is recovered holds equal names once (`copies_names`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 
 from wal.frame import BROADCAST, FrameView, RunName
 from wal.message import BroadcastHeader, MessageType
+from wal.pchannel.copies_names import NamePool
 from wal.pchannel.copies_state import CopiesPart, ListedBroadcast, decode_copies, encode_copies
 from wal.reading import shared_copies
 
@@ -40,6 +41,8 @@ class CopyTable:
         self.changes = 0
         self.forgotten: set[int] = set()
         self._broadcasts: dict[int, ListedBroadcast] = {}
+        self._pool: NamePool | None = None
+        """During recovery only."""
 
     def __len__(self) -> int:
         return len(self._broadcasts)
@@ -92,10 +95,12 @@ class CopyTable:
             return 0
         first_tick = view.header.first_tick
         found = shared_copies(view)
+        pool = self._names()
         for shared in found:
             aborts = shared.message_type == _ABORT
-            part = CopiesPart(position, shared.index, first_tick + shared.index, shared.names, aborts)
-            self.durable(shared.header, part)
+            names = pool.copies(shared.names)
+            header = msgspec.structs.replace(shared.header, vchannels=pool.vchannels(shared.header.vchannels))
+            self.durable(header, CopiesPart(position, shared.index, first_tick + shared.index, names, aborts))
         return len(found)
 
     def snapshot(self) -> Iterator[bytes]:
@@ -104,7 +109,16 @@ class CopyTable:
 
     def restore(self, blob: bytes) -> None:
         """Sets an empty table to the state of a snapshot. CorruptionError for what is none, FormatError for a newer version."""
-        self._broadcasts.update((listed.header.broadcast_id, listed) for listed in decode_copies(blob))
+        self._broadcasts.update((listed.header.broadcast_id, listed) for listed in decode_copies(blob, self._names()))
+
+    def recovered(self) -> None:
+        """Nothing more is restored or replayed: what only served that is let go."""
+        self._pool = None
+
+    def _names(self) -> NamePool:
+        if self._pool is None:
+            self._pool = NamePool()
+        return self._pool
 
 
 def names_of(parts: Sequence[CopiesPart], *, aborts: bool) -> Iterator[RunName]:

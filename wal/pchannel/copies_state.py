@@ -21,6 +21,7 @@ import msgspec
 from wal.errors import CorruptionError
 from wal.frame import RunName
 from wal.message import BroadcastHeader, ResourceKey
+from wal.pchannel.copies_names import NamePool
 from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
 __all__ = ["CopiesPart", "ListedBroadcast", "decode_copies", "encode_copies"]
@@ -72,17 +73,20 @@ def encode_copies(broadcasts: Sequence[ListedBroadcast]) -> Iterator[bytes]:
         yield _piece(vchannels, copies, rows)
 
 
-def decode_copies(blob: bytes) -> list[ListedBroadcast]:
-    """The rows of a blob in their order. CorruptionError for what is none, FormatError for one of a newer version."""
+def decode_copies(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
+    """The rows of a blob in their order, their names those of the pool.
+
+    CorruptionError for what is none, FormatError for one of a newer version.
+    """
     try:
-        return _decode(blob)
+        return _decode(blob, pool)
     except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, ValueError, LookupError, TypeError) as error:
         raise CorruptionError(
             f"the broadcasts of a checkpoint are damaged: {error}", expected="pieces of MessagePack"
         ) from error
 
 
-def _decode(blob: bytes) -> list[ListedBroadcast]:
+def _decode(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
     found: list[ListedBroadcast] = []
     vchannels: list[tuple[str, ...]] = []
     copies: list[tuple[RunName, ...]] = []
@@ -90,8 +94,8 @@ def _decode(blob: bytes) -> list[ListedBroadcast]:
         if kind is not PieceKind.COPIES:
             continue
         piece = _decoder.decode(data)
-        vchannels += piece.vchannels
-        copies += [tuple(zip(names, lives, strict=True)) for names, lives in piece.copies]
+        vchannels += map(pool.vchannels, piece.vchannels)
+        copies += [pool.copies(tuple(zip(names, lives, strict=True))) for names, lives in piece.copies]
         for row in piece.rows:
             header = BroadcastHeader(row.broadcast_id, vchannels[row.vchannels], row.resource_keys, row.needs_ack)
             parts = [

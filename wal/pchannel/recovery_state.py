@@ -64,3 +64,7 @@ class RecoveryState:
         """Sets empty tables to the state of a snapshot. CorruptionError for what is none, FormatError for a newer version."""
         self.keys.restore(blob, live=live)
         self.copies.restore(blob)
+
+    def recovered(self) -> None:
+        """Nothing more is restored or replayed: what only served that is let go."""
+        self.copies.recovered()

@@ -37,7 +37,9 @@ async def recover(
         if checkpoint.state is not None:
             await _restore(log, state, checkpoint, live)
         # The same few vchannels are asked for again and again.
-        return await replay(log, state, checkpoint.position, live=None if live is None else functools.cache(live))
+        found = await replay(log, state, checkpoint.position, live=None if live is None else functools.cache(live))
+        state.recovered()
+        return found
     finally:
         if collecting:
             gc.enable()
