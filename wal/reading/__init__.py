@@ -8,7 +8,7 @@ from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFr
 from wal.reading.position import ReadPosition
 from wal.reading.progress import Need, Progress, TailView
 from wal.reading.selection import Selection
-from wal.reading.shared_copies import SharedCopies, shared_copies
+from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
 
 __all__ = [
     "NO_TXN",
@@ -32,5 +32,6 @@ __all__ = [
     "TimeTickGTE",
     "assemble",
     "event_indices",
+    "shared_by",
     "shared_copies",
 ]

@@ -34,7 +34,7 @@ from wal.message import (
 )
 from wal.reading.filters import EventFilter
 from wal.reading.selection import Selection
-from wal.reading.shared_copies import shared_copies
+from wal.reading.shared_copies import shared_by
 
 __all__ = ["assemble", "event_indices"]
 
@@ -198,11 +198,7 @@ def _txn(index: int, part: _TxnPart, origin: Origin, first_tick: int, event_filt
 
 def _copy(view: FrameView, run: RunRow, origin: Origin, first_tick: int) -> ImmutableMessage:
     """One vchannel's copy of a broadcast, from the payload and the header that all copies share."""
-    shared = view.memo.get(run.shared)
-    if shared is None:
-        for found in shared_copies(view):
-            view.memo[found.ordinal] = found
-        shared = view.memo[run.shared]
+    shared = shared_by(view, run.shared)
     return ImmutableMessage(
         origin,
         run.index,

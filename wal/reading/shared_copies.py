@@ -1,7 +1,8 @@
 """SharedCopies: the copies of a broadcast in one frame, and what they share. Pure.
 
 Owns the way from a SHARED run and its COPY runs back to payload, type, properties and header: a reader makes the message of each vchannel
-from them, recovery what has to be remembered of the broadcast. Both see the same or raise the same CorruptionError.
+from them, recovery what has to be remembered of the broadcast. Both see the same or raise the same CorruptionError. Promises: a reader
+asks the body for no more than the broadcasts that it has a copy of, so damage of one broadcast is seen by the readers of that one alone.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import msgspec
 
 from wal.errors import CorruptionError
-from wal.frame import DEFAULT_TYPE, ExtTag, FrameView, RunName, decode_ext
+from wal.frame import DEFAULT_TYPE, ExtTag, FrameView, RunName, RunRow, decode_ext
 from wal.message import BroadcastHeader
 
-__all__ = ["SharedCopies", "shared_copies"]
+__all__ = ["SharedCopies", "shared_by", "shared_copies"]
 
 
 class SharedCopies(msgspec.Struct, frozen=True, gc=False):
@@ -31,25 +32,35 @@ class SharedCopies(msgspec.Struct, frozen=True, gc=False):
 
 
 def shared_copies(view: FrameView) -> list[SharedCopies]:
-    """The copies of broadcasts in a frame. CorruptionError when what they share is damaged."""
-    found = []
-    for ordinal, run, names in view.copies():
-        columns = view.columns(run)
-        fields = decode_ext(columns.exts[0]) if columns.exts else {}
-        if ExtTag.BROADCAST not in fields:
-            raise CorruptionError(
-                f"the copies of a broadcast for {len(names)} vchannels carry no header", expected="a header"
-            )
-        header = BroadcastHeader.from_bytes(fields[ExtTag.BROADCAST], [name for name, _ in names])
-        found.append(
-            SharedCopies(
-                ordinal,
-                header,
-                columns.payloads[0],
-                columns.types[0] if columns.types else DEFAULT_TYPE,
-                columns.properties[0] if columns.properties else b"",
-                run.index,
-                tuple(names),
-            )
+    """All copies of broadcasts in a frame. CorruptionError when what they share is damaged."""
+    return [_decode(view, ordinal, run, names) for ordinal, run, names in view.copies()]
+
+
+def shared_by(view: FrameView, ordinal: int) -> SharedCopies:
+    """The copies that share the SHARED run of this ordinal; made once for all readers of the view. CorruptionError when it is damaged."""
+    known = view.memo.get(ordinal)
+    if known is None:
+        for each, run, names in view.copies():
+            view.memo.setdefault(each, (run, names))
+        known = view.memo[ordinal]
+    if not isinstance(known, SharedCopies):
+        known = view.memo[ordinal] = _decode(view, ordinal, *known)
+    return known
+
+
+def _decode(view: FrameView, ordinal: int, run: RunRow, names: list[RunName]) -> SharedCopies:
+    columns = view.columns(run)
+    fields = decode_ext(columns.exts[0]) if columns.exts else {}
+    if ExtTag.BROADCAST not in fields:
+        raise CorruptionError(
+            f"the copies of a broadcast for {len(names)} vchannels carry no header", expected="a header"
         )
-    return found
+    return SharedCopies(
+        ordinal,
+        BroadcastHeader.from_bytes(fields[ExtTag.BROADCAST], [name for name, _ in names]),
+        columns.payloads[0],
+        columns.types[0] if columns.types else DEFAULT_TYPE,
+        columns.properties[0] if columns.properties else b"",
+        run.index,
+        tuple(names),
+    )
