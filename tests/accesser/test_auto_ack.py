@@ -10,7 +10,7 @@ import pytest
 
 from tests.accesser.probes import read_all, start, turns
 from wal import BroadcastMessage, ImmutableMessage, Message, Scanner, WALAccesser, bridge, open_wal
-from wal.errors import ClosedError, InvalidArgumentError
+from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 
 NAMES = ["a", "b"]
 
@@ -69,6 +69,22 @@ async def test_a_consumer_that_fails_between_handling_and_ack_sees_it_again_by_i
             handled += [message.payload async for message in scanner]
         assert await missing(log) == {first: ("b",), second: ("b",)}
     assert handled == [b"first", b"second", b"second"]
+
+
+async def test_a_save_that_is_refused_has_not_acked(log: WALAccesser) -> None:
+    first = await broadcast(log)
+    async with log.read("a", auto_ack=True) as scanner:
+        await anext(scanner)
+        with pytest.raises(InvalidArgumentError, match="no cursor to save"):
+            await scanner.save()
+        assert await missing(log) == {first: ("a", "b")}
+    async with log.read("b", cursor="service", auto_ack=True) as scanner:
+        await anext(scanner)
+        saves = log.broadcast().statistics().saves
+        await log.drop_vchannel("b")
+        with pytest.raises(ChannelNotExistError):
+            await scanner.save()
+        assert log.broadcast().statistics().saves == saves, "nothing was acknowledged in its name"
 
 
 async def test_a_bulk_page_is_acked_when_the_next_is_asked_for(log: WALAccesser) -> None:
@@ -179,6 +195,9 @@ def test_without_a_loop(location: str) -> None:
 
         with log.read("a", auto_ack=True, follow=False) as scanner:
             next(scanner)
+            assert left() == {first: ("a", "b"), second: ("a", "b")}
+            with pytest.raises(InvalidArgumentError, match="no cursor to save"):
+                scanner.save()
             assert left() == {first: ("a", "b"), second: ("a", "b")}
             next(scanner)
             assert left() == {first: ("b",), second: ("a", "b")}

@@ -64,7 +64,11 @@ class AckingScanner(Scanner):
         super().hand_over(count)
 
     async def save(self) -> None:
-        """As of `Scanner`; what lies before the position that it stores is acknowledged first, since nobody would see it again."""
+        """As of `Scanner`; what lies before the position that it stores is acknowledged first, since nobody would see it again.
+
+        Where nothing can be stored it refuses before anything is acknowledged.
+        """
+        self._saved_by()
         await self.settle()
         await super().save()
 

@@ -183,18 +183,16 @@ class Scanner:
         when a vchannel was dropped, TruncatedError when the cursor has turned stale or the log was truncated past the position:
         `delete_cursor`, then begin anew.
         """
-        if self._cursor is None:
-            raise InvalidArgumentError("this scanner has no cursor to save: name one with read(…, cursor='name')")
+        cursor = self._saved_by()
         if not self._entered:
             await self._enter()
             if not self._entered:  # it ended before it began
                 return
-        if isinstance(self._error, ChannelNotExistError):
-            raise self._error
+            self._saved_by()
         progress, pchannel = self._progress, self._pchannel
         event, tick = progress.handed
         try:
-            await self._cursor.save(
+            await cursor.save(
                 {name: progress.selection.incarnation(name) for name in self.vchannels},
                 _log(pchannel),
                 start=progress.start,
@@ -205,6 +203,14 @@ class Scanner:
         except TruncatedError as error:
             error.earliest = await pchannel.first_event()
             raise
+
+    def _saved_by(self) -> CursorUse:
+        """The cursor, or what makes every `save` refuse."""
+        if self._cursor is None:
+            raise InvalidArgumentError("this scanner has no cursor to save: name one with read(…, cursor='name')")
+        if isinstance(self._error, ChannelNotExistError):
+            raise self._error
+        return self._cursor
 
     async def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below `time_tick` was handed over; raises the scanner's error if it ends before.
