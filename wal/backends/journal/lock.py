@@ -95,4 +95,6 @@ def check_format(directory: Path) -> None:
         )
 
 
-_OURS: Final = frozenset((FORMAT_NAME, LOCK_NAME, _FORMAT_TEMPORARY))
+_SINK_NAME: Final = "spark"
+"""What the tasks of Spark's sink staged may be there before the journal is, see docs/reference/files.md."""
+_OURS: Final = frozenset((FORMAT_NAME, LOCK_NAME, _FORMAT_TEMPORARY, _SINK_NAME))
