@@ -1,0 +1,88 @@
+"""Chunking: which rows of a task make one chunk. Pure.
+
+A chunk becomes one transaction on each pchannel that its rows lie on, and a transaction is one frame: so a chunk never holds more rows
+or bytes than a transaction may. Every row is in exactly one chunk, in its order, and a chunk is as long as the bounds let it be.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+
+from wal.backends import FRAME_BYTES_MAX
+from wal.settings import Settings
+
+__all__ = ["ROW_OVERHEAD", "ChunkBounds", "cut", "first_too_large", "with_names"]
+
+ROW_OVERHEAD: Final = 32
+"""Bytes that a transaction counts for each body beside its payload and properties."""
+_NAME_OVERHEAD: Final = 400
+"""Bytes of a frame counted for each vchannel of a transaction beside its name: 80, see `wal/pchannel/txn_table.py`, and the key in its
+commit row, at most: a producer's name of 255 bytes, a sequence, and their heads."""
+_NAME_BYTES: Final = 4
+"""… and for each character of its name."""
+_NAMES_ROOM: Final = 1 << 18
+"""Kept free in the frame. As long as all vchannels of the rows at hand fit there, they are not counted row by row."""
+_TXN_ROOM: Final = 1 << 19
+"""How much larger than `txn_bytes_max` a frame may be, at least."""
+
+
+class ChunkBounds(msgspec.Struct, frozen=True):
+    """Rows and bytes of a chunk. `counted`: as `txn_bytes_max` counts; `stored`: as the frame takes them, see `with_names`."""
+
+    rows_max: int
+    counted_max: int
+    stored_max: int
+    message_bytes_max: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> ChunkBounds:
+        """The bounds that a log with these settings holds a transaction to, with room for two open ones at a time."""
+        counted = min(settings.txn_bytes_max, max(settings.open_txn_bytes_max // 2, 1))
+        stored = max(FRAME_BYTES_MAX, settings.txn_bytes_max + _TXN_ROOM)
+        return cls(settings.txn_bodies_max, counted, stored - _NAMES_ROOM, settings.message_bytes_max)
+
+
+def cut(counted: Sequence[int], stored: Sequence[int], bounds: ChunkBounds) -> list[int]:
+    """The end of each chunk, ascending; the last is the number of rows. A chunk begins where the one before it ends.
+
+    `counted` and `stored` are the bytes of each row. ValueError for a row that alone is over the bounds: see `first_too_large`.
+    """
+    by_counted = list(accumulate(counted, initial=0))
+    by_stored = list(accumulate(stored, initial=0))
+    rows = len(by_counted) - 1
+    ends: list[int] = []
+    start = 0
+    while start < rows:
+        end = min(
+            start + bounds.rows_max,
+            bisect_right(by_counted, by_counted[start] + bounds.counted_max) - 1,
+            bisect_right(by_stored, by_stored[start] + bounds.stored_max) - 1,
+        )
+        if end <= start:
+            raise ValueError(f"row {start} alone is over the bounds of a chunk")
+        end = min(end, rows)
+        ends.append(end)
+        start = end
+    return ends
+
+
+def first_too_large(sizes: Sequence[int], size_max: int) -> int | None:
+    """The first row of more bytes than this; None when there is none."""
+    if not sizes or max(sizes) <= size_max:
+        return None
+    return next(row for row, size in enumerate(sizes) if size > size_max)
+
+
+def with_names(stored: list[int], names: Sequence[str], codes: Callable[[], Iterable[int]]) -> list[int]:
+    """`stored` with what the vchannels take in a frame: nothing where all of them fit the room that is kept free for that, else each row
+    is counted as the first one of its vchannel. `codes`: for each row, which of `names` is its own.
+    """
+    cost = [_NAME_OVERHEAD + _NAME_BYTES * len(name) for name in names]
+    if sum(cost) <= _NAMES_ROOM:
+        return stored
+    return [size + cost[code] for size, code in zip(stored, codes(), strict=True)]

@@ -1,0 +1,117 @@
+"""Manifest: what a write of the sink publishes, decided once. Pure: the bytes of its file, and back.
+
+It names the staged file of each task whose attempt won. From the moment it is stored the write consists of these chunks and of nothing
+else, whatever a replay offers. `published` says how many of its chunks are known to be in the log; those behind it go under the keys of
+`producer`, which changes with `published` and is never the name of another write.
+
+    magic "WALSINKM" | version u32 | length u32 | crc32c u32 (of what is before it, then of the body) | body: JSON
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError
+
+__all__ = ["PRODUCER_PREFIX", "Manifest", "StagedFile", "WriteKey", "decode_manifest", "encode_manifest"]
+
+PRODUCER_PREFIX: Final = "wal.spark/"
+"""Producers of the sink have names that begin with this; those that no manifest names are forgotten."""
+_MAGIC: Final = b"WALSINKM"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct("<8sII")
+_CRC: Final = struct.Struct("<I")
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+
+
+class WriteKey(msgspec.Struct, frozen=True, order=True):
+    """Which write: of a streaming query its id and the batch; of a batch job a random id and batch 0.
+
+    The id has up to 64 letters, digits and hyphens: it is part of file names.
+    """
+
+    write_id: str
+    batch_id: int
+
+    def __post_init__(self) -> None:
+        if not _ID.fullmatch(self.write_id):
+            raise InvalidArgumentError(
+                f"write id {self.write_id!r} is none: up to 64 letters, digits and hyphens, as Spark's query ids are"
+            )
+        if not 0 <= self.batch_id < 1 << 63:
+            raise InvalidArgumentError(f"batch id {self.batch_id} is out of range: 0 to 2**63 - 1")
+
+
+class StagedFile(msgspec.Struct, frozen=True):
+    """A file of chunks that one attempt of a task staged. `crc32c`: of the checksums of its chunks, in their order."""
+
+    name: str
+    partition_id: int
+    chunks: int
+    rows: int
+    size: int
+    crc32c: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """`token` is random, so that no other manifest has the same producers; `stream` is False for a batch job."""
+
+    key: WriteKey
+    stream: bool
+    token: str
+    files: tuple[StagedFile, ...]
+    published: int = 0
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks it has in all."""
+        return sum(file.chunks for file in self.files)
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has in all."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def producer(self) -> str:
+        """The producer of the chunks from `published` on; their numbers are its sequences."""
+        return f"{PRODUCER_PREFIX}{self.key.write_id}/{self.key.batch_id}/{self.token}/{self.published}"
+
+    def after(self, published: int) -> Manifest:
+        """The same with so many chunks known to be in the log."""
+        return msgspec.structs.replace(self, published=published)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of its file."""
+    body = msgspec.json.encode(manifest)
+    head = _HEAD.pack(_MAGIC, _VERSION, len(body))
+    return head + _CRC.pack(google_crc32c.extend(google_crc32c.value(head), body)) + body
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """The manifest in these bytes. CorruptionError for damage, FormatError for one of a newer version."""
+    whole = "a whole manifest"
+    start = _HEAD.size + _CRC.size
+    if len(data) < start or not data.startswith(_MAGIC):
+        raise CorruptionError(f"a manifest of {len(data)} bytes has no head", expected=whole)
+    _, version, length = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise FormatError(
+            f"a manifest of version {version}; this version of the package knows {_VERSION}: upgrade to publish it"
+        )
+    body = data[start:]
+    if len(body) != length:
+        raise CorruptionError(f"a manifest has {len(body)} bytes behind its head", expected=f"{length} bytes")
+    (crc,) = _CRC.unpack_from(data, _HEAD.size)
+    if (found := google_crc32c.extend(google_crc32c.value(data[: _HEAD.size]), body)) != crc:
+        raise CorruptionError(f"a manifest has CRC32C {found:#010x}", expected=f"{crc:#010x}")
+    try:
+        return msgspec.json.decode(body, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(f"a manifest cannot be decoded: {error}", expected=whole) from error

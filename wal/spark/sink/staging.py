@@ -1,0 +1,219 @@
+"""Staging: the chunks of a task in a file of its own, and chunks read back from it.
+
+Owns the form of a staged file. One that was finished is on the disk, name included, before the task says that it is done; one that was
+not is removed, or, if the process was killed, left to whoever looks for orphans. Nothing reads a file that no manifest names.
+
+    magic "WALSTAGE" | version u32 | zero u32
+    chunk after chunk: length u32 | rows u32 | crc32c u32 (of the two before it, then of the body) | body: an Arrow IPC stream of one batch
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+
+from wal.errors import CorruptionError
+from wal.message import Message, MessageType
+from wal.spark.sink.chunking import ChunkBounds, cut
+from wal.spark.sink.durable import make_directory, storing, sync_directory, write_all
+from wal.spark.sink.manifest import StagedFile
+from wal.spark.sink.rows import RowReader
+
+__all__ = ["Chunk", "StagingWriter", "gathered", "read_chunks"]
+
+STAGED_SUFFIX: Final = ".staged"
+_HEAD: Final = b"WALSTAGE" + struct.pack("<II", 1, 0)
+_CHUNK: Final = struct.Struct("<II")
+_CRC: Final = struct.Struct("<I")
+_GATHERED: Final = 4
+"""So many chunks' rows are cut at a time, at least, so that few chunks are short."""
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """What one chunk holds: a vchannel and a message for each row, in their order."""
+
+    names: list[str]
+    codes: list[int]
+    payloads: list[bytes]
+    types: list[int] | None
+    properties: list[list[dict[str, str]] | None] | None
+
+    def messages(self) -> Iterator[Message]:
+        """The rows as messages."""
+        names = self.names
+        if self.types is None and self.properties is None:
+            for code, payload in zip(self.codes, self.payloads, strict=True):
+                yield Message(names[code], payload)
+            return
+        types = self.types or [int(MessageType.INSERT)] * len(self.codes)
+        properties = self.properties or [None] * len(self.codes)
+        for code, payload, kind, entries in zip(self.codes, self.payloads, types, properties, strict=True):
+            given = {entry["key"]: entry["value"] for entry in entries} if entries else {}
+            yield Message(names[code], payload, message_type=MessageType(kind), properties=given)
+
+
+class StagingWriter:
+    """The file of one attempt in `directory`. Its name is new each time: a later attempt never touches an earlier one's file."""
+
+    def __init__(self, directory: Path, *, partition_id: int, attempt: int, bounds: ChunkBounds) -> None:
+        self._directory = directory
+        self._partition_id = partition_id
+        self._name = f"{partition_id}-{attempt}-{secrets.token_hex(6)}{STAGED_SUFFIX}"
+        self._bounds = bounds
+        self._fd = -1
+        self._made = False
+        self._crcs = 0
+        self._chunks = 0
+        self._rows = 0
+        self._size = 0
+
+    def stage(self, batches: Iterable[Any], reader: RowReader) -> StagedFile | None:
+        """Stages all rows of these Arrow batches; None, and no file, when there are none. What fails leaves no file."""
+        try:
+            for batch in gathered(batches, self._bounds):
+                rows = reader.read(batch)
+                start = 0
+                for end in cut(rows.counted, rows.stored, self._bounds):
+                    self._write(rows.table.slice(start, end - start))
+                    start = end
+            return self._finish()
+        except BaseException:
+            self._discard()
+            raise
+
+    def _write(self, rows: Any) -> None:
+        body = encode_rows(rows)
+        head = _CHUNK.pack(len(body), rows.num_rows)
+        crc = _CRC.pack(google_crc32c.extend(google_crc32c.value(head), body))
+        with storing(self._directory):
+            if self._fd < 0:
+                make_directory(self._directory)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                self._fd = os.open(self._directory / self._name, flags, 0o644)
+                self._made = True
+                self._put(_HEAD)
+            self._put(head + crc)
+            self._put(body)
+        self._crcs = google_crc32c.extend(self._crcs, crc)
+        self._chunks += 1
+        self._rows += rows.num_rows
+
+    def _put(self, data: bytes) -> None:
+        write_all(self._fd, data)
+        self._size += len(data)
+
+    def _finish(self) -> StagedFile | None:
+        if self._fd < 0:
+            return None
+        with storing(self._directory):
+            os.fsync(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            sync_directory(self._directory)
+        return StagedFile(self._name, self._partition_id, self._chunks, self._rows, self._size, self._crcs)
+
+    def _discard(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._made:
+            (self._directory / self._name).unlink(missing_ok=True)
+
+
+def gathered(batches: Iterable[Any], bounds: ChunkBounds) -> Iterator[Any]:
+    """The same rows in larger batches, each worth some chunks, but for the last. What is held is bounded by that and one batch."""
+    held: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _GATHERED * bounds.rows_max or size >= _GATHERED * bounds.counted_max:
+            yield from _joined(held)
+            held, rows, size = [], 0, 0
+    yield from _joined(held)
+
+
+def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator[Chunk]:
+    """The chunks of a staged file, behind the first `skip`. CorruptionError with the place for what is not as it was staged."""
+    path = directory / file.name
+    with storing(path):
+        try:
+            opened = path.open("rb")
+        except FileNotFoundError:
+            raise _damaged(path, 0, "the file is gone", "the file that the manifest names") from None
+    crcs = 0
+    with opened, storing(path):
+        if opened.read(len(_HEAD)) != _HEAD:
+            raise _damaged(path, 0, "the head is another", "a staged file of version 1")
+        for number in range(file.chunks):
+            at = opened.tell()
+            head = opened.read(_CHUNK.size + _CRC.size)
+            if len(head) < _CHUNK.size + _CRC.size:
+                raise _damaged(path, at, f"the file ends before chunk {number}", f"{file.chunks} chunks")
+            length, _ = _CHUNK.unpack_from(head)
+            crcs = google_crc32c.extend(crcs, head[_CHUNK.size :])
+            if number < skip:
+                opened.seek(length, os.SEEK_CUR)
+                continue
+            body = opened.read(min(length, file.size))
+            (crc,) = _CRC.unpack_from(head, _CHUNK.size)
+            found = google_crc32c.extend(google_crc32c.value(head[: _CHUNK.size]), body)
+            if found != crc:
+                raise _damaged(path, at, f"chunk {number} has CRC32C {found:#010x}", f"{crc:#010x}")
+            yield decode_rows(body)
+        if crcs != file.crc32c:
+            raise _damaged(path, 0, f"the chunks have CRC32C {crcs:#010x} together", f"{file.crc32c:#010x}")
+
+
+def encode_rows(rows: Any) -> bytes:
+    """The body of a chunk. The dictionary of vchannels is made anew, so that it holds those of these rows only."""
+    at = rows.schema.get_field_index("vchannel")
+    own = rows.column(at).cast(pa.string()).dictionary_encode()
+    rows = rows.set_column(at, "vchannel", own)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def decode_rows(body: bytes) -> Chunk:
+    """The chunk in these bytes, which are as they were staged."""
+    rows = pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch()
+    columns = {name: rows.column(index) for index, name in enumerate(rows.schema.names)}
+    names = columns["vchannel"]
+    return Chunk(
+        names.dictionary.to_pylist(),
+        names.indices.to_pylist(),
+        columns["payload"].to_pylist(),
+        columns["message_type"].to_pylist() if "message_type" in columns else None,
+        columns["properties"].to_pylist() if "properties" in columns else None,
+    )
+
+
+def _joined(batches: list[Any]) -> Iterator[Any]:
+    if len(batches) == 1:
+        yield batches[0]
+    elif batches:
+        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+def _damaged(path: Path, offset: int, text: str, expected: str) -> CorruptionError:
+    return CorruptionError(
+        f"{path} is damaged at {offset}: {text}; expected {expected}; restore the file, or give this write up with "
+        "wal.spark.sink.discard",
+        path=str(path),
+        offset=offset,
+        expected=expected,
+    )

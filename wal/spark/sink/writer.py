@@ -1,0 +1,156 @@
+"""The writers that Spark drives: tasks stage, the driver's side commits or aborts.
+
+Spark makes, pickles and calls these in several processes: one plans, each task runs in a worker of its own, and commit or abort in yet
+another. So they hold options only, and everything else goes by files and commit messages. A streaming batch is known by its query id and
+batch id, which Spark keeps in the checkpoint; a batch job by a random id that it gets when it is planned.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from wal.errors import InvalidArgumentError
+from wal.spark.sink.chunking import ChunkBounds
+from wal.spark.sink.finishing import commit_write
+from wal.spark.sink.folder import SinkFolder
+from wal.spark.sink.locks import check_journal
+from wal.spark.sink.manifest import StagedFile, WriteKey
+from wal.spark.sink.options import SinkOptions
+from wal.spark.sink.rows import RowReader, check_columns
+from wal.spark.sink.staging import StagingWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["BatchWriter", "Staged", "StreamWriter", "batch_writer", "stream_writer"]
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task did: the file it staged, None when it had no rows."""
+
+    key: WriteKey
+    file: StagedFile | None
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """The writer of `df.write.format("wal")`. Wrong options or columns, another mode, or a journal that is open elsewhere raise here."""
+    chosen = _planned(options, schema, overwrite=overwrite)
+    check_journal(SinkFolder(chosen.journal))
+    return BatchWriter(chosen, WriteKey(f"batch-{uuid.uuid4()}", 0))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    """The writer of `df.writeStream.format("wal")`. Wrong options or columns, or another mode, raise here.
+
+    A journal that is open elsewhere is found by the first task: this is called for commit and abort as well.
+    """
+    return StreamWriter(_planned(options, schema, overwrite=overwrite))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """A batch job: chunks appear one after the other, each as a whole, once all tasks have staged."""
+
+    def __init__(self, options: SinkOptions, key: WriteKey) -> None:
+        self._options = options
+        self._key = key
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """Stages the rows of a task."""
+        return _stage(self._options, self._key, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publishes what the tasks staged."""
+        files = _files(messages)
+        if files:
+            commit_write(self._options, self._key, files, stream=False)
+        else:
+            SinkFolder(self._options.journal).drop_staged(self._key)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Removes what the tasks staged, unless a commit has decided that it is published."""
+        folder = SinkFolder(self._options.journal)
+        if self._key not in folder.decided():
+            folder.drop_staged(self._key)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """A streaming query: every batch once, whatever is killed when."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """Stages the rows of a task."""
+        context = _task()
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        if query_id is None or batch_id is None:
+            raise InvalidArgumentError(
+                "this task does not say which streaming query and batch it belongs to: the sink needs micro-batches of Spark 4.2 or later"
+            )
+        check_journal(SinkFolder(self._options.journal))
+        return _stage(self._options, WriteKey(query_id, int(batch_id)), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Publishes what the tasks of this batch staged, or what an earlier commit of it has decided."""
+        keys = {message.key for message in messages if isinstance(message, Staged)}
+        for key in keys:
+            if key.batch_id != batchId:
+                raise InvalidArgumentError(f"a task staged for batch {key.batch_id}, but batch {batchId} is committed")
+        files = _files(messages)
+        for key in keys:
+            if files or key in SinkFolder(self._options.journal).decided():
+                commit_write(self._options, key, files, stream=True)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Removes what the tasks of this batch staged, but for what a stored manifest names."""
+        folder = SinkFolder(self._options.journal)
+        for message in messages:
+            if isinstance(message, Staged) and message.file is not None:
+                manifest = folder.load(message.key)
+                if manifest is None or message.file not in manifest.files:
+                    folder.drop_staged(message.key, files=[message.file.name])
+
+
+def _planned(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
+    chosen = SinkOptions.parse(options)
+    if overwrite:
+        raise InvalidArgumentError(
+            'a log is only appended to: write with mode("append"), or stream with outputMode("append"); truncate() gives space back'
+        )
+    check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], vchannel=chosen.vchannel)
+    return chosen
+
+
+def _stage(options: SinkOptions, key: WriteKey, batches: Iterable[Any]) -> Staged:
+    context = _task()
+    bounds = ChunkBounds.of(options.settings)
+    partition_id = context.partitionId()
+    writer = StagingWriter(
+        SinkFolder(options.journal).staged(key),
+        partition_id=partition_id,
+        attempt=context.taskAttemptId(),
+        bounds=bounds,
+    )
+    reader = RowReader(bounds, vchannel=options.vchannel, partition_id=partition_id)
+    return Staged(key, writer.stage(batches, reader))
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise InvalidArgumentError("rows are written by Spark's tasks: use df.write.format('wal') or writeStream")
+    return context
+
+
+def _files(messages: Sequence[WriterCommitMessage | None]) -> tuple[StagedFile, ...]:
+    """The staged files, by the number of their Spark partition."""
+    files = [message.file for message in messages if isinstance(message, Staged) and message.file is not None]
+    return tuple(sorted(files, key=lambda file: file.partition_id))
