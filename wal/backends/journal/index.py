@@ -25,7 +25,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import google_crc32c
@@ -131,6 +131,10 @@ class SegmentIndex:
         if len(stretches) == 1:
             return list(stretches[0])
         return sorted(set().union(*stretches))
+
+    def names(self) -> Collection[str]:
+        """The names of the vchannels in these frames, in the order in which they came."""
+        return self._names.keys()
 
     def keyed(self, first: int, end: int) -> list[int]:
         """The ordinals in [first, end) of the frames that hold keyed events."""

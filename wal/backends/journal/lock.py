@@ -60,6 +60,15 @@ class DirectoryLock:
             self._fd = -1
 
 
+def last_writer(directory: Path) -> int | None:
+    """The pid of who has the journal open for writing, or had it last; None when it is not known. Takes no lock."""
+    try:
+        text = (directory / LOCK_NAME).read_bytes()[:32].strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
 def claim_format(disk: Disk, directory: Path) -> None:
     """Makes an empty or missing directory a journal; anything but a journal of a known version is a FormatError."""
     if directory.exists() and not directory.is_dir():

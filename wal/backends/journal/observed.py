@@ -9,13 +9,14 @@ there when another has opened the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from wal.backends.base import FramePage, ObservedState
+from wal.backends.base import FramePage, ObservedState, StoredFrame
 from wal.backends.journal.control import CONTROL_NAME, REPLACED_TERM, ControlRecord, ControlView
 from wal.backends.journal.disk import Disk
+from wal.backends.journal.index import SegmentIndex
 from wal.backends.journal.lock import check_format
 from wal.backends.journal.observed_segments import ObservedSegments
 from wal.backends.journal.reader import LogReader
@@ -106,6 +107,22 @@ class ObservedLog:
         self._reader.check(start, end)
         self._reach()
         return self._reader.page(start, end, names, bytes_max)
+
+    def indices(self, start: int, end: int) -> Iterator[tuple[SegmentIndex, int, int]]:
+        """What is known of the frames in [start, end) without reading them: the index of each segment, and their ordinals in it.
+
+        `end` is durable. TruncatedError when `start` lies below the earliest event, also when that happens meanwhile.
+        """
+        self._reader.check(start, end)
+        self._reach()
+        for _, index in self._reader.indices(start, end):
+            yield index, index.ordinal(start), index.ordinal(end)
+
+    def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
+        """The frames in [start, end) that hold a run of one of these names, without their bodies. Otherwise as `indices`."""
+        self._reader.check(start, end)
+        self._reach()
+        yield from self._reader.heads(start, end, names)
 
     def close(self) -> None:
         """Lets go of the control page; every later call is a ClosedError. Idempotent. Nothing may be under way."""

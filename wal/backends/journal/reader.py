@@ -9,7 +9,8 @@ It blocks, so it runs in threads. Damage is a CorruptionError with file and offs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from wal.backends.base import FramePage, StoredFrame
@@ -102,6 +103,52 @@ class LogReader:
             except OSError as error:
                 raise StorageError(f"reading {segment.path} failed: {error.strerror}") from error
         return page.done()
+
+    def indices(self, start: int, end: int) -> Iterator[tuple[Segment, SegmentIndex]]:
+        """The segments that hold frames in [start, end), each with its index; `end` is durable."""
+        segments = self._segments.segments
+        for segment, following in zip(segments, (*segments[1:], None), strict=True):
+            if segment.base >= end:
+                return
+            if following is None or following.base > start:
+                with self._failures(segment, start, end):
+                    index = self._segments.index(segment)
+                yield segment, index
+
+    def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
+        """The wanted frames in [start, end) without their bodies."""
+        for segment, index in self.indices(start, end):
+            wanted = index.wanted(names, index.ordinal(start), index.ordinal(end))
+            if not wanted:
+                continue
+            with self._failures(segment, start, end):
+                file = open_shared(self._disk, segment.path)
+            try:
+                window = Window(file)
+                for ordinal in wanted:
+                    window.ahead = ENVELOPE_BYTES + index.head_lens[ordinal]
+                    position = index.positions[ordinal]
+                    with self._failures(segment, start, end):
+                        view, body = segment.frame(window, position, lazy=True)
+                    body.close()
+                    yield StoredFrame(position, position + slot_bytes(index.lengths[ordinal]), view)
+            finally:
+                file.close()
+
+    @contextlib.contextmanager
+    def _failures(self, segment: Segment, start: int, end: int) -> Iterator[None]:
+        """What is damaged or gone may have been truncated meanwhile: then that is the error."""
+        try:
+            yield
+        except (CorruptionError, FileNotFoundError) as error:
+            self.check(start, end)
+            if isinstance(error, FileNotFoundError):
+                raise CorruptionError(
+                    f"{segment.path} is missing", path=str(segment.path), offset=0, expected="a segment of this log"
+                ) from error
+            raise
+        except OSError as error:
+            raise StorageError(f"reading {segment.path} failed: {error.strerror}") from error
 
     def check(self, start: int, end: int) -> None:
         """TruncatedError when `start` lies below the earliest event."""

@@ -1,0 +1,249 @@
+"""JournalFrames: a journal on this host as a source of frames, read straight from its files, beside its writer or without one.
+
+Owns: the way from the questions of `FrameLogs` to the journal's indices: what a frame holds and takes is counted there, without touching
+the frame. Only where few vchannels of many are asked for, the heads of their frames are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wal.backends import FramePage
+from wal.backends.journal import CONTROL_NAME, ObservedLog, SegmentIndex, last_writer
+from wal.bridge.file_events import log_origin
+from wal.bridge.file_journal import FileJournal
+from wal.channels import VChannelView
+from wal.errors import ClosedError, CorruptionError
+from wal.frame import RunKind
+from wal.spark.channel_choice import ChannelChoice
+from wal.spark.frame_source import LogMoment
+from wal.spark.offsets import Place
+from wal.spark.planning import FrameWeight
+
+__all__ = ["JournalFrames", "JournalSource"]
+
+_GRAIN: Final = 64
+"""Frames that are answered as one where no limit asks for each."""
+
+
+class JournalSource(msgspec.Struct, frozen=True):
+    """The journal in this directory, an absolute path: every executor must see the same files there."""
+
+    directory: str
+
+    def open(self) -> JournalFrames:
+        """FormatError when there is no journal."""
+        return JournalFrames(Path(self.directory))
+
+
+class JournalLives:
+    """Vchannels as the maps beside the logs have them."""
+
+    def __init__(self, view: VChannelView) -> None:
+        self._view = view
+
+    def current(self, name: str) -> int | None:
+        info = self._view.records.get(name)
+        return None if info is None else info.incarnation
+
+    def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
+        return self._view.is_over(pchannel, name, incarnation)
+
+
+class JournalFrames:
+    """See `FrameLogs`, whose words these are."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._journal = FileJournal(directory)
+        self._files = {name: _file(log) for name, log in self._journal.logs.items()}
+        self._reached: dict[str, Place] = {}
+        self._matched: dict[tuple[str, int, ChannelChoice], tuple[int, frozenset[str]]] = {}
+
+    def pchannels(self) -> Sequence[str]:
+        self._journal.look()
+        return list(self._journal.logs)
+
+    def moment(self, pchannel: str) -> LogMoment:
+        log = self._log(pchannel)
+        state = log.refresh()
+        if self._reached.get(pchannel) != state.earliest:  # what was truncated last is seen in the segments
+            state = log.reach()
+            self._reached[pchannel] = state.earliest
+        return LogMoment(
+            log_origin(log), state.earliest, state.durable_end, state.promise, state.closed, log.last_truncated
+        )
+
+    def lives(self) -> JournalLives:
+        return JournalLives(self._journal.look())
+
+    def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
+        if choice.everything or choice.names is not None:
+            return None if choice.names is None else frozenset(choice.names)
+        found: set[str] = set()
+        for index, _, _ in self._log(pchannel).indices(start, end):
+            found |= self._matching(pchannel, index, choice)
+        return frozenset(found)
+
+    def place_after(self, pchannel: str, tick: int, start: int, end: int) -> Place:
+        for index, first, stop in self._log(pchannel).indices(start, end):
+            if stop == first or _last_tick(index, first, stop) <= tick:
+                continue
+            for ordinal in range(first, stop):
+                first_tick = index.first_ticks[ordinal]
+                if index.indices[ordinal] and first_tick + index.indices[ordinal] - 1 > tick:
+                    return index.positions[ordinal], max(0, tick + 1 - first_tick)
+        return end, 0
+
+    def newest_tick(self, pchannel: str, start: int, end: int) -> int:
+        newest = 0
+        for index, first, stop in self._log(pchannel).indices(start, end):
+            newest = _last_tick(index, first, stop) or newest
+        return newest
+
+    def weights(
+        self,
+        pchannel: str,
+        start: int,
+        end: int,
+        choice: ChannelChoice,
+        *,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[FrameWeight]:
+        limited = rows_max is not None or bytes_max is not None
+        if limited and not choice.everything:
+            return self._looked_at(pchannel, start, end, choice, rows_max, bytes_max)
+        found: list[FrameWeight] = []
+        rows = size = 0
+        grain = 1 if limited else _GRAIN
+        for index, first, stop in self._log(pchannel).indices(start, end):
+            ordinals = (
+                range(first, stop)
+                if choice.everything
+                else index.wanted(self._matching(pchannel, index, choice), first, stop)
+            )
+            for at in range(0, len(ordinals), grain):
+                some = ordinals[at : at + grain]
+                weight = FrameWeight(
+                    index.positions[some[0]],
+                    index.positions[some[-1] + 1] if some[-1] + 1 < len(index) else index.end,
+                    index.first_ticks[some[0]],
+                    sum(index.indices[ordinal] for ordinal in some),
+                    sum(index.lengths[ordinal] for ordinal in some),
+                )
+                found.append(weight)
+                rows, size = rows + weight.rows, size + weight.size
+                if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):
+                    return found
+        return found
+
+    def pages(
+        self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int
+    ) -> Generator[FramePage, None, None]:
+        log = self._log(pchannel)
+        if (durable := log.refresh().durable_end) < end:
+            raise CorruptionError(
+                f"pchannel {pchannel!r} in {self._directory} is durable up to position {durable} only, and {end} was planned from: "
+                "this is an older copy of the log, or another one",
+                path=str(self._directory),
+                offset=durable,
+                expected=f"a log that is durable up to position {end}",
+            )
+        while start < end:
+            page = log.page(start, end, names, bytes_max)
+            yield page
+            start = page.next_position
+
+    def is_current(self) -> bool:
+        return all(_file(self._journal.logs[name]) == file for name, file in self._files.items())
+
+    def writer_is_gone(self) -> bool:
+        if all(log.refresh().closed for log in self._journal.logs.values()):
+            return True
+        pid = last_writer(self._directory)
+        return pid is not None and not _is_alive(pid)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def _log(self, pchannel: str) -> ObservedLog:
+        log = self._journal.logs.get(pchannel)
+        if log is None:
+            self._journal.look()
+            log = self._journal.logs.get(pchannel)
+        if log is None:
+            raise ClosedError(
+                f"{self._directory} holds no log of pchannel {pchannel!r}: it was replaced by another journal, or the path is another one"
+            )
+        return log
+
+    def _matching(self, pchannel: str, index: SegmentIndex, choice: ChannelChoice) -> frozenset[str]:
+        """The names in this index that are meant; each is matched once."""
+        if choice.names is not None:
+            return frozenset(choice.names)
+        key = pchannel, index.base, choice
+        seen, found = self._matched.get(key, (0, frozenset()))
+        names = index.names()
+        if seen < len(names):
+            found |= choice.among(islice(names, seen, None))
+            self._matched[key] = len(names), found
+        return found
+
+    def _looked_at(
+        self, pchannel: str, start: int, end: int, choice: ChannelChoice, rows_max: int | None, bytes_max: int | None
+    ) -> list[FrameWeight]:
+        """The frames of some vchannels, each by its head: one frame may hold thousands that nobody asked for."""
+        names = self.names(pchannel, start, end, choice)
+        assert names is not None
+        found: list[FrameWeight] = []
+        rows = size = 0
+        for frame in self._log(pchannel).heads(start, end, names):
+            runs = [run for run in frame.view.find(names) if run.kind != RunKind.SYSTEM]
+            weight = FrameWeight(
+                frame.position,
+                frame.next_position,
+                frame.view.header.first_tick,
+                sum(1 if run.kind == RunKind.COPY else run.end - run.first for run in runs),
+                sum(run.body_end - run.body_start for run in runs),
+            )
+            found.append(weight)
+            rows, size = rows + weight.rows, size + weight.size
+            if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):
+                break
+        return found
+
+
+def _file(log: ObservedLog) -> tuple[int, int, int] | None:
+    """Which control page lies there: another one when the log was made anew."""
+    try:
+        status = os.stat(log.directory / CONTROL_NAME)
+        log.refresh()
+        return status.st_dev, status.st_ino, log.incarnation
+    except (OSError, ClosedError):
+        return None
+
+
+def _last_tick(index: SegmentIndex, first: int, stop: int) -> int:
+    """The tick of the newest event in these frames, 0 when there is none."""
+    for ordinal in range(stop - 1, first - 1, -1):
+        if count := index.indices[ordinal]:
+            tick: int = index.first_ticks[ordinal] + count - 1
+            return tick
+    return 0
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

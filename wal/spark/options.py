@@ -1,0 +1,256 @@
+"""SourceOptions: what a Spark read asks for, checked once, whoever reads. Pure.
+
+Owns: the names of the options (Kafka's, where it has them), their forms and their defaults. A name that it does not know and a value
+that cannot be are an InvalidArgumentError that lists what would be accepted: a misspelt option never means "the default".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+from wal.message import MessageID, MessageType, type_properties
+from wal.spark.channel_choice import ChannelChoice
+from wal.spark.offsets import PChannelOffset, StreamOffset, parse_place
+
+__all__ = ["OPTIONS", "Edge", "Location", "SourceOptions"]
+
+_T = TypeVar("_T")
+
+OPTIONS: Final = (
+    "path",
+    "address",
+    "service.url",
+    "vchannels",
+    "vchannelsPattern",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "startingTimeTick",
+    "endingTimeTick",
+    "tickTimeoutMs",
+    "maxMessagesPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxPartitions",
+    "failOnDataLoss",
+    "includeTypes",
+)
+"""Case does not matter. `maxOffsetsPerTrigger` is another name of `maxMessagesPerTrigger`."""
+TICK_TIMEOUT_MS: Final = 30_000
+"""How long a tick is waited for by default."""
+LOGICAL_BITS: Final = 18
+"""Of a tick, below its milliseconds; `wal.timestamp` owns that."""
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+Edge = str | Mapping[str, PChannelOffset | str]
+"""Where a read begins or ends: "earliest", "latest", or one of these or a place for each pchannel that is named."""
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where the log is, by the option that says so: `kind` is path, address or service.url."""
+
+    kind: str
+    value: str
+
+
+class SourceOptions(msgspec.Struct, frozen=True):
+    """The options of one read; see docs/reference/spark.md."""
+
+    location: Location
+    channels: ChannelChoice
+    starting: Edge
+    starting_tick: int | None = None
+    """Events below this tick are not read."""
+    ending: Edge = LATEST
+    ending_tick: int | None = None
+    tick_timeout_s: float = TICK_TIMEOUT_MS / 1000
+    rows_max: int | None = None
+    bytes_max: int | None = None
+    partitions_max: int | None = None
+    fail_on_data_loss: bool = True
+    types: frozenset[int] | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+        """The options as Spark hands them over, for a stream or a batch read."""
+        given = _Given(options)
+        given.check_names()
+        starts = given.only_one("startingOffsets", "startingTimestamp", "startingTimeTick")
+        starting: Edge = LATEST if streaming else EARLIEST
+        starting_tick = None
+        if starts == "startingOffsets":
+            starting = given.take(starts, _edge, starting)
+        elif starts is not None:
+            starting, starting_tick = (
+                EARLIEST,
+                given.take(starts, _timestamp if starts == "startingTimestamp" else _tick, 0),
+            )
+        ends = given.only_one("endingOffsets", "endingTimeTick")
+        if streaming and ends is not None:
+            raise InvalidArgumentError(f"{ends} says where a batch read ends, and a stream has no end: leave it out")
+        if not streaming and starting == LATEST:
+            raise InvalidArgumentError(
+                "startingOffsets=latest leaves a batch read nothing to read: use earliest, or JSON with a place for each pchannel"
+            )
+        ending = given.take("endingOffsets", _edge, LATEST)
+        if ending == EARLIEST:
+            raise InvalidArgumentError(
+                "endingOffsets=earliest leaves nothing to read: use latest, or JSON with a place for each pchannel"
+            )
+        rows = given.only_one("maxMessagesPerTrigger", "maxOffsetsPerTrigger") or "maxMessagesPerTrigger"
+        return cls(
+            given.location(),
+            given.channels(),
+            starting,
+            starting_tick,
+            ending,
+            given.take("endingTimeTick", _tick, None),
+            given.take("tickTimeoutMs", _from_zero, TICK_TIMEOUT_MS) / 1000,
+            given.take(rows, _positive, None),
+            given.take("maxBytesPerTrigger", _positive, None),
+            given.take("maxPartitions", _positive, None),
+            given.take("failOnDataLoss", _truth, True),
+            given.take("includeTypes", _types, None),
+        )
+
+
+class _Given:
+    """The options by their names in small letters."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    def check_names(self) -> None:
+        known = {name.lower() for name in OPTIONS}
+        for name in self._options:
+            if name == "paths":
+                raise InvalidArgumentError("load() was given several paths: a read has one log, so give it one path")
+            if name not in known and not name.startswith("spark."):
+                raise InvalidArgumentError(f"{name!r} is no option of the format 'wal': it takes {', '.join(OPTIONS)}")
+
+    def take(self, name: str, parse: Callable[[str, str], _T], default: _T | Any) -> Any:
+        value = self._options.get(name.lower())
+        return default if value is None else parse(name, value.strip())
+
+    def only_one(self, *names: str) -> str | None:
+        found = [name for name in names if name.lower() in self._options]
+        if len(found) > 1:
+            raise InvalidArgumentError(f"{' and '.join(found)} contradict each other: give one of them")
+        return found[0] if found else None
+
+    def location(self) -> Location:
+        kind = self.only_one("path", "address", "service.url")
+        value = "" if kind is None else self._options[kind].strip()
+        if kind is None or not value:
+            raise InvalidArgumentError(
+                "no log is named: give path (a journal's directory, also by load(path)), address (a node), or service.url (Pulsar)"
+            )
+        return Location(kind, value)
+
+    def channels(self) -> ChannelChoice:
+        kind = self.only_one("vchannels", "vchannelsPattern")
+        if kind == "vchannels":
+            return ChannelChoice(names=self.take(kind, _names, ()))
+        return ChannelChoice(pattern=self.take("vchannelsPattern", _pattern, None))
+
+
+def _names(option: str, value: str) -> tuple[str, ...]:
+    names: Any = value.split(",")
+    if value.startswith("["):
+        try:
+            names = json.loads(value)
+        except ValueError:
+            names = None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise InvalidArgumentError(f'{option}={value!r} is no JSON list of names: write a,b,c or ["a", "b", "c"]')
+    else:
+        names = [name.strip() for name in names]
+    found: tuple[str, ...] = tuple(dict.fromkeys(names))
+    if not found or not all(found):
+        raise InvalidArgumentError(f'{option}={value!r} holds an empty name: write a,b,c or ["a", "b", "c"]')
+    return found
+
+
+def _pattern(option: str, value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise InvalidArgumentError(
+            f"{option}={value!r} is no regular expression of Python: {error}; it is matched on whole names"
+        ) from error
+    return value
+
+
+def _edge(option: str, value: str) -> Edge:
+    if value.lower() in (EARLIEST, LATEST):
+        return value.lower()
+    form = (
+        f"{EARLIEST}, {LATEST}, the JSON of an offset as a query's progress shows it, or "
+        f'{{"pchannel": {EARLIEST} or {LATEST} or a message id or {{"id": message id, "tick": time tick}}, …}}'
+    )
+    try:
+        data = json.loads(value)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or not data:
+        raise InvalidArgumentError(f"{option}={value!r} is none of: {form}")
+    if "version" in data and "pchannels" in data:
+        return dict(StreamOffset.parse(data).pchannels)
+    try:
+        return {name: _place(name, place) for name, place in data.items()}
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{option}: {error}; accepted are {form}") from error
+
+
+def _place(pchannel: str, place: Any) -> PChannelOffset | str:
+    if not isinstance(place, str):
+        return parse_place(pchannel, place)
+    if place.lower() in (EARLIEST, LATEST):
+        return place.lower()
+    return parse_place(pchannel, {"id": str(MessageID.parse(place))})
+
+
+def _number(option: str, value: str, first: int, last: int, what: str) -> int:
+    if not (value.isascii() and value.isdigit() and first <= int(value) <= last):
+        raise InvalidArgumentError(f"{option}={value!r} is out of range: {what}, from {first} to {last}")
+    return int(value)
+
+
+def _positive(option: str, value: str) -> int:
+    return _number(option, value, 1, (1 << 63) - 1, "a whole number")
+
+
+def _from_zero(option: str, value: str) -> int:
+    return _number(option, value, 0, 1 << 40, "milliseconds")
+
+
+def _tick(option: str, value: str) -> int:
+    return _number(option, value, 0, (1 << 63) - 1, "a time tick")
+
+
+def _timestamp(option: str, value: str) -> int:
+    return _number(option, value, 0, (1 << 45) - 1, "milliseconds since 1970") << LOGICAL_BITS
+
+
+def _truth(option: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise InvalidArgumentError(f"{option}={value!r} is neither true nor false")
+    return value.lower() == "true"
+
+
+def _types(option: str, value: str) -> frozenset[int]:
+    accepted = {kind.name: int(kind) for kind in MessageType if not type_properties(kind).system}
+    names = [name.strip().upper() for name in value.split(",")]
+    if unknown := [name for name in names if name not in accepted]:
+        raise InvalidArgumentError(
+            f"{option}: {unknown[0]!r} is no type of message: name some of {', '.join(accepted)}"
+        )
+    return frozenset(accepted[name] for name in names)

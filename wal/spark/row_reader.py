@@ -1,0 +1,154 @@
+"""What a task does: the pieces of a partition become Arrow batches, in the task's own process.
+
+Owns: one `Progress` for each piece, the same that scanners and the bridge are driven by, and where its frames are cut to the piece's last
+event. It promises each event of a piece once and whole, or an error when it cannot give all of them; it holds no more than a page of
+frames and a batch of rows. When it is closed before its end, as a LIMIT does, it lets go of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from wal.backends import FramePage
+from wal.bridge.arrow import record_batch
+from wal.errors import ClosedError, TruncatedError
+from wal.reading import All, EventFilter, Need, Progress, ReadOptions, RowColumns
+from wal.spark.data_loss import start_of
+from wal.spark.frame_source import FrameLogs
+from wal.spark.offsets import Place
+from wal.spark.opened import opened
+from wal.spark.partitions import WALPartition
+from wal.spark.planning import EventWeight, Piece
+from wal.spark.row_selection import RowSelection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BATCH_BYTES", "BATCH_ROWS", "event_weights", "read_partition"]
+
+BATCH_ROWS: Final = 8192
+BATCH_BYTES: Final = 2 << 20
+"""Spark takes batches of 1 to 4 MB fastest."""
+_PAGE_BYTES: Final = 1 << 20
+
+
+def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of this partition: these columns, in batches of this Arrow schema, of at most BATCH_ROWS rows.
+
+    TruncatedError when some of them are gone and the partition says that this is to fail; CorruptionError for damage.
+    """
+    logs = opened(partition.source)
+    for piece in partition.pieces:
+        with closing(_read_piece(logs, partition, piece)) as parts:
+            for rows in parts:
+                yield from _batches(rows, schema, columns)
+
+
+def event_weights(logs: FrameLogs, partition: WALPartition, pchannel: str, start: Place, end: int) -> list[EventWeight]:
+    """The events of a partition's choice from `start` on in the first frame that has any, as they are to be read, up to position `end`."""
+    piece = Piece(pchannel, start, (end, 0))
+    progress = _progress(logs, partition, piece, start)
+    with closing(_pages(logs, partition, piece, start)) as pages:
+        while (need := progress.step(_Tail(end))) is not Need.OVER:
+            if need is Need.PAGE:
+                progress.take(next(pages))
+            elif progress.assemble():
+                return [
+                    EventWeight(message._index, len(bodies), sum(len(body.payload) for body in bodies))
+                    for message in progress.messages
+                    if (bodies := message.bodies()) is not None
+                ]
+    return []
+
+
+def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece) -> Generator[RowColumns, None, None]:
+    """The rows of one piece, a batch at a time; all of one log."""
+    rows = RowColumns()
+    start = piece.start
+    while True:
+        moment = logs.moment(piece.pchannel)
+        if moment.origin.message_id(0) != partition.origins[piece.pchannel].message_id(0):
+            raise ClosedError(
+                f"the log of pchannel {piece.pchannel!r} was made anew since this was planned: read it with a new query"
+            )
+        start = start_of(moment, start, fail_on_data_loss=partition.fail_on_data_loss)
+        progress = _progress(logs, partition, piece, start)
+        try:
+            with closing(_pages(logs, partition, piece, start)) as pages:
+                while _advance(progress, pages, piece, rows):
+                    if rows.rows >= BATCH_ROWS or rows.size >= BATCH_BYTES:
+                        full, rows = rows, RowColumns()
+                        yield full
+            break
+        except TruncatedError:
+            start = progress.start
+            if start >= logs.moment(piece.pchannel).earliest:
+                raise
+    if rows.rows:
+        yield rows
+
+
+def _advance(progress: Progress, pages: Iterator[FramePage], piece: Piece, rows: RowColumns) -> bool:
+    """Takes one frame as rows, or one page; False at the end of the piece."""
+    position, index = piece.end
+    need = progress.step(_Tail(_stop(piece)))
+    if need is Need.OVER:
+        return False
+    if need is Need.PAGE:
+        progress.take(next(pages))
+        return True
+    frame = progress.frame
+    if index and frame.position >= position:
+        progress.assemble()
+        rows.add_messages([message for message in progress.messages if message._index < index])
+    elif (found := progress.whole()) is not None:
+        origin, run = found
+        rows.add_run(origin, run.name, frame.view.header, frame.view.packed(run))
+    elif progress.assemble():
+        rows.add_messages(progress.messages)
+    progress.following = len(progress.messages)
+    return True
+
+
+def _progress(logs: FrameLogs, partition: WALPartition, piece: Piece, start: Place) -> Progress:
+    options = ReadOptions((), All(), EventFilter(types=partition.types), follow=False)
+    names = logs.names(piece.pchannel, start[0], _stop(piece), partition.choice)
+    selection = RowSelection(piece.pchannel, names, partition.choice, partition.lives, logs.lives())
+    progress = Progress(options)
+    progress.go_on(start, None)
+    progress.begin(partition.origins[piece.pchannel], selection, _Tail(_stop(piece)), start)
+    return progress
+
+
+def _pages(logs: FrameLogs, partition: WALPartition, piece: Piece, start: Place) -> Generator[FramePage, None, None]:
+    stop = _stop(piece)
+    names = logs.names(piece.pchannel, start[0], stop, partition.choice)
+    return logs.pages(piece.pchannel, start[0], stop, names, _PAGE_BYTES)
+
+
+def _stop(piece: Piece) -> int:
+    """Where the frames of this piece end: behind the one that its end lies in."""
+    position, index = piece.end
+    return position + 1 if index else position
+
+
+def _batches(rows: RowColumns, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    batch = record_batch(rows)
+    batch = pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
+    for first in range(0, batch.num_rows, BATCH_ROWS):
+        yield batch.slice(first, BATCH_ROWS)
+
+
+class _Tail(msgspec.Struct, frozen=True):
+    """A log that ends where the piece does. See `TailView`."""
+
+    durable_end: int
+    promise: int = 0
+    newest: tuple[int, int] | None = None
+    failure: BaseException | None = None

@@ -1,0 +1,88 @@
+"""Snapshot: at which place each pchannel has to be read up to, so that all of them together show exactly one moment.
+
+Owns: the choice of the tick, the wait until every pchannel has promised it, and its place in each of them. What it answers holds every
+event committed at or before that tick, and none after it, over all vchannels and pchannels.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from wal.errors import WouldBlockError
+from wal.spark.data_loss import SnapshotWarning
+from wal.spark.frame_source import FrameLogs, LogMoment
+from wal.spark.offsets import Place
+
+__all__ = ["Snapshot", "take_snapshot"]
+
+_POLL_S: Final = 0.005
+_QUIET_S: Final = 0.5
+"""A writer that looks gone (its process may be another machine's) and promises nothing for so long is taken for gone: it promises at least
+every 0.2 s."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The places that are read up to, and the tick that this means."""
+
+    time_tick: int
+    ends: Mapping[str, Place]
+
+
+def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -> Snapshot:
+    """The log at this tick, or, for None, at the newest tick that is durable now.
+
+    A given tick is waited for, and after `timeout_s` it is a WouldBlockError. Without one, what cannot be promised because nobody
+    writes is left out, with a SnapshotWarning when these are rows.
+    """
+    moments = {name: logs.moment(name) for name in logs.pchannels()}
+    newest = {
+        name: max(logs.newest_tick(name, moment.earliest[0], moment.durable_end), 0) for name, moment in moments.items()
+    }
+    tick = max(newest.values(), default=0) if time_tick is None else time_tick
+    moments = _wait(logs, moments, tick, timeout_s, given=time_tick is not None)
+    reached = min((moment.promise for moment in moments.values()), default=tick)
+    if reached < tick:
+        if time_tick is not None:
+            late = ", ".join(name for name, moment in moments.items() if moment.promise < tick)
+            raise WouldBlockError(
+                f"time tick {tick} is not promised by {late} yet, which stands at {reached}, after {timeout_s:g} s: events at or below "
+                "it may still come. Ask for a tick that has passed, raise tickTimeoutMs, or let a writer open the log: it promises "
+                "every 0.2 s"
+            )
+        late = ", ".join(name for name, found in newest.items() if found > reached)
+        if late:
+            warnings.warn(
+                f"this snapshot is at time tick {reached}, and leaves out rows of {late} with later ones: nobody writes the log, so "
+                "that nobody promises a later tick for all pchannels",
+                SnapshotWarning,
+                stacklevel=2,
+            )
+        tick = reached
+    ends = {
+        name: logs.place_after(name, tick, moment.earliest[0], moment.durable_end) for name, moment in moments.items()
+    }
+    return Snapshot(tick, ends)
+
+
+def _wait(
+    logs: FrameLogs, moments: dict[str, LogMoment], tick: int, timeout_s: float, *, given: bool
+) -> dict[str, LogMoment]:
+    """Until every pchannel has promised the tick, or it is in vain."""
+    deadline = time.monotonic() + timeout_s
+    moved_s = time.monotonic()
+    while True:
+        now = time.monotonic()
+        if min((moment.promise for moment in moments.values()), default=tick) >= tick or now >= deadline:
+            return moments
+        if not given and logs.writer_is_gone() and now - moved_s >= _QUIET_S:
+            return moments
+        time.sleep(_POLL_S)
+        before = moments
+        moments = {name: logs.moment(name) for name in logs.pchannels()}
+        if moments != before:
+            moved_s = time.monotonic()

@@ -1,0 +1,54 @@
+"""Where a read begins and ends in each pchannel, from what the options say: the place of an edge in the log as it is now."""
+
+from __future__ import annotations
+
+from wal.errors import InvalidArgumentError
+from wal.spark.frame_source import FrameLogs, LogMoment
+from wal.spark.offsets import PChannelOffset
+from wal.spark.options import EARLIEST, Edge, SourceOptions
+
+__all__ = ["at_edge", "at_start", "check_named"]
+
+
+def at_start(logs: FrameLogs, moment: LogMoment, options: SourceOptions) -> PChannelOffset:
+    """Where this read begins in one pchannel."""
+    if options.starting_tick is not None:
+        tick = max(options.starting_tick - 1, 0)
+        place = logs.place_after(moment.origin.pchannel, tick, moment.earliest[0], moment.durable_end)
+        return _offset(moment, max(place, moment.earliest), min(tick, moment.promise))
+    return at_edge(moment, options.starting)
+
+
+def at_edge(moment: LogMoment, edge: Edge) -> PChannelOffset:
+    """The place of an edge in one pchannel; one that a mapping does not name is at its earliest event."""
+    if not isinstance(edge, str):
+        edge = edge.get(moment.origin.pchannel, EARLIEST)  # type: ignore[assignment]
+    if isinstance(edge, PChannelOffset):
+        here = _offset(moment, moment.earliest, 0)
+        if not edge.same_log(here):
+            raise InvalidArgumentError(
+                f"message id {edge.message_id} belongs to another life of pchannel {edge.pchannel!r} than is read here: "
+                "use ids that were read from this log"
+            )
+        if edge.place > (moment.durable_end, 0):
+            raise InvalidArgumentError(
+                f"message id {edge.message_id} lies above the durable end {moment.durable_end} of pchannel {edge.pchannel!r}: "
+                "use an id that was read from this log, or latest"
+            )
+        return edge
+    if edge == EARLIEST:
+        return _offset(moment, moment.earliest, 0)
+    return _offset(moment, (moment.durable_end, 0), moment.promise)
+
+
+def check_named(edge: Edge, pchannels: list[str], option: str) -> None:
+    """InvalidArgumentError when a mapping names a pchannel that there is not."""
+    if not isinstance(edge, str) and (unknown := sorted(set(edge) - set(pchannels))):
+        raise InvalidArgumentError(
+            f"{option} names pchannel {unknown[0]!r}, which this log does not have: it has {', '.join(pchannels)}"
+        )
+
+
+def _offset(moment: LogMoment, place: tuple[int, int], tick: int) -> PChannelOffset:
+    origin = moment.origin
+    return PChannelOffset(origin.pchannel, origin.incarnation, place, tick, origin.form)
