@@ -34,8 +34,16 @@ class DamagedCursor(msgspec.Struct, frozen=True):
 class CursorStore(abc.ABC):
     """Cursors by their key. Thread-safe."""
 
-    def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float | None = None) -> None:
-        """Stores a cursor in the place of what was saved before; durable when it returns.
+    def save(
+        self,
+        cursor: Cursor,
+        *,
+        earliest: Callable[[], tuple[int, int]],
+        since_s: float | None = None,
+        forward_only: bool = False,
+    ) -> bool:
+        """Stores a cursor in the place of what was saved before; durable when it returns. With `forward_only` one that stands there, or
+        further, in the same lives is left as it is; whether the cursor was stored.
 
         `earliest` is asked, under the lock, for the first event of the log. TruncatedError when the cursor's start lies below it, or when
         what was saved has turned stale; InvalidArgumentError when that is of another life of the pchannel; ChannelNotExistError when it is
@@ -57,6 +65,8 @@ class CursorStore(abc.ABC):
                         raise InvalidArgumentError(other_life(before))
                     if before.stale:
                         raise TruncatedError(stale(before))
+                    if forward_only and before.incarnations == cursor.incarnations and before.start >= cursor.start:
+                        return False
             first = earliest()
             if cursor.start < first:
                 raise TruncatedError(
@@ -65,6 +75,7 @@ class CursorStore(abc.ABC):
                 )
             self._put(cursor)
         self.sync()
+        return True
 
     def change(self, expected: Cursor, changed: Cursor | None) -> bool:
         """Inside `locked`: stores `changed` (None: deletes it) if `expected` is what is stored; whether it was."""

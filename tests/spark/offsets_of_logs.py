@@ -1,0 +1,41 @@
+"""Offsets as a query over a journal would have them, made from the journal itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wal import MessageID
+from wal.bridge.file_journal import FileJournal
+from wal.spark.offsets import PChannelOffset, StreamOffset
+
+__all__ = ["end_of", "place_behind", "vchannels_of"]
+
+
+def end_of(directory: Path) -> StreamOffset:
+    """Everything that is durable."""
+    journal = FileJournal(directory)
+    try:
+        journal.look()
+        places = {}
+        for name, log in journal.logs.items():
+            state = log.refresh()
+            places[name] = PChannelOffset(name, log.incarnation, (state.durable_end, 0), state.promise)
+        return StreamOffset(places)
+    finally:
+        journal.close()
+
+
+def place_behind(message_id: MessageID | None, directory: Path) -> StreamOffset:
+    """In a journal of one pchannel: behind this event; None: where it begins."""
+    (end,) = end_of(directory).pchannels.values()
+    place = (0, 0) if message_id is None else (message_id.position, message_id.index + 1)
+    return StreamOffset({end.pchannel: end.moved(place, 0)})
+
+
+def vchannels_of(directory: Path) -> dict[str, int]:
+    """The incarnation of each vchannel, as far as readers of the files know them."""
+    journal = FileJournal(directory)
+    try:
+        return {name: info.incarnation for name, info in journal.look().records.items()}
+    finally:
+        journal.close()

@@ -1,0 +1,128 @@
+"""Payloads to values, without a JVM: what a decoder may give, and which message is named when it gives something else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal import MessageID
+from wal.errors import InvalidArgumentError
+from wal.spark.foreach.payloads import Decode, PayloadDecoder
+
+STRUCT = pa.struct([("dest", pa.string()), ("delay", pa.int32())])
+
+
+class Flight(msgspec.Struct):
+    dest: str
+    delay: int | None = None
+
+
+class Row(NamedTuple):
+    dest: str
+    delay: int | None
+
+
+def message_id(number: int) -> MessageID:
+    return MessageID("p0", 1, 4096, number)
+
+
+def batch(*payloads: bytes | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "vchannel": pa.array(["JFK"] * len(payloads)),
+            "message_id": pa.array([bytes(message_id(number)) for number in range(len(payloads))], pa.binary()),
+            "payload": pa.array(payloads, pa.binary()),
+            "time_tick": pa.array(range(len(payloads)), pa.int64()),
+        }
+    )
+
+
+def values(decode: Decode, *payloads: bytes | None, on_error: str = "raise") -> list[Any]:
+    given_ = batch(*payloads)
+    (made,) = PayloadDecoder(decode, STRUCT, into="value", on_error=on_error)([given_])
+    made.validate(full=True)
+    assert made.schema.names == ["vchannel", "message_id", "value", "time_tick"]
+    assert made.column("time_tick").equals(given_.column("time_tick"))
+    return made.column("value").to_pylist()
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        json.loads,
+        msgspec.json.Decoder(Flight).decode,
+        lambda payload: Row(**json.loads(payload)),
+        lambda payload: list(json.loads(payload).values()),
+    ],
+    ids=["dict", "struct", "tuple", "list"],
+)
+def test_what_a_decoder_may_give(decode: Decode) -> None:
+    got = values(decode, b'{"dest": "ATL", "delay": 7}', None, b'{"dest": "ORD", "delay": null}')
+    assert got == [{"dest": "ATL", "delay": 7}, None, {"dest": "ORD", "delay": None}]
+
+
+def test_what_a_dict_lacks_is_null_and_what_it_has_more_is_left_out() -> None:
+    assert values(json.loads, b'{"dest": "ATL", "gate": 3}', b"{}") == [
+        {"dest": "ATL", "delay": None},
+        {"dest": None, "delay": None},
+    ]
+
+
+def test_a_decoder_may_give_one_kind_here_and_another_there() -> None:
+    kinds: dict[bytes, Any] = {b"1": {"dest": "A", "delay": 1}, b"2": ("B", 2), b"3": Flight("C", 3), b"4": None}
+    assert values(lambda payload: kinds[payload], *kinds) == [
+        {"dest": "A", "delay": 1},
+        {"dest": "B", "delay": 2},
+        {"dest": "C", "delay": 3},
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("decode", "why"),
+    [
+        (json.loads, "JSONDecodeError"),
+        (lambda payload: {"dest": payload, "delay": "late"} if payload == b"x" else None, "'delay' is no int32"),
+        (lambda payload: {"dest": "A", "delay": 1 << 40} if payload == b"x" else None, "'delay' is no int32"),
+        (lambda payload: ("A",) if payload == b"x" else None, "1 values for 2 fields"),
+        (lambda payload: object() if payload == b"x" else None, "a object has no dest, delay"),
+    ],
+    ids=["decoder raises", "wrong type", "too large", "too few", "no attributes"],
+)
+def test_the_message_that_cannot_be_decoded_is_named(decode: Decode, why: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        values(decode, b"{}", b"{}", b"x", b"{}")
+    assert f"message {message_id(2)} of vchannel 'JFK'" in str(caught.value)
+    assert why in str(caught.value)
+    assert "on_error='null'" in str(caught.value)
+
+
+def test_on_error_null_leaves_the_others() -> None:
+    got = values(json.loads, b'{"dest": "ATL"}', b"x", b'{"delay": "late"}', b'{"delay": 3}', on_error="null")
+    assert got == [{"dest": "ATL", "delay": None}, None, None, {"dest": None, "delay": 3}]
+
+
+def test_the_payload_can_be_kept() -> None:
+    (made,) = PayloadDecoder(json.loads, STRUCT, into="flight", keep_payload=True)([batch(b"{}")])
+    assert made.schema.names == ["vchannel", "message_id", "payload", "flight", "time_tick"]
+    assert made.column("payload").to_pylist() == [b"{}"]
+
+
+@given(
+    st.lists(
+        st.none()
+        | st.fixed_dictionaries(
+            {}, optional={"dest": st.none() | st.text(), "delay": st.none() | st.integers(-(2**31), 2**31 - 1)}
+        )
+    )
+)
+def test_every_row_has_its_own_value(rows: list[dict[str, Any] | None]) -> None:
+    payloads = [b"%d" % number for number in range(len(rows))]
+    expected = [None if row is None else {"dest": row.get("dest"), "delay": row.get("delay")} for row in rows]
+    assert values(lambda payload: rows[int(payload)], *payloads) == expected

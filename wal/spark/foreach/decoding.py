@@ -1,0 +1,118 @@
+"""Decoding: a DataFrame of messages whose payloads are columns, by a schema (JSON) or by a function of the user's.
+
+Owns: the column that takes the payload's place. It adds no job: what it gives is a DataFrame, of a batch or of a stream.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wal.errors import InvalidArgumentError
+from wal.spark.foreach.payloads import ON_ERROR, Decode, PayloadDecoder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = ["Decoding", "decoded"]
+
+
+def decoded(
+    df: DataFrame,
+    schema: str | StructType,
+    *,
+    decode: Decode | None = None,
+    into: str = "value",
+    keep_payload: bool = False,
+    on_error: str = "raise",
+) -> DataFrame:
+    """`df`, of a batch or a stream, with a struct column `into` in the place of `payload` (behind it with `keep_payload=True`).
+
+    `schema` names the fields of the struct: DDL (`"dest string, dep_delay int"`) or a StructType; all of them may be null. Without
+    `decode` payloads are JSON objects. With it each payload goes through it, in Spark's workers, a batch of rows at a time: it
+    gives a dict, a tuple or list in the order of the fields, an object with attributes of their names, or None. A payload that
+    cannot be decoded fails the job with an error that names the message; with `on_error="null"` its value is null, or all fields of
+    it.
+    """
+    return Decoding.of(schema, decode=decode, into=into, keep_payload=keep_payload, on_error=on_error).apply(df)
+
+
+class Decoding:
+    """A way to decode, checked; picklable."""
+
+    def __init__(
+        self, schema: StructType, decode: Decode | None, *, into: str, keep_payload: bool, on_error: str
+    ) -> None:
+        self._schema = schema
+        self._decode = decode
+        self._into = into
+        self._keep_payload = keep_payload
+        self._on_error = on_error
+
+    @classmethod
+    def of(
+        cls, schema: object, *, decode: object = None, into: str = "value", keep_payload: bool = False, on_error: str
+    ) -> Decoding:
+        """The arguments of `decoded`, checked; DDL needs a session."""
+        if decode is not None and not callable(decode):
+            raise TypeError(f"decode must be a function of one payload, not {type(decode).__name__}")
+        if on_error not in ON_ERROR:
+            raise InvalidArgumentError(f"on_error={on_error!r} is none of {', '.join(map(repr, ON_ERROR))}")
+        return cls(_struct(schema), decode, into=into, keep_payload=keep_payload, on_error=on_error)
+
+    def apply(self, df: DataFrame) -> DataFrame:
+        """`df` with its payloads decoded; InvalidArgumentError when it has no payloads, or a column of that name already."""
+        if "payload" not in df.columns:
+            raise InvalidArgumentError(
+                f"there is no column payload to decode among {', '.join(df.columns)}: read the log with it"
+            )
+        if self._into in df.columns:
+            raise InvalidArgumentError(f"there is a column {self._into!r} already: name another one by into=…")
+        return self._json(df) if self._decode is None else self._in_arrow(df, self._decode)
+
+    def _json(self, df: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        mode = "FAILFAST" if self._on_error == "raise" else "PERMISSIVE"
+        value = f.from_json(f.col("payload").cast("string"), self._schema, {"mode": mode}).alias(self._into)
+        columns: list[Any] = []
+        for name in df.columns:
+            if name != "payload":
+                columns.append(f.col(f"`{name}`"))
+            else:
+                columns += [f.col("payload"), value] if self._keep_payload else [value]
+        return df.select(*columns)
+
+    def _in_arrow(self, df: DataFrame, decode: Decode) -> DataFrame:
+        from pyspark.sql.pandas.types import to_arrow_type
+        from pyspark.sql.types import StructField, StructType
+
+        fields = []
+        for field in df.schema.fields:
+            if field.name != "payload" or self._keep_payload:
+                fields.append(field)
+            if field.name == "payload":
+                fields.append(StructField(self._into, self._schema, nullable=True))
+        decoder = PayloadDecoder(
+            decode,
+            to_arrow_type(self._schema, timezone="UTC"),
+            into=self._into,
+            keep_payload=self._keep_payload,
+            on_error=self._on_error,
+        )
+        return df.mapInArrow(decoder, StructType(fields))
+
+
+def _struct(schema: object) -> StructType:
+    """The fields, each of which may be null: a field that a payload lacks is null, whatever the schema says."""
+    from pyspark.sql.types import StructField, StructType
+
+    if isinstance(schema, str):
+        parsed: object = StructType.fromDDL(schema)
+    else:
+        parsed = schema
+    if not isinstance(parsed, StructType):
+        raise TypeError(f"schema must be DDL such as 'dest string, dep_delay int' or a StructType, not {schema!r}")
+    if not parsed.fields:
+        raise InvalidArgumentError("schema has no fields: name those that the payloads have")
+    return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in parsed.fields])

@@ -1,0 +1,136 @@
+"""OffsetLog: where a batch of a query ends, as Spark wrote it into the query's checkpoint before it ran the batch.
+
+That entry is exact: it says where reading goes on, also over stretches without rows, which no row of the batch could; and a batch
+that is run again has the same one. In the driver's process it comes from the running query itself, whatever file system the
+checkpoint lies on. Under Spark Connect the handler runs in another process, without a way to the query: there it is read from the
+checkpoint's files on this host.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from wal.errors import CorruptionError, InvalidArgumentError
+from wal.spark.offsets import StreamOffset
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["BatchEntry", "entry_of_batch", "parse_entry"]
+
+
+class BatchEntry(msgspec.Struct, frozen=True):
+    """A batch as its query's checkpoint has it: the query, the end of the batch in each source of this log, and when it was planned.
+
+    `planned_ms` is the wall time, in milliseconds since 1970, of the first try.
+    """
+
+    query_id: str
+    batch_id: int
+    ends: tuple[StreamOffset, ...]
+    planned_ms: int
+
+
+def entry_of_batch(df: DataFrame, batch_id: int, checkpoint: str | None) -> BatchEntry:
+    """The entry of the batch that `df`, as foreachBatch gave it, belongs to.
+
+    `checkpoint` is the query's, needed under Spark Connect alone: without it an InvalidArgumentError there.
+    """
+    java_session = getattr(df.sparkSession, "_jsparkSession", None)
+    if java_session is not None:
+        return _from_query(df.sparkSession, java_session, batch_id)
+    if checkpoint is None:
+        raise InvalidArgumentError(
+            "under Spark Connect the handler cannot ask its query where the batch ends: give checkpoint=…, the checkpointLocation "
+            "of the query, on this host's file system"
+        )
+    return _from_files(_directory(checkpoint), batch_id)
+
+
+def parse_entry(text: str, *, query_id: str, batch_id: int) -> BatchEntry:
+    """The entry in the text of a file `offsets/N`; CorruptionError when it is none.
+
+    A line with the version, one with metadata, then one for each source of the query. Those of other sources are passed over.
+    """
+    lines = text.splitlines()
+    try:
+        planned_ms = int(json.loads(lines[1])["batchTimestampMs"])
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise CorruptionError(
+            f"the entry of batch {batch_id} in the checkpoint of query {query_id} cannot be read: {text[:200]!r}",
+            expected="a version, metadata with batchTimestampMs, and the end of each source",
+        ) from error
+    return BatchEntry(query_id, batch_id, tuple(_ends(lines[2:])), planned_ms)
+
+
+def _ends(lines: list[str]) -> list[StreamOffset]:
+    ends = []
+    for line in lines:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and {"pchannels", "version"} <= found.keys():
+            ends.append(StreamOffset.parse(found))
+    return ends
+
+
+def _from_query(session: Any, java_session: Any, batch_id: int) -> BatchEntry:
+    context = session.sparkContext
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    if query_id is None:
+        raise InvalidArgumentError(
+            "this is no batch of a running query: hand what foreach_batch(…) gives to writeStream.foreachBatch"
+        )
+    # The session of a batch is a clone that knows no queries; all queries of all sessions are in the state that they share.
+    queries = java_session.sharedState().activeStreamingQueries()
+    execution = queries.get(context._jvm.java.util.UUID.fromString(query_id))
+    if execution is None:
+        raise InvalidArgumentError(
+            f"query {query_id} is not running any more: its batch {batch_id} is run again when it is started"
+        )
+    log = execution.offsetLog()
+    entry = log.get(batch_id)
+    if not entry.isDefined():
+        raise CorruptionError(
+            f"the checkpoint of query {query_id} at {execution.resolvedCheckpointRoot()} has no entry of batch {batch_id}, which runs",
+            expected=f"offsets/{batch_id}",
+        )
+    text = context._jvm.java.io.ByteArrayOutputStream()
+    log.serialize(entry.get(), text)
+    return parse_entry(text.toString("UTF-8"), query_id=query_id, batch_id=batch_id)
+
+
+def _from_files(checkpoint: Path, batch_id: int) -> BatchEntry:
+    try:
+        query_id = str(json.loads((checkpoint / "metadata").read_text())["id"])
+        text = (checkpoint / "offsets" / str(batch_id)).read_text()
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"checkpoint={str(checkpoint)!r} is not that of this query, which runs batch {batch_id}: {error.filename} cannot be read "
+            f"({error.strerror}); give the checkpointLocation of the query, on this host's file system"
+        ) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptionError(
+            f"{checkpoint / 'metadata'} does not say the id of its query",
+            path=str(checkpoint / "metadata"),
+            expected='{"id": …}',
+        ) from error
+    return parse_entry(text, query_id=query_id, batch_id=batch_id)
+
+
+def _directory(checkpoint: str) -> Path:
+    parts = urlsplit(checkpoint)
+    if not parts.scheme:
+        return Path(checkpoint)
+    if parts.scheme == "file" and not parts.netloc:
+        return Path(unquote(parts.path))
+    raise InvalidArgumentError(
+        f"checkpoint={checkpoint!r} lies on another file system, and under Spark Connect the handler reads it as files of this host: "
+        "keep the checkpoint on this host"
+    )

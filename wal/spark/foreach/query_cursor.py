@@ -1,0 +1,164 @@
+"""QueryCursor: how far a Spark query is done, as cursors of the log, so that retention keeps what the query has not done yet.
+
+Owns: which vchannels the cursor is saved for, and the saving. A cursor is one vchannel's; what is dropped is decided by the
+pchannel, and its slowest cursor holds all of it. So a few vchannels of each pchannel do for any number, and none is dropped with
+another one. It never stands above the end of a batch that is done, and never goes back. It blocks, for milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from wal.backends import FramePage, ObservedState
+from wal.bridge.file_journal import FileJournal
+from wal.channels import VChannelView
+from wal.cursors import Cursor, CursorFiles, CursorKey, check_cursor
+from wal.errors import InvalidArgumentError, TruncatedError
+from wal.location import parse_location
+from wal.spark.channel_choice import ChannelChoice
+from wal.spark.offsets import PChannelOffset, StreamOffset
+
+__all__ = ["QueryCursor"]
+
+VCHANNELS_MAX: Final = 16
+"""Of each pchannel. One holds the log; the others are there when it is dropped."""
+_log: Final = logging.getLogger("wal.spark")
+
+
+class QueryCursor:
+    """The cursor `name` in the journal at `path`, of the vchannels of `choice`; picklable. One thread at a time.
+
+    A path that has no files or a name that no cursor may have is an InvalidArgumentError.
+    """
+
+    def __init__(self, path: str, name: str, choice: ChannelChoice) -> None:
+        location = parse_location(path)
+        if location.path is None:
+            raise InvalidArgumentError(
+                f"{location} is no journal: a cursor can be saved in the journal that the query reads, on this host"
+            )
+        self._directory = location.path.absolute()
+        self._name = check_cursor(name)
+        self._choice = choice
+
+    def save(self, ends: Sequence[StreamOffset]) -> None:
+        """Everything below these ends is done: stores that, durably; where a cursor stands further already it is left there.
+
+        Several sources of one query may read this journal: what all of them have passed counts. Ends in other journals are passed
+        over; InvalidArgumentError when none is in this one. Otherwise it raises what `scanner.save` does.
+        """
+        journal = FileJournal(self._directory)
+        try:
+            view = journal.look()
+            done = {
+                name: place
+                for name, place in _slowest(ends)
+                if name in journal.logs and journal.logs[name].incarnation == place.incarnation
+            }
+            if ends and not done and any(end.pchannels for end in ends):
+                raise InvalidArgumentError(
+                    f"the query reads no pchannel of the journal at {self._directory}: give path=… as its source has it"
+                )
+            named = frozenset(name for end in ends for name in end.lives)
+            store = CursorFiles(self._directory)
+            for place in done.values():
+                self._save_pchannel(journal, store, place, self._vchannels(view, place.pchannel, named, store))
+        finally:
+            journal.close()
+
+    def _vchannels(
+        self, view: VChannelView, pchannel: str, named: frozenset[str], store: CursorFiles
+    ) -> Mapping[str, int]:
+        """Those of this pchannel to save it for, with their incarnations: first those that have one, then by name."""
+        alive = {
+            name: info.incarnation
+            for name, info in view.records.items()
+            if info.pchannel == pchannel and name in self._choice and (not named or name in named)
+        }
+        if len(alive) <= VCHANNELS_MAX:
+            return alive
+        saved = {
+            cursor.key.vchannels[0]
+            for cursor in store.load_all()
+            if isinstance(cursor, Cursor) and cursor.key.name == self._name and len(cursor.key.vchannels) == 1
+        }
+        first = sorted(alive, key=lambda name: (name not in saved, name))
+        # Those that have one are saved however many they are: one that was left behind would hold the log for good.
+        return {name: alive[name] for name in first[: max(VCHANNELS_MAX, len(saved & alive.keys()))]}
+
+    def _save_pchannel(
+        self, journal: FileJournal, store: CursorFiles, place: PChannelOffset, vchannels: Mapping[str, int]
+    ) -> None:
+        log = journal.logs[place.pchannel]
+        known: dict[tuple[int, int], tuple[int, int] | None] = {}
+        for name, incarnation in vchannels.items():
+            key = CursorKey.of(self._name, (name,))
+            before = store.load(key)
+            same = (
+                before is not None and before.incarnations == (incarnation,) and before.incarnation == place.incarnation
+            )
+            since, event = (before.start, before.event) if before is not None and same else ((0, 0), None)
+            if since not in known:
+                known[since] = _event_below(log, since, place.place)
+            cursor = Cursor(
+                key,
+                (incarnation,),
+                place.pchannel,
+                place.incarnation,
+                # Below the earliest event there is nothing to hold: whether the query may go on behind a gap its source has decided.
+                max(place.place, log.earliest),
+                known[since] or event,
+                place.time_tick,
+                time.time(),
+                place.form,
+            )
+            if not store.save(cursor, earliest=lambda: log.earliest, forward_only=True) and since > place.place:
+                _log.warning(
+                    "%s stands further than this query is, and was left there: it is another query's, or this one was begun anew with a "
+                    "new checkpoint; name another cursor, or delete_cursor(%r)",
+                    key,
+                    self._name,
+                )
+
+
+class _Log(Protocol):
+    """What is asked of a pchannel's log."""
+
+    @property
+    def earliest(self) -> tuple[int, int]: ...
+
+    def refresh(self) -> ObservedState: ...
+
+    def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage: ...
+
+
+def _slowest(ends: Iterable[StreamOffset]) -> Iterator[tuple[str, PChannelOffset]]:
+    """The smallest place in each pchannel; of two lives of one, each."""
+    found: dict[tuple[str, int], PChannelOffset] = {}
+    for end in ends:
+        for place in end.pchannels.values():
+            key = place.pchannel, place.incarnation
+            if key not in found or place.place < found[key].place:
+                found[key] = place
+    for place in found.values():
+        yield place.pchannel, place
+
+
+def _event_below(log: _Log, since: tuple[int, int], place: tuple[int, int]) -> tuple[int, int] | None:
+    """The newest event below the place, if it is one at or above `since`; looked up in the indexes, no frame is read."""
+    if place[1]:
+        return place[0], place[1] - 1
+    found = None
+    try:
+        at = max(since[0], log.earliest[0])
+        end = min(place[0], log.refresh().durable_end)
+        while at < end:
+            page = log.page(at, end, frozenset(), 1)
+            found = page.last_event or found
+            at = page.next_position
+    except TruncatedError:
+        return None  # it was truncated meanwhile; the save itself says so if that matters
+    return found
