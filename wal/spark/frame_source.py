@@ -81,8 +81,8 @@ class FrameLogs(Protocol):
     ) -> list[FrameWeight]:
         """The frames in [start, end) that hold something of this choice, in their order, with what a read of each takes.
 
-        It ends behind the frame with which there are more than `rows_max` rows or `bytes_max` bytes. Without either, frames that lie
-        beside each other may be answered as one.
+        With a limit it ends behind the frame with which there are more than `rows_max` rows or `bytes_max` bytes, and names only frames
+        that hold rows. Without one, frames that lie beside each other may be answered as one.
         """
 
     def pages(

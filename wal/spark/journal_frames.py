@@ -131,10 +131,13 @@ class JournalFrames:
             )
             for at in range(0, len(ordinals), grain):
                 some = ordinals[at : at + grain]
+                if limited and not index.indices[some[0]]:
+                    continue
                 weight = FrameWeight(
                     index.positions[some[0]],
                     index.positions[some[-1] + 1] if some[-1] + 1 < len(index) else index.end,
                     index.first_ticks[some[0]],
+                    index.promises[some[-1]],
                     sum(index.indices[ordinal] for ordinal in some),
                     sum(index.lengths[ordinal] for ordinal in some),
                 )
@@ -210,6 +213,7 @@ class JournalFrames:
                 frame.position,
                 frame.next_position,
                 frame.view.header.first_tick,
+                frame.view.header.promise,
                 sum(1 if run.kind == RunKind.COPY else run.end - run.first for run in runs),
                 sum(run.body_end - run.body_start for run in runs),
             )

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.message import FORM_JOURNAL, MessageID
+from wal.message import FORM_JOURNAL, MessageID, Origin
 
 __all__ = ["PChannelOffset", "Place", "StreamOffset"]
 
@@ -42,6 +42,11 @@ class PChannelOffset(msgspec.Struct, frozen=True):
     def message_id(self) -> MessageID:
         """The id of the event that reading goes on with, once there is one."""
         return MessageID(self.pchannel, self.incarnation, *self.place, self.form)
+
+    @property
+    def origin(self) -> Origin:
+        """What names the log."""
+        return Origin(self.pchannel, self.incarnation, 0, self.form)
 
     def same_log(self, other: PChannelOffset) -> bool:
         """Whether both lie in the same life of the same pchannel, so that their places can be compared."""

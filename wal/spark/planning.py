@@ -20,12 +20,14 @@ __all__ = ["EventWeight", "FrameWeight", "Piece", "Taken", "cut", "share_out", "
 class FrameWeight(msgspec.Struct, frozen=True, gc=False):
     """What reading a frame takes (or some that lie beside each other): at most so many rows, about so many bytes.
 
-    `position` is that of the first one, everything in it lies below (`next_position`, 0), `first_tick` is the first it can hold.
+    `position` is that of the first one, everything in it lies below (`next_position`, 0). Its events have ticks from `first_tick` to
+    `promise`, and later ones have larger ones.
     """
 
     position: int
     next_position: int
     first_tick: int
+    promise: int
     rows: int
     size: int
 
@@ -39,9 +41,13 @@ class EventWeight(msgspec.Struct, frozen=True, gc=False):
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
-    """How far a trigger goes in one pchannel: to the end of a frame, or, with `cut`, into the frame that begins at `position`."""
+    """How far a trigger goes in one pchannel: to the end of this frame, which is the last of those that wait there if `all`.
 
-    position: int
+    With `cut` only into it, since it alone is more than fits.
+    """
+
+    frame: FrameWeight
+    all: bool = False
     cut: bool = False
 
 
@@ -71,10 +77,11 @@ def take(
         size += frame.size
         if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):
             if not taken:
-                taken[name] = Taken(frame.position, cut=True)
+                taken[name] = Taken(frame, cut=True)
             break
-        taken[name] = Taken(frame.next_position)
-        if at + 1 < len(frames[name]):
+        more = at + 1 < len(frames[name])
+        taken[name] = Taken(frame, all=not more)
+        if more:
             heapq.heapreplace(heads, (frames[name][at + 1].first_tick, name, at + 1))
         else:
             heapq.heappop(heads)
