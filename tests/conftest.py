@@ -4,12 +4,15 @@
   async test runs on asyncio's loop and on uvloop's.
 * `CI` set (by `.ci/run`): on both loops as well, and Hypothesis reads and writes no example database, so that a run does not depend on the
   machine's earlier ones. Without either only the folders in EACH_LOOP run on both, because they are quick.
+* The processes that tests start compile the product once, not each of them again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -46,6 +49,24 @@ def pytest_asyncio_loop_factories(
     if SOAK or CI or folder in EACH_LOOP:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """Where Python is told to leave no bytecode beside the sources, the processes that tests start share what they compile in here.
+
+    Importing the product takes twice as long without, and some hundreds of them do.
+    """
+    if not sys.dont_write_bytecode:
+        yield
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="wal-pyc-", ignore_cleanup_errors=True) as directory,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", directory)
+        yield
 
 
 @pytest.fixture(autouse=True)

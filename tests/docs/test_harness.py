@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,15 @@ async def test_a_test_itself_may_touch_files(tmp_path: Path) -> None:
 async def test_the_loop_is_the_one_the_test_is_named_for(request: pytest.FixtureRequest) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, uvloop.Loop) is ("uvloop" in request.node.name)
+
+
+def test_processes_share_what_they_compile(tmp_path: Path) -> None:
+    (tmp_path / "shared_module.py").write_text("import sys; print(__cached__, sys.dont_write_bytecode)")
+    command = [sys.executable, "-c", "import shared_module"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    cached, unwritten = said.split()
+    assert unwritten == "False"
+    assert Path(cached).exists()
 
 
 def test_there_is_no_long_form_unless_asked_for(soak: int) -> None:
