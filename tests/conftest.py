@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import tempfile
@@ -39,6 +40,12 @@ hypothesis.settings.register_profile(
     "soak", deadline=None, print_blob=True, max_examples=hypothesis.settings().max_examples * SOAK_FACTOR
 )
 hypothesis.settings.load_profile("soak" if SOAK else "ci" if CI else "default")
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: no collector has to look through it again, whoever calls one."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_asyncio_loop_factories(
