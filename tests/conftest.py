@@ -4,6 +4,8 @@
   async test runs on asyncio's loop and on uvloop's.
 * `CI` set (by `.ci/run`): on both loops as well, and Hypothesis reads and writes no example database, so that a run does not depend on the
   machine's earlier ones. Without either only the folders in EACH_LOOP run on both, because they are quick.
+* `@pytest.mark.one_loop`: what the test looks at does not run on its own loop (the bytes of files; processes that choose theirs), so
+  outside of a soak once is enough.
 * The processes that tests start compile the product once, not each of them again.
 """
 
@@ -42,6 +44,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("soak" if SOAK else "ci" if CI else "default")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "one_loop: the loop of the test cannot matter; asyncio's is enough outside of a soak"
+    )
+
+
 def pytest_collection_finish() -> None:
     """What was collected stays to the end: no collector has to look through it again, whoever calls one."""
     gc.collect()
@@ -53,7 +61,7 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """asyncio's own loop; uvloop's too in the folders where that costs little, in CI and in a soak."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    if SOAK or CI or folder in EACH_LOOP:
+    if SOAK or (item.get_closest_marker("one_loop") is None and (CI or folder in EACH_LOOP)):
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
 

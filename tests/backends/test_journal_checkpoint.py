@@ -73,6 +73,7 @@ class Life:
         assert log.earliest[0] <= self.earliest
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize("power", [False, True])
 async def test_cut_off_between_any_two_steps(tmp_path: Path, power: bool, soak: int) -> None:
     origin = tmp_path / "origin"

@@ -60,6 +60,7 @@ def used(path: Path) -> list[int]:
     return [at for at in range(len(data)) if data[at] or at % 97 == 0]
 
 
+@pytest.mark.one_loop
 async def test_every_flip_is_harmless_or_loud(fast: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -87,6 +88,7 @@ async def test_every_flip_is_harmless_or_loud(fast: Path) -> None:
     assert min(seen.values()) > FLIPS // 20
 
 
+@pytest.mark.one_loop
 async def test_a_torn_tail_is_cut_only_above_the_durable_position(fast: Path) -> None:
     crashed, _, frames = await images(fast)
     tail = segments(crashed)[-1]

@@ -112,6 +112,7 @@ async def test_an_index_of_an_older_version_is_made_again(tmp_path: Path) -> Non
         assert path.read_bytes()[4:8] == struct.pack("<I", 2)
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize(("runs", "batch"), [(1, PART_FRAMES), (512, PART_RUNS // 512)])
 async def test_after_a_crash_little_is_missing(tmp_path: Path, runs: int, batch: int) -> None:
     maker = FrameMaker(1)

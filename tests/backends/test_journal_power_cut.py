@@ -112,6 +112,7 @@ class Model:
         )
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize("chain", range(CHAINS))
 async def test_power_cuts(place: Path, chain: int) -> None:
     seed = random.randrange(1 << 32)

@@ -163,6 +163,7 @@ async def read_slowly(line: Line, data: str) -> None:
             line.tell((str(error.earliest), None))
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize("pchannels", [1, 4])
 async def test_a_hundred_processes(data: str, pchannels: int) -> None:
     writer = Other(write_content, data, pchannels)
@@ -188,6 +189,7 @@ async def count_messages(line: Line, data: str) -> None:
         line.tell(seen)
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize("processes", [3])
 async def test_a_hundred_in_another_process(data: str, processes: int) -> None:
     async with open_wal(data) as log:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import pytest
 
 from tests.crash.keyed_child import PIPELINED, WORKERS, Done, KeyedPlan, payloads_of
 from wal import WALAccesser, open_wal
@@ -115,6 +116,7 @@ async def run_and_kill(child: Process, results: Results, *, acked: int, delay_s:
     return heard
 
 
+@pytest.mark.one_loop
 async def test_killed_and_retried(data_dir: Path, soak: int) -> None:
     """Thirty kills on one directory, every fifth within the opening; three hundred in a soak."""
     seed = int(os.environ.get("IDEMPOTENT_RETRIES_SEED") or random.SystemRandom().getrandbits(32))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.crash.rounds import Rounds
 
 
+@pytest.mark.one_loop
 async def test_killed_under_load(data_dir: Path, soak: int) -> None:
     """Thirty rounds on one directory; two hundred in a soak, shorter ones, since each reads everything."""
     count, acked_max = (30, 900) if soak == 1 else (200, 200)

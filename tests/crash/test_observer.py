@@ -113,6 +113,7 @@ class Numbers:
         return self.results[-1].message_id.position // SEGMENT_BYTES if self.results else 0
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize("how", ["pages", "scanner"])
 async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, soak: int) -> None:
     """Many times over: read, stop anywhere, truncate and write over all that it knew, go on."""

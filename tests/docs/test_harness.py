@@ -52,6 +52,11 @@ async def test_the_loop_is_the_one_the_test_is_named_for(request: pytest.Fixture
     assert isinstance(loop, uvloop.Loop) is ("uvloop" in request.node.name)
 
 
+@pytest.mark.one_loop
+async def test_one_loop_is_enough_where_a_test_says_so() -> None:
+    assert conftest.SOAK or not isinstance(asyncio.get_running_loop(), uvloop.Loop)
+
+
 def test_processes_share_what_they_compile(tmp_path: Path) -> None:
     (tmp_path / "shared_module.py").write_text("import sys; print(__cached__, sys.dont_write_bytecode)")
     command = [sys.executable, "-c", "import shared_module"]
