@@ -50,7 +50,7 @@ class Opened(msgspec.Struct, frozen=True):
 def main() -> None:
     options = _options()
     if options.build:
-        asyncio.run(_build(options.build, options.log_bytes))
+        asyncio.run(_build(options.build, options.log_bytes, options.keys))
     elif options.open:
         asyncio.run(_open(options.open))
     else:
@@ -62,7 +62,7 @@ def _measure(options: argparse.Namespace) -> None:
     try:
         crashed, empty = place / "crashed", place / "empty"
         began = time.monotonic()
-        _kill_a_writer(crashed, options.log_bytes)
+        _kill_a_writer(crashed, options.log_bytes, options.keys)
         built_s = time.monotonic() - began
         found: dict[str, list[Opened]] = {"crashed": [], "empty": []}
         for _ in range(options.rounds):
@@ -123,6 +123,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a log of 64 MB, 3 openings")
     parser.add_argument("--rounds", type=int, help="openings of each kind (7)")
     parser.add_argument("--log-bytes", type=int, help="bytes of payload in the log (1 GB)")
+    parser.add_argument(
+        "--keys",
+        type=int,
+        default=KEYS,
+        help="keys, and as many sequences of producers; what fills both windows (65,536)",
+    )
     parser.add_argument("--directory", default=".", help="where the files are made and removed; a real disk (.)")
     parser.add_argument("--output", help="the json file (benchmarks/results/opening.json)")
     parser.add_argument("--build", help=argparse.SUPPRESS)
@@ -133,9 +139,10 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _kill_a_writer(directory: Path, log_bytes: int) -> None:
+def _kill_a_writer(directory: Path, log_bytes: int, keys: int) -> None:
+    sizes = ["--log-bytes", str(log_bytes), "--keys", str(keys)]
     writer = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.opening", "--build", str(directory), "--log-bytes", str(log_bytes)],
+        [sys.executable, "-m", "benchmarks.opening", "--build", str(directory), *sizes],
         cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
     )
@@ -176,13 +183,13 @@ async def _open(directory: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def _build(directory: str, log_bytes: int) -> None:
-    """Fills the windows, says so, and goes on until it is killed."""
+async def _build(directory: str, log_bytes: int, keys: int) -> None:
+    """Appends so many keys and sequences, says so, and goes on until it is killed."""
     log = await open_wal(directory)
     payload = bytes(log_bytes // (KEYS + PRODUCERS * SEQUENCES))
     number = 0
     while True:
-        for first in range(0, KEYS, CHUNK * SEQUENCES):
+        for first in range(0, keys, CHUNK * SEQUENCES):
             for at in range(first, first + CHUNK * SEQUENCES, CHUNK):
                 await _keys(log, range(number + at, number + at + CHUNK), payload)
             sequence = (number + first) // (CHUNK * SEQUENCES)
@@ -191,7 +198,7 @@ async def _build(directory: str, log_bytes: int) -> None:
                 await _sequences(log, range(at, at + CHUNK), 2 * sequence + 1, payload)
         if not number:
             print("full", flush=True)
-        number += KEYS
+        number += keys
 
 
 async def _keys(log: WALAccesser, numbers: range, payload: bytes) -> None:

@@ -116,4 +116,10 @@ def smallest() -> Plan:
         Row(workload="w8", engines=_TAIL, writers=2, readers=3),
         Row(workload="w9", engines=_BROADCAST, writers=2, vchannels=3),
     ]
-    return Plan(rows=tuple(rows), rounds=1, seconds=0.02, warm_up_s=0.02, opening=("--rounds=1", "--log-bytes=1048576"))
+    return Plan(
+        rows=tuple(rows),
+        rounds=1,
+        seconds=0.02,
+        warm_up_s=0.02,
+        opening=("--rounds=1", "--log-bytes=1048576", "--keys=8192"),
+    )
