@@ -165,11 +165,11 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not frames[name]:
                 ends[name] = end  # there is nothing for it on the way
         for name, taken in take(frames, rows_max=rows_max, bytes_max=bytes_max).items():
-            start, end, moment = waiting[name]
+            start, end, _ = waiting[name]
             if taken.all:
                 ends[name] = end
             elif taken.cut:
-                ends[name] = self._cut(logs, start, taken, moment, rows_max, bytes_max)
+                ends[name] = self._cut(logs, start, end, taken, rows_max, bytes_max)
             else:
                 ends[name] = start.moved((taken.frame.next_position, 0), taken.frame.promise)
         return ends
@@ -178,8 +178,8 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self,
         logs: FrameLogs,
         start: PChannelOffset,
+        end: PChannelOffset,
         taken: Taken,
-        moment: LogMoment,
         rows_max: int | None,
         bytes_max: int | None,
     ) -> PChannelOffset:
@@ -191,7 +191,11 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         index = cut(events, rows_max=rows_max, bytes_max=bytes_max)
         if index is None:
-            return start.moved((frame.next_position, 0), frame.promise)
+            following = logs.weights(
+                start.pchannel, frame.next_position, end.place[0], self._options.channels, rows_max=0
+            )
+            # Nothing for this query behind it: it has everything then, and its progress says so.
+            return start.moved((frame.next_position, 0), frame.promise) if following else end
         return start.moved((frame.position, index), frame.first_tick + index - 1)
 
     # -- what a batch reads

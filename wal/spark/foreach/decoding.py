@@ -5,7 +5,7 @@ Owns: the column that takes the payload's place. It adds no job: what it gives i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import InvalidArgumentError
 from wal.spark.foreach.payloads import ON_ERROR, Decode, PayloadDecoder
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["Decoding", "decoded"]
+
+_PARSED: Final = "_wal_parsed"
+_MALFORMED: Final = "_wal_malformed"
+"""Columns of the plan only."""
 
 
 def decoded(
@@ -31,8 +35,7 @@ def decoded(
     `schema` names the fields of the struct: DDL (`"dest string, dep_delay int"`) or a StructType; all of them may be null. Without
     `decode` payloads are JSON objects. With it each payload goes through it, in Spark's workers, a batch of rows at a time: it
     gives a dict, a tuple or list in the order of the fields, an object with attributes of their names, or None. A payload that
-    cannot be decoded fails the job with an error that names the message; with `on_error="null"` its value is null, or all fields of
-    it.
+    cannot be decoded fails the job with an error that names the message; with `on_error="null"` its value is null.
     """
     return Decoding.of(schema, decode=decode, into=into, keep_payload=keep_payload, on_error=on_error).apply(df)
 
@@ -71,17 +74,38 @@ class Decoding:
         return self._json(df) if self._decode is None else self._in_arrow(df, self._decode)
 
     def _json(self, df: DataFrame) -> DataFrame:
+        """`from_json`, but a payload that is none names its message: left to itself Spark makes nulls of it, or says `[null]`."""
         from pyspark.sql import functions as f
+        from pyspark.sql.types import StringType, StructField, StructType
 
-        mode = "FAILFAST" if self._on_error == "raise" else "PERMISSIVE"
-        value = f.from_json(f.col("payload").cast("string"), self._schema, {"mode": mode}).alias(self._into)
+        fields = StructType([*self._schema.fields, StructField(_MALFORMED, StringType(), nullable=True)])
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
+        parsed = df.withColumn(_PARSED, f.from_json(f.col("payload").cast("string"), fields, options))
+        found = f.col(_PARSED)
+        bad = f.col("payload").isNotNull() & (found.isNull() | found[_MALFORMED].isNotNull())
+        named = []
+        if "vchannel" in df.columns:
+            named.append(f.format_string(" of vchannel '%s'", f.col("vchannel")))
+        if "time_tick" in df.columns:
+            named.append(f.format_string(" at tick %d", f.col("time_tick")))
+        text = f.concat(
+            f.lit("the payload of a message"),
+            *named,
+            f.lit(f" is no JSON object of {self._schema.simpleString()}: "),
+            f.substring(f.col("payload").cast("string"), 1, 200),
+            f.lit("; decode it otherwise, or give on_error='null' to have null in its place"),
+        )
+        value = f.when(
+            f.col("payload").isNotNull(), f.struct(*(found[one.name].alias(one.name) for one in self._schema))
+        )
+        value = f.when(bad, f.raise_error(text) if self._on_error == "raise" else f.lit(None)).otherwise(value)
         columns: list[Any] = []
         for name in df.columns:
-            if name != "payload":
+            if name != "payload" or self._keep_payload:
                 columns.append(f.col(f"`{name}`"))
-            else:
-                columns += [f.col("payload"), value] if self._keep_payload else [value]
-        return df.select(*columns)
+            if name == "payload":
+                columns.append(value.alias(self._into))
+        return parsed.select(*columns)
 
     def _in_arrow(self, df: DataFrame, decode: Decode) -> DataFrame:
         from pyspark.sql.pandas.types import to_arrow_type
