@@ -20,8 +20,12 @@ from wal.spark.offsets import StreamOffset
 
 async def save(directory: Path, *ends: StreamOffset, pattern: str | None = None, name: str = "delays") -> None:
     """As a query does: in no event loop, perhaps in another process."""
-    cursor = pickle.dumps(QueryCursor(str(directory), name, ChannelChoice(pattern=pattern)))
-    await asyncio.to_thread(lambda: pickle.loads(cursor).save(ends))
+
+    def save_there() -> None:
+        cursor = pickle.dumps(QueryCursor(str(directory), name, ChannelChoice(pattern=pattern)))
+        pickle.loads(cursor).save(ends)
+
+    await asyncio.to_thread(save_there)
 
 
 async def end(directory: Path) -> StreamOffset:
@@ -196,7 +200,7 @@ async def test_another_journal_is_refused(data_dir: Path, tmp_path: Path) -> Non
 
 
 def test_where_and_under_which_name() -> None:
-    with pytest.raises(InvalidArgumentError, match="no journal"):
+    with pytest.raises(InvalidArgumentError, match="names no directory"):
         QueryCursor("memory:", "delays", ChannelChoice())
     with pytest.raises(InvalidArgumentError, match="begins with '_'"):
         QueryCursor("data/", "_delays", ChannelChoice())

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.spark.offsets_of_logs import end_of, place_behind
+from wal import Message
+from wal.bridge import blocking
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_PULSAR
 from wal.spark.lag_report import lag
@@ -74,6 +78,34 @@ def test_other_sources_and_other_lives_are_passed_over() -> None:
     assert [(one.source, one.pchannel, one.bytes) for one in found.pchannels] == [(0, "p0", 8)]
     assert lag(progress((None, None))).pchannels == ()
     assert lag(progress((None, None))).seconds == 0.0
+
+
+def test_what_spark_has_not_said_is_not_known() -> None:
+    found = lag(progress((offset(p0=(1, 0, 0)), None)))
+    assert (found.complete, found.bytes, found.rows, found.seconds) == (False, None, None, None)
+
+
+def test_the_end_as_it_is_now_and_the_rows_up_to_there(data_dir: Path) -> None:
+    with blocking(data_dir) as log:
+        first = log.append_bulk(Message("JFK", b"%d" % number) for number in range(10))
+        log.raw_append(Message("LGA", b"x"))
+        ids = [result.message_id for result in first]
+        for done, expected in ((None, (11, 10)), (ids[3], (7, 6)), (ids[-1], (1, 0))):
+            report = progress((place_behind(done, data_dir), None))
+            found = lag(report, path=str(data_dir))
+            assert (found.rows, found.complete) == (expected[0], True)
+            assert found.bytes is not None
+            assert found.bytes > 0
+            assert lag(report, path=str(data_dir), vchannels=["JFK"]).rows == expected[1]
+            assert lag(report, path=str(data_dir), vchannels_pattern="J.*").rows == expected[1]
+        report = progress((end_of(data_dir), None))
+        log.raw_append(Message("LGA", b"y"))
+        (one,) = lag(report, path=str(data_dir)).pchannels
+        assert (one.rows, one.done_tick < one.end_tick) == (1, True)
+        assert lag(report, path=str(data_dir), vchannels=["JFK"]).bytes == 0
+        assert lag(report, path=str(data_dir), vchannels=["JFK"]).seconds == 0.0
+    with pytest.raises(InvalidArgumentError, match="path="):
+        lag(report, vchannels=["JFK"])
 
 
 def test_where_positions_are_no_bytes() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, Protocol
 
 from wal.backends import FramePage, ObservedState
@@ -17,9 +18,11 @@ from wal.bridge.file_journal import FileJournal
 from wal.channels import VChannelView
 from wal.cursors import Cursor, CursorFiles, CursorKey, check_cursor
 from wal.errors import InvalidArgumentError, TruncatedError
-from wal.location import parse_location
 from wal.spark.channel_choice import ChannelChoice
+from wal.spark.journal_frames import JournalSource
 from wal.spark.offsets import PChannelOffset, StreamOffset
+from wal.spark.options import Location
+from wal.spark.sources import source_of
 
 __all__ = ["QueryCursor"]
 
@@ -35,12 +38,12 @@ class QueryCursor:
     """
 
     def __init__(self, path: str, name: str, choice: ChannelChoice) -> None:
-        location = parse_location(path)
-        if location.path is None:
+        source = source_of(Location("path", path))
+        if not isinstance(source, JournalSource):
             raise InvalidArgumentError(
-                f"{location} is no journal: a cursor can be saved in the journal that the query reads, on this host"
+                f"path={path!r} names no journal: a cursor is saved in the journal that the query reads"
             )
-        self._directory = location.path.absolute()
+        self._directory = Path(source.directory)
         self._name = check_cursor(name)
         self._choice = choice
 
