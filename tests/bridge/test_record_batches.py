@@ -27,8 +27,10 @@ from wal import (
     TimeTickMessage,
     bridge,
 )
-from wal.bridge.arrow import schema
-from wal.errors import InvalidArgumentError, TruncatedError
+from wal.bridge.arrow import record_batch, schema
+from wal.errors import CorruptionError, InvalidArgumentError, TruncatedError
+from wal.message import Origin
+from wal.reading import RowColumns
 
 
 def rows_of(messages: list[ImmutableMessage]) -> list[dict[str, Any]]:
@@ -223,3 +225,44 @@ def test_a_time_tick_row_is_what_the_scanner_tells(data: str) -> None:
     expected, found = both(data, "orders", include_time_ticks=True)
     assert found == expected
     assert [row["message_type"] for row in found] == ["INSERT", "TIME_TICK"]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [["message_id", "payload"], ["properties"], ["append_time", "txn_id", "vchannel"], ["message_type", "time_tick"]],
+)
+def test_only_the_columns_asked_for(data: str, columns: list[str]) -> None:
+    write_mixture(data, Random(11))
+    names = ["orders", "payments", "ü"]
+    with bridge.record_batches(data, names, follow=False) as batches:
+        whole = pa.Table.from_batches(batches)
+    with bridge.record_batches(data, names, follow=False, columns=columns, rows_max=50) as batches:
+        chosen = pa.Table.from_batches(batches)
+    assert chosen.schema == schema(columns)
+    assert chosen.equals(whole.select(columns))
+
+
+def test_a_wrong_choice_of_columns(data: str) -> None:
+    for columns in (["payload", "offset"], [], ["payload", "payload"]):
+        with pytest.raises(InvalidArgumentError, match="column"):
+            bridge.record_batches(data, "orders", columns=columns)
+    with pytest.raises(TypeError):
+        bridge.record_batches(data, "orders", columns="payload")
+
+
+def test_properties_that_are_no_maps_are_damage() -> None:
+    columns = RowColumns(["properties"])
+    origin = Origin("p0", 7, 0)
+    columns.add_messages([ImmutableMessage(origin, 0, 77, "orders", b"", 2, b"\xc1")])
+    with pytest.raises(CorruptionError, match="properties"):
+        record_batch(columns)
+
+
+def test_a_large_frame_makes_several_batches(data: str) -> None:
+    """A frame may hold four megabytes; what is handed on stays near what was asked for."""
+    with bridge.blocking(data) as log:
+        log.append_bulk([Message("orders", bytes(1000)) for _ in range(4000)])
+    with bridge.record_batches(data, "orders", follow=False, bytes_max=256 * 1024) as batches:
+        sizes = [batch.num_rows for batch in batches]
+    assert sum(sizes) == 4000
+    assert max(sizes) <= 2200

@@ -25,6 +25,7 @@ def test_exported_names() -> None:
         "PackedColumns",
         "RECOVERED",
         "Record",
+        "RecordColumns",
         "RunKind",
         "RunName",
         "RunRow",

@@ -1,7 +1,8 @@
-"""RowColumns: a run taken as it lies, and the same messages one by one, give the same rows, whatever came before in the batch."""
+"""RowColumns: frames taken as they lie, and the same messages one by one, give the same rows, whatever came before in the batch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from random import Random
 from typing import Any
@@ -10,46 +11,66 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.reading.frames import STEPS, Row, build
-from tests.reading.logs import LOG, ModelLog
-from wal.errors import CorruptionError
+from tests.reading.frames import ORIGIN, STEPS, Row, build
+from tests.reading.logs import LOG, ModelLog, policies
+from wal.errors import CorruptionError, InvalidArgumentError
 from wal.frame import FrameView
-from wal.message import ImmutableMessage, MessageID, Origin, TimeTickMessage
-from wal.reading import NO_TXN, All, EventFilter, Need, Progress, ReadOptions, RowColumns, Selection
+from wal.message import ImmutableMessage, MessageID, Origin, TimeTickMessage, decode_properties
+from wal.reading import (
+    COLUMNS,
+    NO_TXN,
+    EventFilter,
+    Need,
+    Progress,
+    ReadOptions,
+    RowColumns,
+    Selection,
+    assemble,
+    frame_rows,
+)
 
 BOUND = {"a": 3, "b": 2, "ü": 4}
 
 
 def rows_of(columns: RowColumns) -> list[tuple[Any, ...]]:
-    """The rows, read back from the packed columns."""
-    count = columns.rows
+    """The rows, read back from the packed columns; one that was not gathered is None in each."""
+    count = columns.slots
+    wanted = columns.columns
     all_ids = b"".join(columns.ids)
     ids = [all_ids[at : at + columns.id_width] for at in range(0, len(all_ids), columns.id_width or 1)]
-    ticks = [
-        base + index
-        for base, index in zip(
-            memoryview(b"".join(columns.tick_bases)).cast("Q"),
-            memoryview(b"".join(columns.indices)).cast("I"),
-            strict=True,
-        )
-    ]
-    codes = list(memoryview(columns.vchannels).cast("I")) or [0] * count
-    types = list(memoryview(columns.types).cast("H")) or [2] * count
-    txn_ids = list(memoryview(columns.txn_ids).cast("q")) or [NO_TXN] * count
-    joined = b"".join(columns.payloads)
-    assert len(joined) == columns.payload_bytes
-    payloads = [
-        joined[start:end]
-        for start, end in pairwise(accumulate(memoryview(b"".join(columns.payload_lens)).cast("I"), initial=0))
-    ]
-    counts = list(memoryview(columns.properties_counts).cast("I")) or [0] * count
-    pairs = list(zip(columns.keys, columns.values, strict=True))
-    properties = [pairs[start:end] for start, end in pairwise(accumulate(counts, initial=0))]
-    rows = list(
-        zip(ids, ticks, [columns.names[code] for code in codes], types, txn_ids, payloads, properties, strict=True)
-    )
-    assert len(rows) == count
-    return rows
+    bases = memoryview(b"".join(columns.tick_bases)).cast("Q")
+    places = [base + at for base, at in zip(bases, memoryview(b"".join(columns.indices)).cast("I"), strict=True)]
+    ticks = [base + at for base, at in zip(bases, memoryview(b"".join(columns.events)).cast("I"), strict=True)]
+    codes = memoryview(b"".join(columns.vchannels)).cast("I")
+    types = list(memoryview(b"".join(columns.types)).cast("H")) or [2] * count
+    txn_ids = list(memoryview(b"".join(columns.txn_ids)).cast("q")) or [NO_TXN] * count
+    assert columns.payload_bytes == sum(map(len, columns.payloads))
+    assert columns.properties_bytes == sum(map(len, columns.properties))
+    payloads = cut(columns.payloads, columns.payload_lens, count if "payload" in wanted else 0)
+    stored = cut(columns.properties, columns.properties_lens, count)
+    given = {
+        "message_id": ids,
+        "time_tick": ticks,
+        "vchannel": [columns.names[code] for code in codes],
+        "message_type": types,
+        "txn_id": txn_ids,
+        "payload": payloads,
+        "properties": [list(decode_properties(one).items()) for one in stored],
+    }
+    rows = list(zip(*(given[name] if name in wanted else [None] * count for name in given), strict=True))
+    keep = b"".join(columns.keep) or bytes([1]) * count
+    order = [slot for slot in range(count) if keep[slot]]
+    if not columns.in_order:
+        order.sort(key=places.__getitem__)
+    assert columns.rows == len(order)
+    return [rows[slot] for slot in order]
+
+
+def cut(pieces: Sequence[Any], lengths: Sequence[bytes], count: int) -> list[bytes]:
+    joined = b"".join(pieces)
+    lens = memoryview(b"".join(lengths) or bytes(4 * count)).cast("I")
+    assert len(lens) == count
+    return [joined[start:end] for start, end in pairwise(accumulate(lens, initial=0))]
 
 
 def row_of(body: ImmutableMessage) -> tuple[Any, ...]:
@@ -64,38 +85,119 @@ def row_of(body: ImmutableMessage) -> tuple[Any, ...]:
     )
 
 
-@given(
-    st.lists(STEPS, max_size=4),
-    st.sampled_from([("a",), ("b",), ("a", "b", "ü")]),
-    st.sampled_from([0, 1002, 2001]),
-    st.booleans(),
-    st.randoms(use_true_random=False),
+def select(row: tuple[Any, ...], wanted: Sequence[str]) -> tuple[Any, ...]:
+    """The row without the columns that are not wanted."""
+    names = ("message_id", "time_tick", "vchannel", "message_type", "txn_id", "payload", "properties")
+    return tuple(value if name in wanted else None for name, value in zip(names, row, strict=True))
+
+
+FRAMES = st.lists(STEPS, max_size=4)
+NAMES = st.sampled_from([("a",), ("b",), ("a", "b", "ü")])
+FILTERS = st.builds(
+    EventFilter,
+    st.sampled_from([0, 1001, 1002, 2001]),
+    st.sampled_from([None, None, frozenset({2}), frozenset({3, 11}), frozenset({3, 910})]),
 )
+WANTED = st.sets(st.sampled_from(COLUMNS), min_size=1).map(sorted)
+
+
+@given(FRAMES, NAMES, FILTERS, WANTED, st.booleans(), st.randoms(use_true_random=False))
 def test_a_batch_holds_what_the_messages_say(
-    frames: list[Any], names: tuple[str, ...], tick_min: int, plain: bool, random: Random
+    frames: list[Any], names: tuple[str, ...], wanted: EventFilter, chosen: list[str], plain: bool, random: Random
 ) -> None:
-    if plain:  # more of the frames that can be taken whole
+    """Whichever way each of its frames was added."""
+    if plain:
         frames = [[step for step in steps if step[0] == "plain"] for steps in frames]
     log = ModelLog(frames, durable=len(frames))
-    options = ReadOptions(names, All(), EventFilter(tick_min), follow=False)
-    columns, expected = RowColumns(), []
-    for whole in (True, False):
-        progress = Progress(options)
-        progress.begin(LOG, Selection({name: BOUND[name] for name in names}, floor=100), log.tail(), (0, 0))
-        while (need := progress.step(log.tail())) is not Need.OVER:
-            if need is Need.PAGE:
-                progress.take(log.page(progress.at, progress.selection.names, random))
-            elif whole and (found := progress.whole()) is not None:
+    policy = policies(log, random)
+    until = random.choice([None, random.randrange(1000, 5000)])
+    options = ReadOptions(names, policy, wanted, follow=False, until_time_tick=until)
+    expected = [
+        select(row_of(body), chosen)
+        for progress in going(log, options, random)
+        if progress.assemble()
+        for message in progress.messages
+        for body in message.bodies()
+    ]
+    for forms in (("rows",), ("messages", "rows", "run")):
+        columns = RowColumns(chosen)
+        for progress in going(log, options, random):
+            form = random.choice(forms)
+            if random.random() < 0.5:
+                progress.frame.view.check_body()
+            if form == "run" and (found := progress.whole()) is not None:
                 origin, run = found
                 view = progress.frame.view
                 columns.add_run(origin, run.name, view.header, view.packed(run))
+            elif form == "rows" and (rows := progress.rows()) is not None:
+                columns.add_frame(rows)
             elif progress.assemble():
-                if whole:
-                    columns.add_messages(progress.messages)
-                else:
-                    expected += [row_of(body) for message in progress.messages for body in message.bodies()]
-                progress.following = len(progress.messages)
-    assert rows_of(columns) == expected
+                columns.add_messages(progress.messages)
+        assert rows_of(columns) == expected
+
+
+def going(log: ModelLog, options: ReadOptions, random: Random) -> Iterator[Progress]:
+    """The read at each of its frames."""
+    progress = Progress(options)
+    progress.begin(LOG, Selection({name: BOUND[name] for name in options.vchannels}, floor=100), log.tail(), (0, 0))
+    while (need := progress.step(log.tail())) is not Need.OVER:
+        if need is Need.PAGE:
+            progress.take(log.page(progress.at, progress.selection.names, random))
+        elif need is Need.FRAME:
+            yield progress
+        progress.following = len(progress.messages)
+
+
+@given(STEPS, NAMES, st.integers(0, 12), st.integers(0, 12))
+def test_a_cut_takes_whole_events(steps: Any, names: tuple[str, ...], first: int, end: int) -> None:
+    """Rows between two events are those of the messages between them, and the last of them is known."""
+    frame, _ = build(steps)
+    selection = Selection({name: BOUND[name] for name in names}, floor=100)
+    messages = [
+        message for message in assemble(frame, ORIGIN, selection, EventFilter()) if first <= message._index < end
+    ]
+    rows = frame_rows(frame.view, ORIGIN, selection.runs(frame.view), first=first, end=end)
+    columns = RowColumns()
+    columns.add_frame(rows)
+    assert rows_of(columns) == [row_of(body) for message in messages for body in message.bodies()]
+    assert rows.last_event == max((message._index for message in messages), default=-1)
+
+
+def test_a_wrong_choice_of_columns_is_refused() -> None:
+    for columns, said in ((["payloads"], "payload"), ([], "vchannel"), (["payload", "payload"], "twice")):
+        with pytest.raises(InvalidArgumentError, match=said):
+            RowColumns(columns)
+    with pytest.raises(TypeError):
+        RowColumns("payload")
+
+
+@pytest.mark.parametrize("change", ["bodies", "commit", "shared index"])
+def test_a_transaction_that_contradicts_itself_is_damage(change: str) -> None:
+    """As it is for who reads messages, and with the same words."""
+    frame, _ = build([("txn", [Row(("a", 3), b"x", 2, {}), Row(("b", 2), b"y", 2, {})], (("a", 3), ("b", 2)))])
+    view = broken_commit(frame.view, change)
+    selection = Selection({"a": 3, "b": 2}, floor=100)
+    broken = type(frame)(frame.position, frame.next_position, view)
+    with pytest.raises(CorruptionError) as said:
+        assemble(broken, ORIGIN, selection, EventFilter())
+    with pytest.raises(CorruptionError) as found:
+        RowColumns().add_frame(frame_rows(view, ORIGIN, selection.runs(view)))
+    assert str(found.value) == str(said.value)
+
+
+def broken_commit(view: FrameView, change: str) -> FrameView:
+    """The same frame; the ext of its second commit says something else, and the CRCs say it is right."""
+    view.check_body()
+    run = view.runs[1]
+    body = bytearray(view.whole_body() or b"")
+    if change == "bodies":
+        body[run.body_end - 8 : run.body_end] = (2).to_bytes(4, "little") * 2
+    elif change == "commit":
+        body[run.body_end - 8 : run.body_end] = (2).to_bytes(4, "little") + (1).to_bytes(4, "little")
+    else:
+        body[run.body_end - 24 : run.body_end - 16] = (77).to_bytes(8, "little")
+    view._checked[(0, len(view._table.block_ends) - 1)] = bytes(body)
+    return view
 
 
 def test_indices_of_every_width() -> None:
@@ -116,21 +218,3 @@ def test_a_time_tick_before_any_event_has_no_id() -> None:
     columns.add_messages([TimeTickMessage(LOG, 3, 78, "", b"", 1)])
     assert columns.without_id == [0]
     assert [row[1] for row in rows_of(columns)] == [77, 78]
-
-
-def test_properties_that_are_no_maps_are_damage() -> None:
-    frame, _ = build([("plain", [Row(("b", 2), b"x", 2, {"k": "v"})], ())])
-    view: FrameView = frame.view
-    packed = view.packed(view.find({"b"})[0])
-    broken = type(packed)(
-        packed.count,
-        packed.first_index,
-        packed.indices,
-        packed.payloads,
-        packed.payload_lens,
-        packed.types,
-        memoryview(b"\xc1" * len(packed.properties)),
-        packed.properties_lens,
-    )
-    with pytest.raises(CorruptionError, match="properties"):
-        RowColumns().add_run(LOG, "b", view.header, broken)

@@ -1,16 +1,18 @@
-"""Arrow: rows as `pyarrow.RecordBatch`, without a Python object for a row where the columns lie packed already.
+"""Arrow: rows as `pyarrow.RecordBatch`, a column at a time and never a Python object for a row.
 
-pyarrow is imported when the first batch is made, never by importing the bridge.
+Owns the way from packed columns to Arrow's: order, ticks, times, names and types are worked out by its kernels, and the payloads are
+copied into its memory. pyarrow is imported when the first batch is made, never by importing the bridge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from wal.bridge.arrow_properties import properties_column
 from wal.message import MessageType
-from wal.reading import NO_TXN, RowColumns
+from wal.reading import COLUMNS, NO_TXN, RowColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,45 +32,136 @@ def load_pyarrow() -> Any:
     return pyarrow
 
 
-def schema() -> pa.Schema:
-    """The columns of every batch."""
-    pa = load_pyarrow()
-    return pa.schema(
-        [
-            ("vchannel", pa.string()),
-            ("message_id", pa.binary()),
-            ("time_tick", pa.int64()),
-            ("message_type", pa.string()),
-            ("txn_id", pa.int64()),
-            ("payload", pa.binary()),
-            ("properties", pa.map_(pa.string(), pa.string())),
-            ("append_time", pa.timestamp("us", tz="UTC")),
-        ]
-    )
+def schema(columns: Sequence[str] | None = None) -> pa.Schema:
+    """The schema of a batch with these columns, in this order; None: all of them."""
+    return _schema(COLUMNS if columns is None else tuple(columns))
 
 
-def record_batch(rows: RowColumns) -> pa.RecordBatch:
-    """A batch of these rows; it takes their memory over, so that nothing may be added to them afterwards."""
+def record_batch(rows: RowColumns, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    """A batch of these rows; it takes their memory over, so that nothing may be added to them afterwards.
+
+    `columns`: which, and in which order, of those that were gathered; None: all that were. CorruptionError when properties that were asked
+    for are damaged.
+    """
     pa = load_pyarrow()
-    count = rows.rows
-    ticks = _ticks(pa, rows)
-    return pa.RecordBatch.from_arrays(
-        [
-            _vchannels(pa, rows),
-            _ids(pa, rows),
-            ticks,
-            _types(pa, rows),
-            _txn_ids(pa, rows),
-            pa.Array.from_buffers(
-                pa.binary(),
-                count,
-                [None, _offsets(pa, [bytes(4), *rows.payload_lens]), _joined(pa, rows.payloads, rows.payload_bytes)],
-            ),
-            _properties(pa, rows),
-            _times(pa, ticks),
-        ],
-        schema=schema(),
-    )
+    wanted = tuple(rows.columns if columns is None else columns)
+    making = _Making(pa, rows)
+    return pa.RecordBatch.from_arrays([_COLUMNS[name](making) for name in wanted], schema=_schema(wanted))
+
+
+class _Making:
+    """A batch while it is made: what several of its columns need."""
+
+    def __init__(self, pa: Any, rows: RowColumns) -> None:
+        self.pa = pa
+        self.rows = rows
+        self.picked = _picked(pa, rows)
+        self._ticks: Any = None
+
+    def of_rows(self, entries: Any) -> Any:
+        """The entries of the rows, in their order."""
+        return entries if self.picked is None else entries.take(self.picked)
+
+    def fixed(self, kind: Any, width: int, pieces: Sequence[bytes | bytearray | memoryview]) -> Any:
+        """A column of entries of this width."""
+        return self.of_rows(_pieces(self.pa, kind, self.rows.slots, width, pieces))
+
+    @property
+    def ticks(self) -> Any:
+        if self._ticks is None:
+            self._ticks = self.of_rows(_sum(self.pa, self.rows, self.rows.events))
+        return self._ticks
+
+
+def _picked(pa: Any, rows: RowColumns) -> Any:
+    """Which slots are the rows, in their order; None when all are, as they stand."""
+    kept = None
+    if rows.keep:
+        kept = pa.compute.indices_nonzero(_pieces(pa, pa.uint8(), rows.slots, 1, rows.keep))
+    if rows.in_order:
+        return kept
+    places = _sum(pa, rows, rows.indices)
+    if kept is None:
+        return pa.compute.array_sort_indices(places)
+    return kept.take(pa.compute.array_sort_indices(places.take(kept)))
+
+
+def _sum(pa: Any, rows: RowColumns, parts: Sequence[bytes]) -> Any:
+    """The ticks that these indices add up to."""
+    indices = _pieces(pa, pa.uint32(), rows.slots, 4, parts).cast(pa.int64())
+    return pa.compute.add(_pieces(pa, pa.int64(), rows.slots, 8, rows.tick_bases), indices)
+
+
+# -- the columns
+
+
+def _vchannels(making: _Making) -> Any:
+    pa, rows = making.pa, making.rows
+    if len(rows.names) == 1:
+        return _repeated(rows.names[0], rows.rows)
+    codes = making.fixed(pa.int32(), 4, rows.vchannels)
+    return _named(pa, codes, rows.names)
+
+
+def _ids(making: _Making) -> Any:
+    pa, rows = making.pa, making.rows
+    ids = making.fixed(pa.binary(rows.id_width), rows.id_width, rows.ids).cast(pa.binary())
+    if rows.without_id:
+        missing = bytearray(rows.slots)
+        for slot in rows.without_id:
+            missing[slot] = 1
+        mask = making.fixed(pa.uint8(), 1, [missing]).cast(pa.bool_())
+        ids = pa.compute.if_else(mask, pa.scalar(None, pa.binary()), ids)
+    return ids
+
+
+def _ticks(making: _Making) -> Any:
+    return making.ticks
+
+
+def _types(making: _Making) -> Any:
+    pa, rows = making.pa, making.rows
+    if not rows.types:
+        return _repeated(MessageType.INSERT.name, rows.rows)
+    coded = making.fixed(pa.uint16(), 2, rows.types).dictionary_encode()
+    names = [_TYPE_NAMES.get(number, MessageType.UNKNOWN.name) for number in coded.dictionary.to_pylist()]
+    return _named(pa, coded.indices, names)
+
+
+def _txn_ids(making: _Making) -> Any:
+    pa, rows = making.pa, making.rows
+    if not rows.txn_ids:
+        return pa.nulls(rows.rows, pa.int64())
+    ids = making.fixed(pa.int64(), 8, rows.txn_ids)
+    return pa.compute.if_else(pa.compute.equal(ids, NO_TXN), pa.scalar(None, pa.int64()), ids)
+
+
+def _payloads(making: _Making) -> Any:
+    pa, rows = making.pa, making.rows
+    return making.of_rows(_binary(pa, rows.slots, rows.payload_lens, rows.payloads, rows.payload_bytes))
+
+
+def _properties(making: _Making) -> Any:
+    pa, rows = making.pa, making.rows
+    if not rows.properties_lens:
+        return properties_column(pa, None, rows.rows)
+    stored = _binary(pa, rows.slots, rows.properties_lens, rows.properties, rows.properties_bytes)
+    return properties_column(pa, making.of_rows(stored), rows.rows)
+
+
+def _times(making: _Making) -> Any:
+    """The milliseconds of the ticks, as microseconds."""
+    pa = making.pa
+    milliseconds = pa.compute.shift_right(making.ticks, pa.scalar(18, pa.int64()))
+    return pa.compute.multiply(milliseconds, pa.scalar(1000, pa.int64())).cast(pa.timestamp("us", tz="UTC"))
+
+
+_COLUMNS: Final[dict[str, Callable[[_Making], Any]]] = dict(
+    zip(COLUMNS, (_vchannels, _ids, _ticks, _types, _txn_ids, _payloads, _properties, _times), strict=True)
+)
+
+
+# -- buffers
 
 
 def _joined(pa: Any, pieces: Sequence[bytes | bytearray | memoryview], size: int) -> Any:
@@ -81,18 +174,18 @@ def _joined(pa: Any, pieces: Sequence[bytes | bytearray | memoryview], size: int
     return buffer
 
 
-def _fixed(pa: Any, kind: Any, count: int, data: Any) -> Any:
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
-
-
-def _pieces(pa: Any, kind: Any, count: int, width: int, pieces: Sequence[bytes | bytearray]) -> Any:
+def _pieces(pa: Any, kind: Any, count: int, width: int, pieces: Sequence[bytes | bytearray | memoryview]) -> Any:
     return pa.Array.from_buffers(kind, count, [None, _joined(pa, pieces, count * width)])
 
 
-def _offsets(pa: Any, lengths: Sequence[bytes | bytearray]) -> Any:
-    """The buffer of offsets that these lengths add up to; the first is 0."""
-    count = sum(map(len, lengths)) // 4
-    return pa.compute.cumulative_sum(_pieces(pa, pa.int32(), count, 4, lengths)).buffers()[1]
+def _binary(pa: Any, count: int, lengths: Sequence[bytes], pieces: Sequence[Any], size: int) -> Any:
+    """Byte strings that lie together, and how long each is."""
+    offsets = pa.compute.cumulative_sum(_pieces(pa, pa.int32(), count + 1, 4, [bytes(4), *lengths])).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), count, [None, offsets, _joined(pa, pieces, size)])
+
+
+def _named(pa: Any, codes: Any, names: Sequence[str]) -> Any:
+    return pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string())).dictionary_decode()
 
 
 def _repeated(text: str, count: int) -> Any:
@@ -107,57 +200,20 @@ def _columns(text: str) -> Any:
     return pa.repeat(pa.scalar(text, pa.string()), _REPEATED_ROWS)
 
 
-def _ticks(pa: Any, rows: RowColumns) -> Any:
-    indices = _pieces(pa, pa.uint32(), rows.rows, 4, rows.indices).cast(pa.int64())
-    return pa.compute.add(_pieces(pa, pa.int64(), rows.rows, 8, rows.tick_bases), indices)
-
-
-def _vchannels(pa: Any, rows: RowColumns) -> Any:
-    if not rows.vchannels:
-        return _repeated(rows.names[0], rows.rows)
-    codes = _fixed(pa, pa.int32(), rows.rows, rows.vchannels)
-    return pa.DictionaryArray.from_arrays(codes, pa.array(rows.names, pa.string())).dictionary_decode()
-
-
-def _ids(pa: Any, rows: RowColumns) -> Any:
-    ids = _pieces(pa, pa.binary(rows.id_width), rows.rows, rows.id_width, rows.ids).cast(pa.binary())
-    if rows.without_id:
-        missing = bytearray(rows.rows)
-        for row in rows.without_id:
-            missing[row] = 1
-        mask = _fixed(pa, pa.uint8(), rows.rows, missing).cast(pa.bool_())
-        ids = pa.compute.if_else(mask, pa.scalar(None, pa.binary()), ids)
-    return ids
-
-
-def _types(pa: Any, rows: RowColumns) -> Any:
-    if not rows.types:
-        return _repeated(MessageType.INSERT.name, rows.rows)
-    numbers = _fixed(pa, pa.uint16(), rows.rows, rows.types)
-    coded = numbers.dictionary_encode()
-    names = [_TYPE_NAMES.get(number, MessageType.UNKNOWN.name) for number in coded.dictionary.to_pylist()]
-    return pa.DictionaryArray.from_arrays(coded.indices, pa.array(names, pa.string())).dictionary_decode()
-
-
-def _txn_ids(pa: Any, rows: RowColumns) -> Any:
-    if not rows.txn_ids:
-        return pa.nulls(rows.rows, pa.int64())
-    ids = _fixed(pa, pa.int64(), rows.rows, rows.txn_ids)
-    return pa.compute.if_else(pa.compute.equal(ids, NO_TXN), pa.scalar(None, pa.int64()), ids)
-
-
-def _properties(pa: Any, rows: RowColumns) -> Any:
-    counts = rows.properties_counts
-    offsets = _fixed(
-        pa, pa.int32(), rows.rows + 1, _offsets(pa, [bytes(4), counts]) if counts else bytes(4 * rows.rows + 4)
-    )
-    return pa.MapArray.from_arrays(offsets, pa.array(rows.keys, pa.string()), pa.array(rows.values, pa.string()))
-
-
-def _times(pa: Any, ticks: Any) -> Any:
-    """The milliseconds of the ticks, as microseconds."""
-    milliseconds = pa.compute.shift_right(ticks, pa.scalar(18, pa.int64()))
-    return pa.compute.multiply(milliseconds, pa.scalar(1000, pa.int64())).cast(pa.timestamp("us", tz="UTC"))
+@cache
+def _schema(columns: tuple[str, ...]) -> Any:
+    pa = load_pyarrow()
+    kinds = {
+        "vchannel": pa.string(),
+        "message_id": pa.binary(),
+        "time_tick": pa.int64(),
+        "message_type": pa.string(),
+        "txn_id": pa.int64(),
+        "payload": pa.binary(),
+        "properties": pa.map_(pa.string(), pa.string()),
+        "append_time": pa.timestamp("us", tz="UTC"),
+    }
+    return pa.schema([(name, kinds[name]) for name in columns])
 
 
 _REPEATED_ROWS: Final = 1 << 17

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from wal.bridge.arrow import load_pyarrow, record_batch
 from wal.bridge.file_cursor import Place
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordBatches", "record_batches"]
 
+_PIECE_BYTES: Final = 1 << 20
+"""A frame that has more than `bytes_max` is cut, but not to less than this: a position lies between frames, and is to move."""
+
 
 def record_batches(
     location: str | os.PathLike[str],
@@ -26,6 +29,7 @@ def record_batches(
     timeout_s: float | None = None,
     rows_max: int = 65_536,
     bytes_max: int = 8 * 1024 * 1024,
+    columns: Sequence[str] | None = None,
     deliver_policy: DeliverPolicy | None = None,
     filters: DeliverFilter | Iterable[DeliverFilter] = (),
     follow: bool = True,
@@ -38,7 +42,8 @@ def record_batches(
     """Reads a journal as `pyarrow.RecordBatch`es: one row for each plain message and each body of a transaction, in the order of `iterate`.
 
     vchannel string, message_id binary, time_tick int64, message_type string, txn_id int64 (null for plain messages), payload binary,
-    properties map<string, string>, append_time timestamp[us, UTC]. A batch has at most `rows_max` rows and about `bytes_max` bytes; one
+    properties map<string, string>, append_time timestamp[us, UTC]. `columns` are some of them, in the order wanted; None is all. Fewer
+    cost less: what only the others need is not even gathered. A batch has at most `rows_max` rows and about `bytes_max` bytes; one
     that has any rows is given at the tail of the log rather than waiting for more. Needs pyarrow (ImportError without it).
     """
     load_pyarrow()
@@ -52,6 +57,7 @@ def record_batches(
         vchannel,
         rows_max,
         bytes_max,
+        columns,
         timeout_s=timeout_s,
         cursor=cursor,
         deliver_policy=deliver_policy,
@@ -67,7 +73,8 @@ def record_batches(
 class RecordBatches(FileRead):
     """Batches in the order of the log; an iterator and, like `Iteration`, a context manager with `position`, `save` and `close`.
 
-    `position` is behind the batches that were given. Frames that hold plain messages of one vchannel are taken as they lie.
+    `position` is behind the batches that were given. Frames are taken as they lie; messages are made of none but the one or two that
+    a position or a tick cuts.
     """
 
     def __init__(
@@ -76,12 +83,14 @@ class RecordBatches(FileRead):
         vchannel: str | Sequence[str],
         rows_max: int,
         bytes_max: int,
+        columns: Sequence[str] | None,
         **read: Any,
     ) -> None:
         super().__init__(location, vchannel, **read)
         self._rows_max = rows_max
         self._bytes_max = bytes_max
-        self._rows = RowColumns()
+        self._columns = columns
+        self._rows = RowColumns(columns)
         self._batches: deque[pa.RecordBatch] = deque()
         self._behind: Place | None = None  # the batches given, while there are rows that were not
 
@@ -107,11 +116,9 @@ class RecordBatches(FileRead):
         while True:
             need = progress.step(self._state)
             if need is Need.FRAME:
-                found = progress.whole()
+                found = progress.rows()
                 if found is not None:
-                    origin, run = found
-                    view = progress.frame.view
-                    rows.add_run(origin, run.name, view.header, view.packed(run))
+                    rows.add_frame(found)
                 else:
                     progress.assemble()
             if progress.messages:
@@ -135,8 +142,12 @@ class RecordBatches(FileRead):
         return super()._place()
 
     def _cut(self) -> None:
-        """Makes batches of the rows."""
-        rows, self._rows = self._rows, RowColumns()
+        """Makes batches of the rows. One frame may hold more than a batch should."""
+        rows, self._rows = self._rows, RowColumns(self._columns)
         batch = record_batch(rows)
-        for first in range(0, rows.rows, self._rows_max):
-            self._batches.append(batch.slice(first, self._rows_max))
+        step = self._rows_max
+        size_max = max(self._bytes_max, _PIECE_BYTES)
+        if rows.size > 2 * size_max:
+            step = min(step, max(1, rows.rows * size_max // rows.size))
+        for first in range(0, rows.rows, step):
+            self._batches.append(batch.slice(first, step))

@@ -28,9 +28,9 @@ from wal.frame.layout import (
     SystemRecord,
 )
 from wal.frame.lazy_table import LazyRunTable
-from wal.frame.tables import RunRow, RunTable
+from wal.frame.tables import RecordColumns, RunRow, RunTable
 
-__all__ = ["BodySource", "Columns", "FrameView", "PackedColumns", "TermStart"]
+__all__ = ["BodySource", "Columns", "FrameView", "PackedColumns", "RecordColumns", "TermStart"]
 
 BodySource = Callable[[int, int], bytes]
 """Gives the bytes [start, end) of the body; it is asked for whole blocks only. A short answer is treated as damage."""
@@ -158,6 +158,21 @@ class FrameView:
             table.packed(COLUMN_PROPERTIES, run),
         )
 
+    def records(self) -> RecordColumns:
+        """The columns of all records. They were checked with the tables (of a lazy view: those of the runs that were asked for)."""
+        return self._table.columns()
+
+    def body(self, run: RunRow) -> memoryview:
+        """The payloads of this run, then its properties, then its exts, checked against their blocks' CRCs."""
+        data, base = self._fetch(run.body_start, run.body_end)
+        return memoryview(data)[run.body_start - base : run.body_end - base]
+
+    def whole_body(self) -> memoryview | None:
+        """The body, if all of it was fetched in one piece before."""
+        blocks = len(self._table.block_ends)
+        data = self._checked.get((0, blocks - 1)) if blocks else b""
+        return None if data is None else memoryview(data)
+
     def is_plain(self, run: RunRow) -> bool:
         """Whether every record of this run is a message of its own: none belongs to a transaction or a broadcast."""
         flags = self._table.rows(run).flags
@@ -202,6 +217,10 @@ class FrameView:
     def fetch(self, run: RunRow) -> None:
         """Fetches and checks the blocks of this run: its columns need nothing more of the body."""
         self._fetch(run.body_start, run.body_end)
+
+    def needs_all(self, runs: Sequence[RunRow]) -> bool:
+        """Whether these runs (each once) are the whole body, so that `check_body` fetches for all of them at once."""
+        return sum(run.body_end - run.body_start for run in runs) == self.header.body_len
 
     def check_body(self) -> None:
         """Fetches and checks every block of the body."""

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import accumulate, compress, pairwise
 from operator import add, ge
 from struct import unpack_from
-from typing import Final, overload
+from typing import Any, Final, overload
 
 import msgspec
 
@@ -28,7 +28,7 @@ from wal.frame.layout import (
     RunKind,
 )
 
-__all__ = ["RECORD_COLUMNS", "Rows", "RunRow", "RunTable"]
+__all__ = ["RECORD_COLUMNS", "RecordColumns", "Rows", "RunRow", "RunTable"]
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
@@ -58,6 +58,20 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
     flags: bytes | None
     properties_lens: Sequence[int] | None
     ext_lens: Sequence[int] | None
+
+
+class RecordColumns(msgspec.Struct, frozen=True, gc=False):
+    """The records of a whole frame as they lie in its tables, without a Python object for each: `RunRow` says which are whose.
+
+    Little-endian, 4 bytes an entry, 2 for types, flags 1 byte an entry; None where the frame has no such column.
+    """
+
+    indices: bytes | None
+    payload_lens: bytes
+    types: bytes | None
+    flags: bytes | None
+    properties_lens: bytes | None
+    ext_lens: bytes | None
 
 
 class RunTable(Sequence[RunRow]):
@@ -175,6 +189,18 @@ class RunTable(Sequence[RunRow]):
             elif each == column:
                 return None
         raise AssertionError(f"no column {column:#x}")
+
+    def columns(self) -> RecordColumns:
+        """The columns of all records as they lie."""
+        at, records, mask, head = self._columns_at, self._records, self._mask, self._head
+        found: list[Any] = []
+        for column, _, width in RECORD_COLUMNS:
+            if not column or mask & column:
+                found.append(head[at : at + records * width])
+                at += records * width
+            else:
+                found.append(None)
+        return RecordColumns(*found)
 
     def rows(self, run: RunRow) -> Rows:
         """The columns of this run's records."""

@@ -1,8 +1,9 @@
 """Reading: policies, filters, selection and assembly. Pure and synchronous; used by everything that reads."""
 
 from wal.reading.assembly import assemble, event_indices
-from wal.reading.columns import NO_TXN, RowColumns
+from wal.reading.columns import COLUMNS, NO_TXN, RowColumns
 from wal.reading.filters import DeliverFilter, EventFilter, MessageTypes, TimeTickGT, TimeTickGTE
+from wal.reading.frame_rows import FrameRows, frame_rows
 from wal.reading.options import ReadOptions
 from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFrom
 from wal.reading.position import ReadPosition
@@ -11,11 +12,13 @@ from wal.reading.selection import Selection
 from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
 
 __all__ = [
+    "COLUMNS",
     "NO_TXN",
     "All",
     "DeliverFilter",
     "DeliverPolicy",
     "EventFilter",
+    "FrameRows",
     "Latest",
     "MessageTypes",
     "Need",
@@ -32,6 +35,7 @@ __all__ = [
     "TimeTickGTE",
     "assemble",
     "event_indices",
+    "frame_rows",
     "shared_by",
     "shared_copies",
 ]

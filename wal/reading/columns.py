@@ -1,96 +1,136 @@
 """RowColumns: what a reader delivers as rows, a column each, packed so that Arrow can take them as they are.
 
-Owns: the columns of a batch while it is put together, one row for each plain message and each body. A run of plain messages is added as
-it lies in its frame, with no Python object for a row; everything else is added message by message. Both ways give the same rows. It
-knows nothing of Arrow; `wal.bridge` and Spark make batches of it.
+Owns: the columns of a batch while it is put together, one row for each plain message and each body. The rows of a frame are added as
+they lie in it, with no Python object for a row: plain messages, transactions and copies of broadcasts alike. Messages can be added too;
+both ways give the same rows. Columns that nobody wants are not gathered. It knows nothing of Arrow; `wal.bridge` and Spark make
+batches of it.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Collection, Sequence
 from typing import Final
 
-import msgspec
-
-from wal.errors import CorruptionError
-from wal.frame import FrameHeader, PackedColumns
+from wal.errors import InvalidArgumentError
+from wal.frame import DEFAULT_TYPE, FrameHeader, PackedColumns, RecordColumns, RunKind, RunRow
 from wal.message import ImmutableMessage, MessageType, Origin, TimeTickMessage
+from wal.reading.frame_rows import NO_TXN, FrameRows, RunRows, txn_columns
+from wal.reading.shared_copies import shared_by
 
-__all__ = ["NO_TXN", "RowColumns"]
+__all__ = ["COLUMNS", "NO_TXN", "RowColumns"]
 
-NO_TXN: Final = -1
-"""The transaction id of a row that belongs to none."""
-_NUMBER: Final = struct.Struct("<I")
-_TICK: Final = struct.Struct("<Q")
-_TYPE: Final = struct.Struct("<H")
-_INSERT: Final = _TYPE.pack(MessageType.INSERT)
-_ALL: Final = 1 << 32
-_COUNTED: Final = 1 << 13
-_COUNTING: Final = array("I", range(_COUNTED)).tobytes()
+COLUMNS: Final = (
+    "vchannel",
+    "message_id",
+    "time_tick",
+    "message_type",
+    "txn_id",
+    "payload",
+    "properties",
+    "append_time",
+)
+"""The columns of a row, in the order in which a batch has them."""
+
+Piece = bytes | bytearray | memoryview
 
 
 class RowColumns:
-    """Little-endian columns of `rows` rows; lengths, counts and indices are 4 bytes an entry.
+    """Little-endian columns in pieces to be joined: growing a buffer by pieces would copy it many times over.
 
-    `ids`, `tick_bases`, `indices`, `payload_lens` and `payloads` are pieces to be joined: growing a buffer by pieces would copy it
-    many times over. `ids` are MessageIDs' bytes, all of one width, `id_width`; rows listed in `without_id` have none. A row's tick is the
-    sum of its entries in `tick_bases` (8 bytes) and `indices`. `payloads` make up `payload_bytes`.
+    `slots` entries of each column were gathered, of which `rows` are rows: `keep` has a byte for each, 0 where the entry is none (a
+    commit, a type that was not asked for); without `keep` all are. When `in_order` is False the rows stand run after run, and their
+    order is that of `tick_bases` + `indices`.
 
-    `types` are numbers of 2 bytes, `vchannels` indices into `names`, `txn_ids` of 8 bytes, NO_TXN for none. `properties_counts` says how
-    many of `keys` and `values` a row has. Empty while nothing says otherwise are `types` (all INSERT), `vchannels` (all of the one
-    name), `txn_ids` (no transactions), `properties_counts` (no properties).
+    `tick_bases` 8 bytes, `indices` 4: their sum is a row's place among all others. `events` 4: with `tick_bases` the row's tick, that of
+    its transaction's commit. `ids` are MessageIDs' bytes, all of one width, `id_width`; slots listed in `without_id` have none.
+    `types` 2, `vchannels` 4 (indices into `names`), `txn_ids` 8 (NO_TXN for none). `payload_lens` 4, `payloads` together `payload_bytes`.
+    `properties_lens` 4, `properties` together `properties_bytes`: MessagePack maps, no bytes for none, not looked at here.
+    Empty while nothing says otherwise are `types` (all INSERT), `txn_ids`, `properties_lens` and `keep`.
+
+    `columns`: those that are wanted (`COLUMNS`, None for all); what others alone need is left empty.
     """
 
     __slots__ = (
-        "_codes", "id_width", "ids", "indices", "keys", "names", "payload_bytes", "payload_lens", "payloads", "properties_counts",
-        "rows", "tick_bases", "txn_ids", "types", "values", "vchannels", "without_id",
+        "_codes", "_ids", "_payloads", "_properties", "_txn_ids", "_types", "_vchannels", "columns", "events", "id_width", "ids",
+        "in_order", "indices", "keep", "names", "payload_bytes", "payload_lens", "payloads", "properties", "properties_bytes",
+        "properties_lens", "rows", "slots", "tick_bases", "txn_ids", "types", "vchannels", "without_id",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        self._codes: dict[str, int] = {}
-        self.payload_bytes = 0
-        self.rows = 0
-        self.id_width = 0
-        self.ids: list[bytes | bytearray] = []
+    def __init__(self, columns: Collection[str] | None = None) -> None:
+        wanted = COLUMNS if columns is None else columns
+        check_columns(wanted)
+        self.columns = tuple(wanted)
+        self._ids = "message_id" in wanted
+        self._payloads = "payload" in wanted
+        self._properties = "properties" in wanted
+        self._txn_ids = "txn_id" in wanted
+        self._types = "message_type" in wanted
+        self._vchannels = "vchannel" in wanted
+        self._codes: dict[str, bytes] = {}
+        self.slots = self.rows = self.payload_bytes = self.properties_bytes = self.id_width = 0
+        self.in_order = True
+        self.names: list[str] = []
         self.without_id: list[int] = []
+        self.keep: list[bytes] = []
         self.tick_bases: list[bytes] = []
         self.indices: list[bytes] = []
-        self.names: list[str] = []
-        self.vchannels = bytearray()
-        self.types = bytearray()
-        self.txn_ids = bytearray()
+        self.events: list[bytes] = []
+        self.ids: list[Piece] = []
+        self.vchannels: list[bytes] = []
+        self.types: list[bytes] = []
+        self.txn_ids: list[bytes] = []
         self.payload_lens: list[bytes] = []
-        self.payloads: list[bytes | memoryview] = []
-        self.properties_counts = bytearray()
-        self.keys: list[str] = []
-        self.values: list[str] = []
+        self.payloads: list[Piece] = []
+        self.properties_lens: list[bytes] = []
+        self.properties: list[Piece] = []
 
     @property
     def size(self) -> int:
         """About how many bytes the rows hold."""
-        return self.payload_bytes + (self.id_width + 32) * self.rows + 64 * len(self.keys)
+        return self.payload_bytes + self.properties_bytes + (self.id_width + 32) * self.rows
+
+    def add_frame(self, rows: FrameRows) -> None:
+        """Adds the rows of a frame. CorruptionError when a block, or a transaction, is damaged: then nothing more may be added."""
+        runs = rows.runs
+        columns = rows.view.records()
+        if len(runs) > 1 and (columns.indices is not None or any(run.kind == RunKind.COPY for run, _, _ in runs)):
+            self.in_order = False
+        commits: dict[int, int] = {}
+        at, count = 0, len(runs)
+        while at < count:
+            run, first, end = runs[at]
+            start = at
+            at += 1
+            if run.kind == RunKind.COPY:
+                while at < count and runs[at][0].kind == RunKind.COPY and runs[at][0].shared == run.shared:
+                    at += 1
+                self._add_copies(rows, [run for run, _, _ in runs[start:at]])
+                continue
+            while at < count and runs[at][1] == end and runs[at][0].kind != RunKind.COPY:
+                end = runs[at][2]
+                at += 1
+            if first < end:
+                self._add_stretch(rows, columns, runs[start:at], first, end, commits)
 
     def add_run(self, origin: Origin, vchannel: str, header: FrameHeader, run: PackedColumns) -> None:
         """Adds a run of plain messages of the frame with this header."""
         count = run.count
-        indices = run.indices
-        if indices is None:
-            indices = _counting(run.first_index, count)
-        self._add_ids(origin, indices, count, below=header.indices)
-        self.tick_bases.append(_TICK.pack(header.first_tick) * count)
-        self.indices.append(indices)
-        self._add_vchannel(vchannel, count)
+        indices = _counting(run.first_index, count) if run.indices is None else run.indices
+        self._add_places(origin, indices, count, header.first_tick, below=header.indices)
+        self.events.append(indices)
+        if self._vchannels:
+            self._add_vchannel(vchannel, count)
         self._add_types(run.types, count)
         if self.txn_ids:
-            self.txn_ids += _NO_TXN * count
-        self.payload_lens.append(run.payload_lens)
-        self.payloads.append(run.payloads)
-        self.payload_bytes += len(run.payloads)
-        self._add_properties(run, count)
-        self.rows += count
+            self.txn_ids.append(_NO_TXN * count)
+        if self._payloads:
+            self.payload_lens.append(run.payload_lens)
+            self._add_payload(run.payloads)
+        if self._properties:
+            self._add_properties(run.properties, run.properties_lens, count)
+        self._added(count, None)
 
     def add_messages(self, messages: Sequence[ImmutableMessage]) -> None:
         """Adds messages of any kind, each with all its bodies."""
@@ -98,36 +138,168 @@ class RowColumns:
             for body in message.bodies():
                 self._add(body)
 
+    # -- a frame
+
+    def _add_stretch(
+        self,
+        rows: FrameRows,
+        columns: RecordColumns,
+        runs: list[RunRows],
+        first: int,
+        end: int,
+        commits: dict[int, int],
+    ) -> None:
+        """Rows that lie together in the tables of a frame, [first, end), of one run or several."""
+        view = rows.view
+        count = end - first
+        types = None if columns.types is None else columns.types[2 * first : 2 * end]
+        keep: bytes | None = None
+        if rows.types is not None:
+            if types is None and DEFAULT_TYPE not in rows.types:
+                return
+            keep = None if types is None else _of_types(types, rows.types)
+        indices = _counting(first, count) if columns.indices is None else columns.indices[4 * first : 4 * end]
+        flags = columns.flags is not None and columns.flags[first:end].strip(b"\0")
+        body = view.whole_body()
+        bodies = [view.body(run) if body is None else body[run.body_start : run.body_end] for run, _, _ in runs]
+        self._add_places(rows.origin, indices, count, view.header.first_tick, below=view.header.indices)
+        if flags:
+            events: list[bytes] = []
+            txn_ids: list[bytes] = []
+            kept: list[bytes] = []
+            for (run, row, past), data in zip(runs, bodies, strict=True):
+                own = indices[4 * (row - first) : 4 * (past - first)]
+                found = txn_columns(columns, (run, row, past), data, own, commits)
+                events.append(found.events)
+                txn_ids.append(found.txn_ids)
+                kept.append(found.keep)
+            self.events += events
+            if self._txn_ids:
+                if not self.txn_ids:
+                    self.txn_ids.append(_NO_TXN * self.slots)
+                self.txn_ids += txn_ids
+            keep = _both(b"".join(kept), keep)
+        else:
+            self.events.append(indices)
+            if self.txn_ids:
+                self.txn_ids.append(_NO_TXN * count)
+        if self._vchannels:
+            for run, row, past in runs:
+                self._add_vchannel(run.name, past - row)
+        self._add_types(types, count)
+        if self._payloads or self._properties:
+            self._add_bodies(columns, runs, bodies)
+        self._added(count, keep)
+
+    def _add_bodies(self, columns: RecordColumns, runs: list[RunRows], bodies: list[memoryview]) -> None:
+        """Payloads and properties of these rows: each body is the payloads of its run, its properties, its exts."""
+        lens = memoryview(columns.payload_lens).cast("I")
+        stored = None if columns.properties_lens is None else memoryview(columns.properties_lens).cast("I")
+        exts = None if columns.ext_lens is None else memoryview(columns.ext_lens).cast("I")
+        first, end = runs[0][1], runs[-1][2]
+        any_properties = False
+        for (run, row, past), body in zip(runs, bodies, strict=True):
+            behind = len(body) - (0 if exts is None else sum(exts[run.first : run.end]))
+            properties_at = behind if stored is None else behind - sum(stored[run.first : run.end])
+            start, stop, properties_start = 0, properties_at, properties_at
+            if row > run.first:
+                start = sum(lens[run.first : row])
+                properties_start += 0 if stored is None else sum(stored[run.first : row])
+            if past < run.end:
+                stop = start + sum(lens[row:past])
+                behind = properties_start if stored is None else properties_start + sum(stored[row:past])
+            if self._payloads and start < stop:
+                self._add_payload(body[start:stop])
+            if self._properties and properties_start < behind:
+                any_properties = True
+                self.properties.append(body[properties_start:behind])
+                self.properties_bytes += behind - properties_start
+        if self._payloads:
+            self.payload_lens.append(columns.payload_lens[4 * first : 4 * end])
+        if any_properties:
+            assert columns.properties_lens is not None
+            self._add_properties_lens(columns.properties_lens[4 * first : 4 * end])
+        elif self.properties_lens:
+            self.properties_lens.append(bytes(4 * (end - first)))
+
+    def _add_copies(self, rows: FrameRows, runs: list[RunRow]) -> None:
+        """Copies of one broadcast: payload, type and properties are the same for all of them."""
+        shared = shared_by(rows.view, runs[0].shared)
+        if rows.types is not None and shared.message_type not in rows.types:
+            return
+        count = len(runs)
+        header = rows.view.header
+        indices = array("I", [run.index for run in runs]).tobytes()
+        self._add_places(rows.origin, indices, count, header.first_tick, below=header.indices)
+        self.events.append(indices)
+        if self.txn_ids:
+            self.txn_ids.append(_NO_TXN * count)
+        if self._vchannels:
+            for run in runs:
+                self._add_vchannel(run.name, 1)
+        self._add_types(_TYPE.pack(shared.message_type) * count, count)
+        if self._payloads:
+            self.payload_lens.append(_NUMBER.pack(len(shared.payload)) * count)
+            for _ in runs:
+                self._add_payload(shared.payload)
+        if self._properties:
+            stored = shared.properties
+            self._add_properties(stored * count, _NUMBER.pack(len(stored)) * count, count)
+        self._added(count, None)
+
+    # -- a message
+
     def _add(self, body: ImmutableMessage) -> None:
         if isinstance(body, TimeTickMessage) and not body.has_event:
-            self.without_id.append(self.rows)
+            self.without_id.append(self.slots)
         index = _NUMBER.pack(body._index)
-        self._add_ids(body._origin, index, 1, below=_ALL)
-        self.tick_bases.append(_TICK.pack(body.time_tick - body._index))
-        self.indices.append(index)
-        self._add_vchannel(body.vchannel, 1)
+        self._add_places(body._origin, index, 1, body.time_tick - body._index, below=_ALL)
+        self.events.append(index)
+        if self._vchannels:
+            self._add_vchannel(body.vchannel, 1)
         self._add_types(_TYPE.pack(body._type), 1)
-        if body.txn_context is not None:
-            if not self.txn_ids:
-                self.txn_ids += _NO_TXN * self.rows
-            self.txn_ids += _TICK.pack(body.txn_context.txn_id)
-        elif self.txn_ids:
-            self.txn_ids += _NO_TXN
-        self.payload_lens.append(_NUMBER.pack(len(body.payload)))
-        self.payloads.append(body.payload)
-        self.payload_bytes += len(body.payload)
-        properties = body.properties
-        if properties or self.properties_counts:
-            self._count_properties(_NUMBER.pack(len(properties)))
-            self.keys += properties
-            self.values += properties.values()
-        self.rows += 1
+        if self._txn_ids:
+            if body.txn_context is not None:
+                if not self.txn_ids:
+                    self.txn_ids.append(_NO_TXN * self.slots)
+                self.txn_ids.append(_TICK.pack(body.txn_context.txn_id))
+            elif self.txn_ids:
+                self.txn_ids.append(_NO_TXN)
+        if self._payloads:
+            self.payload_lens.append(_NUMBER.pack(len(body.payload)))
+            self._add_payload(body.payload)
+        if self._properties:
+            stored = body._properties
+            self._add_properties(stored, _NUMBER.pack(len(stored)), 1)
+        self._added(1, None)
+
+    # -- columns
+
+    def _added(self, count: int, keep: bytes | None) -> None:
+        """As many slots were added to all columns."""
+        if keep is not None:
+            if not self.keep:
+                self.keep.append(b"\1" * self.slots)
+            self.keep.append(keep)
+            self.rows += count - keep.count(0)
+        else:
+            if self.keep:
+                self.keep.append(b"\1" * count)
+            self.rows += count
+        self.slots += count
+
+    def _add_places(self, origin: Origin, indices: bytes, count: int, first_tick: int, *, below: int) -> None:
+        """Where these slots are in the log, and the ids that say so."""
+        self.tick_bases.append(_TICK.pack(first_tick) * count)
+        self.indices.append(indices)
+        if self._ids:
+            self._add_ids(origin, indices, count, below=below)
 
     def _add_ids(self, origin: Origin, indices: bytes, count: int, *, below: int) -> None:
         """The bytes of ids that differ in their index only: as many copies of one, each with its own index put in."""
         pattern = bytes(origin.message_id(0))
         width = len(pattern)
-        if self.rows == 0:
+        if not self.id_width:
             self.id_width = width
         elif width != self.id_width:
             raise AssertionError(f"ids of {width} bytes among ids of {self.id_width}: a batch holds rows of one log")
@@ -141,51 +313,72 @@ class RowColumns:
         self.ids.append(ids)
 
     def _add_vchannel(self, vchannel: str, count: int) -> None:
+        """To be called for every slot, before it is counted."""
         code = self._codes.get(vchannel)
         if code is None:
-            code = self._codes[vchannel] = len(self.names)
+            number = len(self.names)
+            code = self._codes[vchannel] = _NUMBER.pack(number)
             self.names.append(vchannel)
-            if code == 1:
-                self.vchannels += bytes(4 * self.rows)
-        if code or len(self.names) > 1:
-            self.vchannels += _NUMBER.pack(code) * count
+        self.vchannels.append(code * count)
 
     def _add_types(self, types: bytes | None, count: int) -> None:
+        if not self._types:
+            return
         if types is not None:
             if not self.types:
                 if types == _INSERT * count:
                     return
-                self.types += _INSERT * self.rows
-            self.types += types
+                self.types.append(_INSERT * self.slots)
+            self.types.append(types)
         elif self.types:
-            self.types += _INSERT * count
+            self.types.append(_INSERT * count)
 
-    def _add_properties(self, run: PackedColumns, count: int) -> None:
-        if run.properties_lens is None or not run.properties:
-            if self.properties_counts:
-                self.properties_counts += bytes(4 * count)
-            return
-        lengths = memoryview(run.properties_lens).cast("I")
-        filled = len(lengths) - list(lengths).count(0)
-        try:
-            # Maps one after the other, with a head in front, are an array of maps: one call decodes all.
-            maps = _decoder.decode(b"\xdd" + filled.to_bytes(4, "big") + run.properties)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptionError(
-                f"stored properties cannot be decoded: {error}", expected="MessagePack maps of str to str"
-            ) from error
-        self.keys += chain.from_iterable(maps)
-        self.values += chain.from_iterable(map(dict.values, maps))
-        counts = iter(map(len, maps))
-        if filled == count:
-            self._count_properties(array("I", counts))
-        else:
-            self._count_properties(array("I", [next(counts) if length else 0 for length in lengths]))
+    def _add_payload(self, payload: Piece) -> None:
+        self.payloads.append(payload)
+        self.payload_bytes += len(payload)
 
-    def _count_properties(self, counts: bytes | array[int]) -> None:
-        if not self.properties_counts:
-            self.properties_counts += bytes(4 * self.rows)
-        self.properties_counts += counts
+    def _add_properties(self, stored: Piece, lengths: bytes | None, count: int) -> None:
+        if lengths is not None and stored:
+            self.properties.append(stored)
+            self.properties_bytes += len(stored)
+            self._add_properties_lens(lengths)
+        elif self.properties_lens:
+            self.properties_lens.append(bytes(4 * count))
+
+    def _add_properties_lens(self, lengths: bytes) -> None:
+        if not self.properties_lens:
+            self.properties_lens.append(bytes(4 * self.slots))
+        self.properties_lens.append(lengths)
+
+
+def check_columns(columns: Collection[str]) -> None:
+    """InvalidArgumentError, with the names there are, when this is no choice of columns."""
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a list of names, not the text {columns!r}")
+    if not columns:
+        raise InvalidArgumentError(f"no column is asked for: name some of {', '.join(COLUMNS)}")
+    for name in columns:
+        if name not in COLUMNS:
+            raise InvalidArgumentError(f"there is no column {name!r}: name some of {', '.join(COLUMNS)}")
+    if len(set(columns)) != len(columns):
+        raise InvalidArgumentError(f"a column is asked for twice in {', '.join(columns)}: name each once")
+
+
+def _of_types(types: bytes, wanted: frozenset[int]) -> bytes | None:
+    """1 for each of these types that is wanted, 0 for the others; None when all are."""
+    low, high = types[::2], types[1::2]
+    if not high.strip(b"\0"):
+        kept = low.translate(bytes(number in wanted for number in range(256)))
+    else:
+        kept = bytes(number in wanted for number in memoryview(types).cast("H"))
+    return None if 0 not in kept else kept
+
+
+def _both(one: bytes, other: bytes | None) -> bytes:
+    """1 where both have it."""
+    if other is None:
+        return one
+    return (int.from_bytes(one, "little") & int.from_bytes(other, "little")).to_bytes(len(one), "little")
 
 
 def _counting(first: int, count: int) -> bytes:
@@ -194,5 +387,11 @@ def _counting(first: int, count: int) -> bytes:
     return array("I", range(first, first + count)).tobytes()
 
 
+_NUMBER: Final = struct.Struct("<I")
+_TICK: Final = struct.Struct("<Q")
+_TYPE: Final = struct.Struct("<H")
+_INSERT: Final = _TYPE.pack(MessageType.INSERT)
 _NO_TXN: Final = NO_TXN.to_bytes(8, "little", signed=True)
-_decoder: Final = msgspec.msgpack.Decoder(list[dict[str, str]])
+_ALL: Final = 1 << 32
+_COUNTED: Final = 1 << 13
+_COUNTING: Final = array("I", range(_COUNTED)).tobytes()

@@ -19,6 +19,7 @@ from wal.errors import InvalidArgumentError
 from wal.frame import RunKind, RunRow
 from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TimeTickMessage
 from wal.reading.assembly import assemble
+from wal.reading.frame_rows import FrameRows, frame_rows
 from wal.reading.options import ReadOptions
 from wal.reading.policies import All, Latest, StartAfter, StartFrom
 from wal.reading.position import ReadPosition
@@ -280,6 +281,34 @@ class Progress:
         self._reach(frame)
         self.message_count += run.end - run.first
         return self._origin(frame.position), run
+
+    def rows(self, *, end: int | None = None) -> FrameRows | None:
+        """The frame at hand as rows, up to the event with index `end`; then it counts as assembled, and its rows are handed over with it.
+
+        None: `assemble` it. `message_count` does not count rows. Whoever gives an `end` reads nothing behind it.
+        """
+        frame = self.frame
+        position, header = frame.position, frame.view.header
+        if self._from is not None and position > self._from[0]:
+            self._from = None
+        if self._after is not None and position > self._after[0]:
+            self._after = None
+        until = self._options.until_time_tick
+        if (self._after is not None and position == self._after[0]) or (until is not None and header.promise >= until):
+            return None  # once or twice a read: what was handed over has to be known to the event
+        first = self._from[1] if self._from is not None and position == self._from[0] else 0
+        tick_min = self._filter.tick_min - header.first_tick
+        runs = self.selection.runs(frame.view) if tick_min < header.indices else []
+        self._reach(frame)
+        self.messages = []
+        return frame_rows(
+            frame.view,
+            self._origin(position),
+            runs,
+            first=max(first, tick_min),
+            end=end,
+            types=self._filter.types,
+        )
 
     def _reach(self, frame: StoredFrame) -> None:
         """The frame is at hand, and is passed when the read goes on."""

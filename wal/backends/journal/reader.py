@@ -221,7 +221,13 @@ class LogReader:
                 if names is None:
                     view.check_body()
                 else:
-                    for run in _needed(view, names):
+                    runs = _needed(view, names)
+                    if len(runs) > 1 and view.needs_all(runs):
+                        runs = []
+                        if not together:
+                            window.ahead = view.header.body_len
+                        view.check_body()
+                    for run in runs:
                         if not together:
                             window.ahead = run.body_end - run.body_start
                         view.fetch(run)
@@ -239,7 +245,11 @@ def _keyed(index: SegmentIndex, _: frozenset[str] | None, first: int, end: int) 
 
 def _needed(view: FrameView, names: frozenset[str]) -> list[RunRow]:
     """The runs whose records a reader of these names may ask for: a copy's are those of its shared run."""
-    return [view.runs[run.shared] if run.kind == RunKind.COPY else run for run in view.find(names)]
+    runs = view.find(names)
+    if any(run.kind == RunKind.COPY for run in runs):
+        shared = dict.fromkeys(run.shared for run in runs if run.kind == RunKind.COPY)
+        return [run for run in runs if run.kind != RunKind.COPY] + [view.runs[ordinal] for ordinal in shared]
+    return runs
 
 
 class _Page:

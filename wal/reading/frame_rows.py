@@ -1,0 +1,166 @@
+"""FrameRows: which rows of a frame a reader is given, as stretches of its tables and not as messages. Pure.
+
+Owns the way from "the events from here to there, of these types, in these runs" to rows: a body belongs to the event of its commit, so a
+cut never goes through a transaction. And what the rows of a transaction say: the index of their event, and its id. It reads what
+`assembly` reads, raises what that raises, and both give the same rows.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+
+from wal.errors import CorruptionError
+from wal.frame import (
+    FLAG_BODY,
+    FLAG_COMMIT,
+    ExtTag,
+    FrameView,
+    RecordColumns,
+    RunKind,
+    RunRow,
+    decode_ext,
+    decode_txn,
+    encode_txn,
+)
+from wal.message import Origin
+
+__all__ = ["NO_TXN", "FrameRows", "RunRows", "TxnColumns", "frame_rows", "txn_columns"]
+
+NO_TXN: Final = -1
+"""The transaction id of a row that belongs to none."""
+
+RunRows = tuple[RunRow, int, int]
+"""A run and the record rows [first, end) of it; of a COPY run, which has none, the copy itself."""
+
+
+class FrameRows(msgspec.Struct, frozen=True, gc=False):
+    """The rows of one frame for one reader. `types` are the types asked for, None for all: who gathers the rows leaves the others out."""
+
+    view: FrameView
+    origin: Origin
+    runs: list[RunRows]
+    types: frozenset[int] | None
+
+    @property
+    def last_event(self) -> int:
+        """The index of the last event among the rows, whatever its type; -1 without any."""
+        last = -1
+        indices: Sequence[int] | None = None
+        for run, first, end in self.runs:
+            if run.kind == RunKind.COPY:
+                last = max(last, run.index)
+            elif first < end:
+                if indices is None:
+                    indices = _indices(self.view.records(), self.view.header.records)
+                last = max(last, indices[end - 1])
+        return last
+
+
+def frame_rows(
+    view: FrameView,
+    origin: Origin,
+    runs: Sequence[RunRow],
+    *,
+    first: int = 0,
+    end: int | None = None,
+    types: frozenset[int] | None = None,
+) -> FrameRows:
+    """The rows of the events with an index in [first, end) in these runs, which stand in the order of the frame.
+
+    A transaction's event is its commit. `end` None: to the end of the frame.
+    """
+    if first <= 0 and (end is None or end >= view.header.indices):
+        return FrameRows(view, origin, [(run, run.first, run.end) for run in runs], types)
+    stop = view.header.indices if end is None else end
+    columns = view.records()
+    indices = _indices(columns, view.header.records)
+    found: list[RunRows] = []
+    for run in runs:
+        if run.kind == RunKind.COPY:
+            if first <= run.index < stop:
+                found.append((run, run.first, run.end))
+            continue
+        row = bisect_left(indices, first, run.first, run.end)
+        past = bisect_left(indices, stop, run.first, run.end)
+        if columns.flags is not None:
+            # Bodies stand directly before their commit: they are in with it, and out with it.
+            row = run.first + len(columns.flags[run.first : row].rstrip(_BODY))
+            past = run.first + len(columns.flags[run.first : past].rstrip(_BODY))
+        if row < past:
+            found.append((run, row, past))
+    return FrameRows(view, origin, found, types)
+
+
+class TxnColumns(msgspec.Struct, frozen=True, gc=False):
+    """Columns of rows among which are transactions: index of the event (4 bytes), transaction (8), and 1 for a row, 0 for a commit (1)."""
+
+    events: bytes
+    txn_ids: bytes
+    keep: bytes
+
+
+def txn_columns(
+    columns: RecordColumns, rows: RunRows, body: memoryview, indices: bytes, commits: dict[int, int]
+) -> TxnColumns:
+    """What the flags and exts of these rows say; `body` is that of their run, `indices` are theirs.
+
+    `commits`: index and id of the transactions of this frame that were seen before. CorruptionError as in `assembly`.
+    """
+    run, first, end = rows
+    assert columns.flags is not None
+    flags = columns.flags[first:end]
+    ext_lens: Sequence[int] = (
+        () if columns.ext_lens is None else memoryview(columns.ext_lens).cast("I")[run.first : run.end]
+    )
+    ext_ends = list(accumulate(ext_lens, initial=len(body) - sum(ext_lens)))
+    skipped = first - run.first
+    events: list[bytes] = []
+    txn_ids: list[bytes] = []
+    at = 0
+    while (commit := flags.find(_COMMIT, at)) >= 0:
+        plain = at + len(flags[at:commit].rstrip(_BODY))
+        ext = bytes(body[ext_ends[skipped + commit] : ext_ends[skipped + commit + 1]]) if ext_lens else b""
+        if len(ext) == len(_EXT_HEAD) + _TXN.size and ext.startswith(_EXT_HEAD):
+            txn_id, _, count, total = _TXN.unpack_from(ext, len(_EXT_HEAD))
+            if count > total:
+                decode_txn(decode_ext(ext))  # says what is wrong with it
+        else:
+            txn_id, _, count, _ = decode_txn(decode_ext(ext))
+        if count != commit - plain:
+            raise CorruptionError(
+                f"the transaction {txn_id} has {commit - plain} bodies on vchannel {run.name!r}",
+                expected=f"{count} bodies",
+            )
+        event = indices[4 * commit : 4 * commit + 4]
+        if commits.setdefault(index := int.from_bytes(event, "little"), txn_id) != txn_id:
+            raise CorruptionError(f"two transactions, {txn_id} and {commits[index]}, share the index {index}")
+        if at < plain:
+            events.append(indices[4 * at : 4 * plain])
+            txn_ids.append(_NO_TXN * (plain - at))
+        events.append(event * (count + 1))
+        txn_ids.append(txn_id.to_bytes(8, "little") * (count + 1))
+        at = commit + 1
+    events.append(indices[4 * at :])
+    txn_ids.append(_NO_TXN * (end - first - at))
+    return TxnColumns(b"".join(events), b"".join(txn_ids), flags.translate(_KEPT))
+
+
+def _indices(columns: RecordColumns, records: int) -> Sequence[int]:
+    """The index of each record of the frame."""
+    return range(records) if columns.indices is None else memoryview(columns.indices).cast("I")
+
+
+_BODY: Final = bytes((FLAG_BODY,))
+_COMMIT: Final = bytes((FLAG_COMMIT,))
+_KEPT: Final = bytes(not flags & FLAG_COMMIT for flags in range(256))
+_NO_TXN: Final = NO_TXN.to_bytes(8, "little", signed=True)
+# The ext of a commit without a key, as good as all of them: taken apart without a look at its tags.
+_TXN: Final = struct.Struct("<QQII")
+_EXT_HEAD: Final = encode_txn(txn_id=0, keepalive_ms=0, bodies=0, bodies_total=0)[: -_TXN.size]
+assert _EXT_HEAD[:2] == int(ExtTag.TXN).to_bytes(2, "little")
