@@ -29,7 +29,7 @@ from wal.spark.planning import FrameWeight
 __all__ = ["JournalFrames", "JournalSource"]
 
 _GRAIN: Final = 64
-"""Frames that are answered as one where no limit asks for each."""
+"""At most so many frames are answered as one where no limit asks for each, and of a segment with fewer than its square fewer."""
 
 
 class JournalSource(msgspec.Struct, frozen=True):
@@ -122,13 +122,13 @@ class JournalFrames:
             return self._looked_at(pchannel, start, end, choice, rows_max, bytes_max)
         found: list[FrameWeight] = []
         rows = size = 0
-        grain = 1 if limited else _GRAIN
         for index, first, stop in self._log(pchannel).indices(start, end):
             ordinals = (
                 range(first, stop)
                 if choice.everything
                 else index.wanted(self._matching(pchannel, index, choice), first, stop)
             )
+            grain = 1 if limited else max(1, min(_GRAIN, len(ordinals) // _GRAIN))
             for at in range(0, len(ordinals), grain):
                 some = ordinals[at : at + grain]
                 if limited and not index.indices[some[0]]:

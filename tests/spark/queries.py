@@ -1,0 +1,157 @@
+"""What Spark does around a reader, without a JVM: planning, pickling on the way to tasks, micro-batches with a checkpoint, and restarts."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType, TimestampType
+
+from pyspark_wal import DefaultSource
+from wal.bridge import iterate
+from wal.message import ImmutableMessage, MessageID
+from wal.spark.columns import COLUMNS
+from wal.spark.partitions import WALPartition
+
+__all__ = ["Row", "StreamQuery", "batch", "expected", "plan", "read_all", "schema", "source"]
+
+Row = dict[str, Any]
+TYPES = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+
+
+def schema(*names: str) -> StructType:
+    """These columns, all by default."""
+    return StructType([StructField(name, TYPES[COLUMNS[name]]) for name in names or COLUMNS])
+
+
+def source(data: str | Path, **options: object) -> DefaultSource:
+    return DefaultSource(
+        CaseInsensitiveDict({"path": str(data), **{name: str(value) for name, value in options.items()}})
+    )
+
+
+def plan(data: str | Path, **options: object) -> tuple[Any, list[WALPartition]]:
+    """A batch reader as tasks get it, and its partitions."""
+    reader = source(data, **options).reader(schema())
+    partitions = reader.partitions()
+    return pickle.loads(pickle.dumps(reader)), pickle.loads(pickle.dumps(partitions))
+
+
+def batch(data: str | Path, **options: object) -> list[Row]:
+    """The rows of a batch read."""
+    reader, partitions = plan(data, **options)
+    return read_all(reader, partitions)
+
+
+def read_all(reader: Any, partitions: Sequence[WALPartition], columns: StructType | None = None) -> list[Row]:
+    """The rows that the tasks give, in the order of the partitions; each batch as Spark demands it."""
+    wanted = to_arrow_schema(columns or schema(), timezone="UTC")
+    rows: list[Row] = []
+    for partition in partitions:
+        for found in reader.read(partition):
+            assert isinstance(found, pa.RecordBatch)
+            assert wanted.equals(found.schema)
+            assert 0 < found.num_rows <= 8192
+            found.validate(full=True)
+            rows += found.to_pylist()
+    return rows
+
+
+def expected(data: str | Path, *names: str) -> list[Row]:
+    """The rows of these vchannels, as the messages of an iteration say, vchannel by vchannel."""
+    rows = []
+    for name in names:
+        with iterate(data, name, follow=False) as messages:
+            rows += [_row(body) for message in messages for body in message.bodies()]
+    return rows
+
+
+def _row(body: ImmutableMessage) -> Row:
+    return {
+        "vchannel": body.vchannel,
+        "message_id": bytes(body.message_id),
+        "time_tick": body.time_tick,
+        "message_type": body.message_type.name,
+        "txn_id": None if body.txn_context is None else body.txn_context.txn_id,
+        "payload": body.payload,
+        "properties": list(body.properties.items()),
+        "append_time": body.append_time,
+    }
+
+
+def place_of(row: Row) -> tuple[str, int, int]:
+    found = MessageID.from_bytes(row["message_id"])
+    return found.pchannel, found.position, found.index
+
+
+class StreamQuery:
+    """A streaming query with its checkpoint; what Spark keeps of it is kept here, as text."""
+
+    def __init__(self, data: str | Path, **options: object) -> None:
+        self.data, self.options = data, options
+        self.logged: list[str] = []
+        """The offsets log: where each batch ends."""
+        self.committed = 0
+        """So many of them are done."""
+        self.start()
+
+    def start(self, *, available_now: bool = False) -> None:
+        """The query begins, or goes on after its process was lost."""
+        self.reader = source(self.data, **self.options).streamReader(schema())
+        if available_now:
+            self.reader.prepareForTriggerAvailableNow()
+        self.limit = self.reader.getDefaultReadLimit()
+        self.at: str | None = None
+
+    def plan(self) -> str | None:
+        """Where the next batch is to end, None when there is none; as Spark constructs it."""
+        if self.committed < len(self.logged):
+            return self.logged[self.committed]  # it was begun, and is done again
+        start = self.begin()
+        end = json.dumps(self.reader.latestOffset(json.loads(start), self.limit))
+        self.report = self.reader.reportLatestOffset()
+        if end == start:
+            return None
+        self.logged.append(end)
+        if self.committed:
+            self.reader.commit(json.loads(self.logged[self.committed - 1]))
+        return end
+
+    def begin(self) -> str:
+        if self.committed:
+            return self.logged[self.committed - 1]
+        return json.dumps(self.reader.initialOffset())
+
+    def read(self, end: str) -> list[Row]:
+        """The rows of the batch up to there."""
+        reader = pickle.loads(pickle.dumps(self.reader))
+        partitions = self.reader.partitions(json.loads(self.begin()), json.loads(end))
+        return read_all(reader, pickle.loads(pickle.dumps(partitions)))
+
+    def step(self) -> list[Row] | None:
+        """One batch, done; None when there is nothing to do."""
+        end = self.plan()
+        if end is None:
+            return None
+        rows = self.read(end)
+        self.committed += 1
+        return rows
+
+    def run(self) -> list[list[Row]]:
+        """All batches until there is nothing to do."""
+        batches = []
+        while (rows := self.step()) is not None:
+            batches.append(rows)
+        return batches

@@ -1,0 +1,134 @@
+"""Options: each is taken in its forms, and a wrong name or value is an error that says what would be right."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from wal.errors import InvalidArgumentError
+from wal.message import MessageID, MessageType
+from wal.spark.channel_choice import ChannelChoice
+from wal.spark.offsets import PChannelOffset, StreamOffset
+from wal.spark.options import OPTIONS, Location, SourceOptions
+
+
+def of(streaming: bool = False, **options: str) -> SourceOptions:
+    return SourceOptions.of({"path": "data", **options}, streaming=streaming)
+
+
+def test_defaults() -> None:
+    batch, stream = of(), of(streaming=True)
+    assert batch == SourceOptions(Location("path", "data"), ChannelChoice(), "earliest")
+    assert stream == SourceOptions(Location("path", "data"), ChannelChoice(), "latest")
+    assert batch.channels.everything
+    assert (batch.fail_on_data_loss, batch.tick_timeout_s, batch.ending) == (True, 30.0, "latest")
+
+
+def test_each_option() -> None:
+    found = of(
+        vchannels="a, b,a",
+        startingTimeTick="17",
+        endingTimeTick="18",
+        tickTimeoutMs="250",
+        maxMessagesPerTrigger="5",
+        maxBytesPerTrigger="6",
+        maxPartitions="7",
+        failOnDataLoss="False",
+        includeTypes="insert, DELETE",
+    )
+    assert found.channels == ChannelChoice(("a", "b"))
+    assert (found.starting, found.starting_tick, found.ending_tick, found.tick_timeout_s) == ("earliest", 17, 18, 0.25)
+    assert (found.rows_max, found.bytes_max, found.partitions_max, found.fail_on_data_loss) == (5, 6, 7, False)
+    assert found.types == {MessageType.INSERT, MessageType.DELETE}
+    assert of(vchannels='["a,b", "c"]').channels == ChannelChoice(("a,b", "c"))
+    assert of(startingTimestamp="1700000000000").starting_tick == 1700000000000 << 18
+    assert of(maxOffsetsPerTrigger="9").rows_max == 9
+
+
+def test_case_does_not_matter_and_what_spark_adds_is_let_through() -> None:
+    given = {name.upper(): value for name, value in {"path": "d", "vchannelsPattern": "a.*"}.items()}
+    assert SourceOptions.of({**given, "spark.x.y": "1"}, streaming=True).channels == ChannelChoice(pattern="a.*")
+
+
+def test_a_pattern_is_matched_on_whole_names() -> None:
+    choice = of(vchannelsPattern="or.*|b").channels
+    assert choice.among(["orders", "b", "bb", "for"]) == {"orders", "b"}
+    assert not choice.everything
+
+
+def test_places() -> None:
+    message_id = MessageID("p0", 3, 4096, 2)
+    found = of(
+        startingOffsets=json.dumps({"p0": str(message_id), "p1": "Earliest", "p2": {"id": "p2:1:0:0", "tick": 4}}),
+        endingOffsets=str(StreamOffset({"p0": PChannelOffset.of(message_id, 9)})),
+    )
+    assert found.starting == {
+        "p0": PChannelOffset.of(message_id, 0),
+        "p1": "earliest",
+        "p2": PChannelOffset("p2", 1, (0, 0), 4),
+    }
+    assert found.ending == {"p0": PChannelOffset.of(message_id, 9)}
+    assert of(streaming=True, startingOffsets="EARLIEST").starting == "earliest"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"vchannel": "a"}, "vchannelsPattern"),
+        ({"topic": "a"}, "startingOffsets"),
+        ({"paths": '["a", "b"]'}, "one path"),
+        ({"vchannels": ""}, "empty name"),
+        ({"vchannels": "a,,b"}, "empty name"),
+        ({"vchannels": "[1]"}, "JSON"),
+        ({"vchannels": "[a]"}, "JSON"),
+        ({"vchannels": "a", "vchannelsPattern": "b"}, "contradict"),
+        ({"vchannelsPattern": "("}, "regular expression"),
+        ({"startingOffsets": "newest"}, "earliest, latest"),
+        ({"startingOffsets": "{}"}, "earliest, latest"),
+        ({"startingOffsets": '{"p0": "newest"}'}, "earliest"),
+        ({"startingOffsets": '{"p0": 5}'}, "earliest"),
+        ({"startingOffsets": '{"p0": "p1:1:0:0"}'}, "p1:1:0:0"),
+        ({"startingOffsets": "latest"}, "nothing to read"),
+        ({"endingOffsets": "earliest"}, "nothing to read"),
+        ({"startingOffsets": "earliest", "startingTimeTick": "1"}, "contradict"),
+        ({"startingTimestamp": "1", "startingTimeTick": "1"}, "contradict"),
+        ({"endingOffsets": "latest", "endingTimeTick": "1"}, "contradict"),
+        ({"maxMessagesPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, "contradict"),
+        ({"maxMessagesPerTrigger": "0"}, "from 1"),
+        ({"maxBytesPerTrigger": "1k"}, "from 1"),
+        ({"maxPartitions": "-1"}, "from 1"),
+        ({"tickTimeoutMs": "1.5"}, "milliseconds"),
+        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({"endingTimeTick": str(1 << 64)}, "time tick"),
+        ({"failOnDataLoss": "maybe"}, "true nor false"),
+        ({"includeTypes": "INSERT,NOTHING"}, "DELETE"),
+        ({"includeTypes": "TIME_TICK"}, "INSERT"),
+        ({"address": "localhost:1"}, "contradict"),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says):
+        of(**options)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimeTick"])
+def test_a_stream_has_no_end(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="no end"):
+        of(streaming=True, **{name: "1"})
+
+
+def test_a_log_has_to_be_named() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"path.*address.*service\.url"):
+        SourceOptions.of({}, streaming=False)
+    with pytest.raises(InvalidArgumentError, match="no log is named"):
+        SourceOptions.of({"path": " "}, streaming=False)
+    assert SourceOptions.of({"service.url": "pulsar://h:1"}, streaming=True).location == Location(
+        "service.url", "pulsar://h:1"
+    )
+
+
+def test_the_error_of_an_unknown_option_lists_them_all() -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        of(offset="1")
+    assert all(name in str(error.value) for name in OPTIONS)
