@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from actors import VirtualClock
 from tests.accesser.probes import bodies, payloads, read_all, start, turns
+from tests.accesser.virtual import open_virtual
 from wal import AppendOption, Message, WALAccesser, open_wal, timestamp
 from wal.errors import ClosedError, InvalidArgumentError
 
@@ -122,11 +124,20 @@ async def test_the_barrier_of_a_body_applies_to_the_commit(log: WALAccesser) -> 
     assert bodies(await read_all(log, "orders")) == [b"1", b"2"]
 
 
-async def test_a_transaction_that_waits_for_its_barrier_cannot_expire(log: WALAccesser) -> None:
-    barrier = in_the_future(await log.allocate_time_tick(), 700)
-    txn = await log.txn("orders", keepalive=0.001)
+async def test_a_transaction_that_waits_for_its_barrier_cannot_expire(location: str) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
+    barrier = in_the_future(await log.allocate_time_tick(), 2000)
+    txn = await log.txn("orders", keepalive=0.1)
     await txn.append(b"1", barrier_time_tick=barrier)
-    assert (await txn.commit()).time_tick > barrier
+    commit = start(txn.commit())
+    await clock.run(1.9)
+    assert not commit.done()
+    await clock.run(0.2)
+    assert (await commit).time_tick > barrier
+    statistics = log.statistics().pchannels[0]
+    assert statistics.expired_transactions == 0
+    await log.close()
 
 
 async def test_wrong_barriers(log: WALAccesser) -> None:
