@@ -6,9 +6,10 @@ import wal  # noqa: F401 - first, so that whichever of the two packages is impor
 from broadcaster.broadcast import Broadcast
 from broadcaster.content import Content, CopiesInLog
 from broadcaster.limits import BroadcasterLimits, BroadcasterStatistics
-from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
+from broadcaster.message import BroadcastMessage, BroadcastTask
 from broadcaster.operator import AppendOperator
 from broadcaster.registry import AppendOperatorType, Registry
+from broadcaster.results import BroadcastAppendResult
 from broadcaster.task import BroadcastState
 
 __all__ = [

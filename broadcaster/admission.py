@@ -51,6 +51,7 @@ class Admission:
             if call.withdrawn:
                 self._granted(self._locks.cancel(call.owner))
             else:
+                call.waited = True
                 self._waiting[call.owner] = call
                 self.bytes_held += call.size
             return
@@ -84,8 +85,12 @@ class Admission:
 
     def close(self) -> None:
         """Nobody gets keys any more."""
+        self.fail(lambda: ClosedError("the log was closed while this broadcast waited for its resource keys"))
+
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """The same, with an error of its own for each call in the line."""
         for call in self._waiting.values():
-            refuse(call.reply, ClosedError("the log was closed while this broadcast waited for its resource keys"))
+            refuse(call.reply, error())
         self._waiting.clear()
 
     def _granted(self, owners: list[int]) -> None:

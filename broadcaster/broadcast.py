@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from actors import ActorFailedError, ActorRef, ActorStoppedError, ActorSystem
+from actors import ActorError, ActorFailedError, ActorRef, ActorStoppedError, ActorSystem
 from broadcaster.broadcaster import Broadcaster
 from broadcaster.calls import AbortCall, AckCall, AppendCall, TasksCall, WatchCall, Withdraw
 from broadcaster.limits import BroadcasterLimits, BroadcasterStatistics
-from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
+from broadcaster.message import BroadcastMessage, BroadcastTask
 from broadcaster.registry import Registry
-from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnrecoverableError, WALError
+from broadcaster.results import BroadcastAppendResult
+from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnrecoverableError, WALError, WouldBlockError
 from wal.kv import KVBase
 from wal.message import ImmutableMessage, ResourceKey
 
@@ -89,27 +90,35 @@ class Broadcast:
             raise TypeError(f"append takes a BroadcastMessage, not {type(message).__name__}")
         if not isinstance(wait, bool):
             raise TypeError(f"wait must be a bool, not {wait!r}")
-        limits = self._broadcaster.limits
+        broadcaster = self._broadcaster
+        limits = broadcaster.limits
         if len(message.vchannels) > limits.vchannels_max:
             raise InvalidArgumentError(
                 f"a broadcast to {len(message.vchannels)} vchannels is over broadcast_vchannels_max={limits.vchannels_max}: make "
                 "several of it, or raise the setting"
             )
         self._check_running()
-        found = await self._broadcaster.operator.places(message.vchannels)
-        places = {pchannel: list(vchannels) for pchannel, vchannels in found.items()}
-        call: AppendCall | None = None
-
-        def make(reply: asyncio.Future[BroadcastAppendResult]) -> AppendCall:
-            nonlocal call
-            call = AppendCall(message, places, wait, reply, message.estimate_size())
-            return call
-
+        operator = broadcaster.operator
+        operator.check(message.vchannels)
+        broadcast_id = 0
         try:
-            return await self._ask(make)
+            broadcast_id = operator.allocate_id()
+        except WouldBlockError:
+            await operator.wait_for_ids()
+        broadcast_id = broadcast_id or operator.allocate_id()
+        reply: asyncio.Future[BroadcastAppendResult] = asyncio.get_running_loop().create_future()
+        call = AppendCall(message, wait, reply, broadcast_id, message.estimate_size())
+        try:
+            if broadcaster.append_nowait(call):
+                return await reply
+            return await self._ref.ask(call.asked)
         except asyncio.CancelledError:
+            if reply.done() and not reply.cancelled():
+                reply.exception()  # it came in this very turn, and nobody reads it any more
             self._withdraw(call)
             raise
+        except ActorError as error:
+            raise _ended(error) from error
 
     async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
         """Says that a vchannel's consumer is through with its copy: `ack(broadcast_id, vchannel)` or `ack(message)`.
@@ -185,10 +194,8 @@ class Broadcast:
     async def _ask(self, make: Callable[[asyncio.Future[T]], object]) -> T:
         try:
             return await self._ref.ask(make)
-        except ActorStoppedError as error:
-            raise _closed() from error
-        except ActorFailedError as failure:
-            raise _failed(failure) from failure.cause
+        except ActorError as error:
+            raise _ended(error) from error
 
     def _withdraw(self, call: AppendCall | WatchCall | None) -> None:
         if call is not None:
@@ -209,8 +216,13 @@ def _check_id(broadcast_id: object) -> int:
     return broadcast_id
 
 
-def _closed() -> ClosedError:
-    return ClosedError("the broadcaster is closed: open the log again to go on")
+def _ended(error: ActorError) -> Exception:
+    """What a caller gets when the broadcaster takes nothing any more."""
+    if isinstance(error, ActorFailedError):
+        return _failed(error)
+    if isinstance(error, ActorStoppedError):
+        return ClosedError("the broadcaster is closed: open the log again to go on")
+    return error
 
 
 def _failed(failure: ActorFailedError) -> WALError:

@@ -1,27 +1,31 @@
 """Broadcaster: the actor that takes a broadcast from its keys to its last ack.
 
 Owns: the tasks, who waits for them, and every append and save under way (errands, so that no turn waits). Promises:
-keys in memory, then the intent (a record when several pchannels are involved, else the frame itself), then the copies, the acks, and
-one operation of the KV that marks the broadcast done and removes the rest; only then the keys are free. A cancelled caller changes
-nothing of a broadcast that began. After a crash at any of these points `started` finds the rest and finishes it; no copy is appended
-twice. A save that fails for good fails the broadcaster: it takes nothing any more, and the next opening recovers.
+keys in memory, then the places of the vchannels, then the intent (a record when several pchannels are involved, else the frame itself),
+then the copies, the acks, and one operation of the KV that marks the broadcast done and removes the rest; only then the keys are free.
+A cancelled caller changes nothing of a broadcast that began. After a crash at any of these points `started` finds the rest and finishes
+it; no copy is appended twice. A save that fails for good fails the broadcaster: it takes nothing any more, and the next opening recovers.
+
+No turn of it waits, so whatever runs on the loop runs between two of them. An append that finds the inbox empty, and the outcome of an
+errand, have a turn of their own at once, instead of waiting until the actor's task is woken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from actors import Actor, ActorError, Clock, Timer
+from actors import Actor, ActorError, ActorFailedError, ActorStoppedError, Clock, Timer
 from broadcaster.admission import Admission
 from broadcaster.answers import aborted, held_twice, left, not_abortable, stuck
 from broadcaster.calls import AbortCall, AckCall, AppendCall, Running, TasksCall, WatchCall, Withdraw, refuse, settle
 from broadcaster.content import Content
 from broadcaster.errands import Errands
 from broadcaster.limits import BroadcasterLimits, BroadcasterStatistics
-from broadcaster.message import BroadcastAppendResult, BroadcastTask
+from broadcaster.message import BroadcastTask
 from broadcaster.operator import AppendOperator
+from broadcaster.prompt import Prompt, Prompts
 from broadcaster.records import (
     CHUNK_BITS,
     abort_key,
@@ -38,6 +42,7 @@ from broadcaster.records import (
 )
 from broadcaster.recovery import rebuild
 from broadcaster.registry import AppendOperatorType, Registry
+from broadcaster.results import BroadcastAppendResult
 from broadcaster.saver import Saver
 from broadcaster.task import BroadcastState, Task
 from broadcaster.tombstones import Tombstone, Tombstones
@@ -49,6 +54,8 @@ from wal.message import BroadcastHeader, encode_properties
 __all__ = ["Broadcaster"]
 
 COLLECT_INTERVAL_S: Final = 300.0
+PROMPTS_A_COLLECTION: Final = 64
+"""Broadcasts that left no done mark: after so many those are let go that are over the bounds."""
 TICK_LOGICAL_BITS: Final = 18
 """Of an id, which is a time tick: what lies above is milliseconds."""
 
@@ -71,16 +78,23 @@ class Broadcaster(Actor):
         self._hurried = False
         self._errands = Errands(self._wake)
         self._woken = False
+        self._taking = self._closed = False
+        self._failed: Exception | None = None
         self._saver = Saver(kv, self._errands, clock)
         self._writer = Writer(self._errands, clock, touch=self._touch, tell=self._tell)
+        self._prompts = Prompts(
+            self._writer, self._errands, wake=self._turn, over=self._prompt_over, began=self._took_over
+        )
         self._dirty: dict[int, Running] = {}
+        self._to_ask: dict[int, Running] = {}
+        """Broadcasts that may wait for the ack of a vchannel that was dropped."""
         self._collecting: Timer | None = None
         self._appended = self._finished = 0
 
     def statistics(self) -> BroadcasterStatistics:
         """Counts of this moment, and since it started."""
         return BroadcasterStatistics(
-            tasks=len(self._running),
+            tasks=len(self._running) + len(self._prompts),
             waiting=self._admission.waiting,
             frames=self._writer.frames,
             bytes_held=self._admission.bytes_held,
@@ -98,6 +112,7 @@ class Broadcaster(Actor):
         self.operator = await self._registry.operator(AppendOperatorType.STREAMING)
         self._writer.operator = self.operator
         self.operator.on_forgotten(self._on_forgotten)
+        self.operator.on_dropped(self._on_dropped)
         stored = read_records(*await self._kv.load_with_prefix(""))
         recovered = rebuild(stored, await self.operator.copies())
         for broadcast_id, (mark, pchannels) in recovered.done.items():
@@ -109,21 +124,30 @@ class Broadcaster(Actor):
             self._resume(task, content)
         self._collect()
         self._end_turn()
+        self._taking = True
+
+    def append_nowait(self, call: AppendCall) -> bool:
+        """Takes a call in a turn of its own, now; False when others came before it, or nothing is taken: it is to be told then."""
+        if not self._taking or self.ref.pending:
+            return False
+        self._turn(self._append, call)
+        if self._failed is not None:  # in this call, of which `poisoned` may not know
+            refuse(call.reply, self._end_of(self._failed))
+        return True
 
     async def receive(self, batch: list[Any]) -> None:
         for call in batch:
             if isinstance(call, AckCall):
                 self._ack(call)
             elif isinstance(call, AppendCall):
-                if call.wait:
-                    self._spare_id(call)
-                self._admission.append(call, running=len(self._running), done_marks=self._tombstones.listed)
+                self._append(call)
             elif isinstance(call, WatchCall):
                 self._watch(call)
             elif isinstance(call, AbortCall):
                 self._abort(call)
             elif isinstance(call, TasksCall):
                 if not call.reply.done():
+                    self._prompts.become_running()
                     call.reply.set_result([self._describe(running) for running in self._running.values()])
             else:
                 raise TypeError(f"a broadcaster takes no {type(call).__name__}")
@@ -151,46 +175,96 @@ class Broadcaster(Actor):
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
         self._close()
         self._errands.cancel()
+        self._admission.fail(lambda: self._end_of(cause))
+        for running in self._running.values():
+            if running.caller is not None:
+                refuse(running.caller.reply, self._end_of(cause))
 
     # -- calls
 
+    def _append(self, call: AppendCall) -> None:
+        running = len(self._running) + len(self._prompts)
+        self._admission.append(call, running=running, done_marks=self._tombstones.listed)
+
     def _begin(self, call: AppendCall) -> None:
         """The call holds its keys."""
-        message = call.message
-        try:
-            broadcast_id = self.operator.allocate_id()
-        except WALError as error:
-            broadcast_id = call.spare_id
-            if not (broadcast_id and error.retryable):
-                self._admission.bytes_held -= call.size
-                refuse(call.reply, error)
-                self._admission.release(call.owner)
-                return
+        message, broadcast_id = call.message, call.broadcast_id
+        if call.waited:
+            try:
+                broadcast_id = self.operator.allocate_id()
+            except WALError as error:
+                # Who waited for his keys must not lose them for want of an id at that moment; one from before is as unique.
+                if not error.retryable:
+                    self._admission.bytes_held -= call.size
+                    refuse(call.reply, error)
+                    self._admission.release(call.owner)
+                    return
         header = BroadcastHeader(
             broadcast_id, tuple(message.vchannels), tuple(message.resource_keys), message.needs_ack
         )
         properties = encode_properties(message.properties) if message.properties else b""
         content = Content(message.payload, int(message.message_type), properties)
+        places = self.operator.places_nowait(header.vchannels)
+        if places is not None and self._prompts.begin(call, header, content, places):
+            return
         caller = None if call.withdrawn else call
-        running = Running(Task(header, call.places), call.owner, content, size=call.size, caller=caller)
-        self._running[broadcast_id] = self._holding[call.owner] = running
-        if running.spans:
-            running.task.saving()
+        running = Running(Task(header), call.owner, content, size=call.size, caller=caller)
+        self._took_over(running)
+        if places is None:
+            self._errands.run(self.operator.places(header.vchannels), partial(self._placed, running))
+        else:
+            self._place(running, places)
+
+    def _placed(
+        self, running: Running, places: Mapping[str, Sequence[str]] | None, error: BaseException | None
+    ) -> None:
+        """Where its vchannels lie; what was aborted meanwhile, or begins too late before the close, has no use for it."""
+        task = running.task
+        if task.reason is not None or self._closed:
+            return
+        if places is not None:
+            self._place(running, places)
+        elif isinstance(error, Exception):
+            task.withdraw()
+            self._refuse(running, error)
+            self._touch(running)
+        else:
+            raise error or RuntimeError("an operator answered with no places")
+
+    def _place(self, running: Running, places: Mapping[str, Sequence[str]]) -> None:
+        task, content = running.task, running.content
+        task.place(places)
+        running.spans = len(places) > 1
+        if running.spans and content is not None:
+            task.saving()
             self._saver.save(
-                {task_key(broadcast_id): encode_task(header, content, call.places)},
+                {task_key(task.broadcast_id): encode_task(task.header, content, places)},
                 then=partial(self._intent_saved, running),
             )
         self._touch(running)
 
-    def _spare_id(self, call: AppendCall) -> None:
-        """Who waited for his keys must not lose them for want of an id at that moment; one from before is as unique."""
-        try:
-            call.spare_id = self.operator.allocate_id()
-        except WALError:
-            pass  # it is asked again when the call begins
+    def _took_over(self, running: Running) -> None:
+        self._running[running.task.broadcast_id] = self._holding[running.owner] = running
+
+    def _prompt_over(self, prompt: Prompt, outcomes: Sequence[Any]) -> None:
+        """All copies of a broadcast are in that nobody has to acknowledge, and that nobody has looked for."""
+        call, header = prompt.call, prompt.header
+        self._admission.bytes_held -= call.size
+        self._appended += 1
+        self._finished += 1
+        self._tombstones.add(header.broadcast_id, Tombstone(BroadcastState.DONE, self._now_ms(), False), ())
+        self.operator.forget(header.broadcast_id, prompt.places)
+        self._admission.release(call.owner)
+        if not call.reply.done():
+            result = BroadcastAppendResult.of(header.broadcast_id, header.vchannels, ((header.vchannels, outcomes),))
+            call.reply.set_result(result)
+        if not self._finished % PROMPTS_A_COLLECTION:
+            self._make_room()
 
     def _ack(self, call: AckCall) -> None:
-        running = self._running.get(call.broadcast_id)
+        if (running := self._running.get(call.broadcast_id)) is None:
+            self._prompts.become_running()
+            running = self._running.get(call.broadcast_id)
         if running is None:
             settle(call.reply)  # it is over, or this log never had it
             return
@@ -210,6 +284,7 @@ class Broadcaster(Actor):
     def _watch(self, call: WatchCall) -> None:
         if call.reply.done():
             return  # its caller was cancelled before this turn
+        self._prompts.become_running()
         for owner in self._admission.holders(call.key):
             running = self._holding[owner]
             if call.everywhere or not running.acked_once:
@@ -219,6 +294,7 @@ class Broadcaster(Actor):
             settle(call.reply)
 
     def _abort(self, call: AbortCall) -> None:
+        self._prompts.become_running()
         running = self._running.get(call.broadcast_id)
         if running is None:
             tombstone = self._tombstones.get(call.broadcast_id)
@@ -250,7 +326,7 @@ class Broadcaster(Actor):
             holding = self._holding.get(call.owner)
             if holding is not None and holding.caller is call:
                 holding.caller = None
-                holding.results = {}
+                holding.outcomes = []
 
     def _describe(self, running: Running) -> BroadcastTask:
         task = running.task
@@ -271,10 +347,12 @@ class Broadcaster(Actor):
         self._dirty[running.task.broadcast_id] = running
 
     def _end_turn(self) -> None:
-        while self._dirty:
+        while self._dirty or self._to_ask:
             dirty, self._dirty = self._dirty, {}
             for running in dirty.values():
                 self._advance(running)
+            if self._to_ask:
+                self._ack_dropped()
         self._writer.flush()
         self._saver.flush()
 
@@ -294,6 +372,9 @@ class Broadcaster(Actor):
         if task.finished:
             self._finish(running)
             return
+        if running.dropped and task.state is BroadcastState.WAIT_ACK:
+            running.dropped = False
+            self._to_ask[task.broadcast_id] = running
         if running.acks_unsaved:
             chunks, running.acks_unsaved = running.acks_unsaved, set()
             replies, running.ack_replies = running.ack_replies, []
@@ -309,6 +390,16 @@ class Broadcaster(Actor):
             running.progress_saved = task.appended
             self._saver.save({progress_key(task.broadcast_id): encode_progress(task.appended)})
         self._writer.write(running)
+
+    def _ack_dropped(self) -> None:
+        """Who was dropped has no consumer any more that could acknowledge: the drop is the ack of a copy that was in before."""
+        asked, self._to_ask = self._to_ask, {}
+        for broadcast_id, vchannels in self.operator.dropped(asked).items():
+            running = asked[broadcast_id]
+            for vchannel in vchannels:
+                if (news := running.task.ack(vchannel)) is not None:
+                    running.acks_unsaved.add(news // CHUNK_BITS)
+            self._touch(running)
 
     def _finish(self, running: Running) -> None:
         """The one operation that ends it; or none, where the log by itself says enough."""
@@ -362,12 +453,13 @@ class Broadcaster(Actor):
     def _answer(self, running: Running) -> None:
         caller, running.caller = running.caller, None
         if caller is not None and not caller.reply.done():
-            caller.reply.set_result(BroadcastAppendResult(running.task.broadcast_id, running.results))
-        running.results = {}
+            header = running.task.header
+            caller.reply.set_result(BroadcastAppendResult.of(header.broadcast_id, header.vchannels, running.outcomes))
+        running.outcomes = []
 
-    def _refuse(self, running: Running, error: WALError) -> None:
+    def _refuse(self, running: Running, error: Exception) -> None:
         caller, running.caller = running.caller, None
-        running.results = {}
+        running.outcomes = []
         if caller is not None:
             refuse(caller.reply, error)
 
@@ -379,7 +471,7 @@ class Broadcaster(Actor):
         watchers.clear()
 
     def _holder(self, owner: int) -> int:
-        return self._holding[owner].task.broadcast_id
+        return self._prompts.id_of(owner) or self._holding[owner].task.broadcast_id
 
     # -- saved
 
@@ -408,10 +500,22 @@ class Broadcaster(Actor):
         if conflict is not None:
             raise held_twice(conflict, self._holder(conflict.holder), task.broadcast_id)
         running = Running(task, owner, content, size=size)
+        running.spans = len(task.pchannels) > 1
         running.acked_once = bool(task.acked)
         running.progress_saved = task.appended
+        running.dropped = task.header.needs_ack  # it may have happened just before the end of that life
         self._running[task.broadcast_id] = self._holding[running.owner] = running
         self._touch(running)
+
+    def _on_dropped(self, vchannel: str) -> None:
+        self._tell(partial(self._dropped, vchannel))
+
+    def _dropped(self, vchannel: str) -> None:
+        for running in self._running.values():
+            header = running.task.header
+            if header.needs_ack and vchannel in header.vchannels:
+                running.dropped = True
+                self._touch(running)
 
     def _on_forgotten(self, pchannel: str, broadcast_ids: Collection[int]) -> None:
         self._tell(partial(self._forgotten, pchannel, tuple(broadcast_ids)))
@@ -435,8 +539,10 @@ class Broadcaster(Actor):
     # -- the shell
 
     def _wake(self) -> None:
-        """Outcomes of errands wait: one message for all of them."""
-        if not self._woken:
+        """Outcomes of errands wait: they have their turn, or one message for all of them while none can be had."""
+        if self._taking:
+            self._turn(self._outcomes)
+        elif not self._woken:
             self._woken = True
             self._tell(self._outcomes)
 
@@ -444,6 +550,19 @@ class Broadcaster(Actor):
         self._woken = False
         for then, result, error in self._errands.take():
             then(result, error)
+
+    def _turn(self, act: Callable[..., object], *args: Any) -> None:
+        """A turn outside of the actor's task, which is between two of its own. A failure in it is the actor's."""
+        try:
+            act(*args)
+            self._end_turn()
+        except Exception as cause:
+            self._taking, self._failed = False, cause
+            self._tell(partial(_fail, cause))
+
+    def _end_of(self, cause: BaseException) -> ActorError:
+        """What those are told who did not ask by the inbox."""
+        return cause if isinstance(cause, ActorStoppedError) else ActorFailedError(self.ref.name, cause)
 
     def _tell(self, message: Any) -> None:
         try:
@@ -462,6 +581,8 @@ class Broadcaster(Actor):
             refuse(call.reply, closed)
 
     def _close(self) -> None:
+        self._taking, self._closed = False, True
+        self._prompts.close()
         self._writer.close()
         self._saver.close()
         if self._collecting is not None:
@@ -469,3 +590,7 @@ class Broadcaster(Actor):
 
     def _now_ms(self) -> int:
         return round(self._clock.wall() * 1000)
+
+
+def _fail(cause: Exception) -> None:
+    raise cause

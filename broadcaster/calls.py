@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from broadcaster.content import Content
-from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
+from broadcaster.message import BroadcastMessage, BroadcastTask
+from broadcaster.results import BroadcastAppendResult, Outcomes
 from broadcaster.task import Task
-from wal.errors import WALError
 from wal.message import ResourceKey
-
-if TYPE_CHECKING:
-    from wal.pchannel import AppendResult
 
 __all__ = ["AbortCall", "AckCall", "AppendCall", "Running", "TasksCall", "WatchCall", "Withdraw", "refuse", "settle"]
 
 
 class AppendCall(msgspec.Struct, eq=False):
-    """Append this message, whose vchannels lie at these places. `owner`: its number in the lock table, once it has one.
+    """Append this message. `owner`: its number in the lock table, once it has one.
 
-    `spare_id`: of a call that may have to wait, an id that was to be had when it came, in case that none is when it gets its keys.
+    `broadcast_id`: one that was fresh when the call came; a call that `waited` for its keys takes another one then, if it can.
     """
 
     message: BroadcastMessage
-    places: dict[str, list[str]]
     wait: bool
     reply: asyncio.Future[BroadcastAppendResult]
+    broadcast_id: int
     size: int = 0
     owner: int = 0
+    waited: bool = False
     withdrawn: bool = False
-    spare_id: int = 0
+
+    def asked(self, reply: asyncio.Future[BroadcastAppendResult]) -> AppendCall:
+        """The same call by way of the inbox: in an ask, with its reply."""
+        self.reply = reply
+        return self
 
 
 class AckCall(msgspec.Struct, eq=False):
@@ -69,7 +71,8 @@ class Withdraw(msgspec.Struct, eq=False):
 class Running(msgspec.Struct, eq=False):
     """A broadcast from its keys to its end.
 
-    `content` is dropped once all copies are in. `caller` is None once it was answered or is gone; `results` are for it.
+    `content` is dropped once all copies are in. `caller` is None once it was answered or is gone; `outcomes` are for it.
+    `spans`: it lies on several pchannels, so that there is a record of it. `dropped`: one of its vchannels may have been dropped.
     `acks_unsaved`: chunks to be saved; `acks_saving`: saves under way; `ack_replies`: who is to hear of the next.
     """
 
@@ -78,7 +81,8 @@ class Running(msgspec.Struct, eq=False):
     content: Content | None
     size: int = 0
     caller: AppendCall | None = None
-    results: dict[str, AppendResult] = {}
+    outcomes: list[Outcomes] = []
+    spans: bool = False
     progress_saved: int = 0
     acks_unsaved: set[int] = set()
     acks_saving: int = 0
@@ -88,11 +92,7 @@ class Running(msgspec.Struct, eq=False):
     watchers_once: list[WatchCall] = []
     watchers_all: list[WatchCall] = []
     finishing: bool = False
-
-    @property
-    def spans(self) -> bool:
-        """Whether it lies on several pchannels, so that there is a record of it."""
-        return len(self.task.pchannels) > 1
+    dropped: bool = False
 
 
 def settle(reply: asyncio.Future[None]) -> None:
@@ -101,7 +101,7 @@ def settle(reply: asyncio.Future[None]) -> None:
         reply.set_result(None)
 
 
-def refuse(reply: asyncio.Future[Any], error: WALError) -> None:
+def refuse(reply: asyncio.Future[Any], error: Exception) -> None:
     """Answers with an error, unless the caller is gone."""
     if not reply.done():
         reply.set_exception(error)

@@ -1,6 +1,6 @@
 """Errands: what an actor has done for it while it goes on with its turns.
 
-Owns: the tasks of its errands, until each has ended. Promises: every outcome is handed over once, on the loop, never inside `run`;
+Owns: the tasks or futures of its errands, until each has ended. Promises: every outcome is handed over once, on the loop, never in `run`;
 `cancel` ends them all. Never knows what an errand is for.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 __all__ = ["Errands", "Outcome"]
@@ -21,7 +22,7 @@ class Errands:
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._outcomes: list[Outcome] = []
         self._cancelled = False
 
@@ -29,11 +30,15 @@ class Errands:
         """How many are under way, or not taken."""
         return len(self._tasks) + len(self._outcomes)
 
-    def run(self, work: Coroutine[Any, Any, Any], then: Callable[[Any, BaseException | None], object]) -> None:
-        """Starts an errand; `then(result, error)` is its outcome."""
-        task = asyncio.get_running_loop().create_task(work)
+    def run(
+        self,
+        work: Coroutine[Any, Any, Any] | asyncio.Future[Any],
+        then: Callable[[Any, BaseException | None], object],
+    ) -> None:
+        """Starts an errand, or takes over one that somebody else does; `then(result, error)` is its outcome."""
+        task = work if isinstance(work, asyncio.Future) else asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._ended(done, then))
+        task.add_done_callback(partial(self._ended, then))
 
     def take(self) -> list[Outcome]:
         """The outcomes so far, in the order in which they came."""
@@ -53,7 +58,7 @@ class Errands:
         for task in self._tasks:
             task.cancel()
 
-    def _ended(self, task: asyncio.Task[Any], then: Callable[[Any, BaseException | None], object]) -> None:
+    def _ended(self, then: Callable[[Any, BaseException | None], object], task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         error: BaseException | None
         if task.cancelled():

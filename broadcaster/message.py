@@ -1,4 +1,4 @@
-"""What a broadcast is made of, what it answers, and what is said of one that is under way.
+"""What a broadcast is made of, and what is said of one that is under way.
 
 Owns: the checks of a broadcast before anything is done with it. A `BroadcastMessage` never changes; the same object may be appended
 again and is a new broadcast then.
@@ -7,19 +7,17 @@ again and is a new broadcast then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from broadcaster.lock_table import distinct_keys
+from broadcaster.names import names_of
 from broadcaster.task import BroadcastState
 from wal.errors import InvalidArgumentError
-from wal.message import Message, MessageType, ResourceKey, type_properties
+from wal.message import Message, MessageType, ResourceKey, properties_size, type_properties
 
-if TYPE_CHECKING:
-    from wal.pchannel import AppendResult
-
-__all__ = ["BroadcastAppendResult", "BroadcastMessage", "BroadcastTask"]
+__all__ = ["BroadcastMessage", "BroadcastTask"]
 
 BYTES_A_VCHANNEL: Final = 64
 """What a vchannel of a broadcast counts in `estimate_size` beside its name."""
@@ -40,43 +38,38 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
     needs_ack: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.vchannels, str | bytes) or not isinstance(self.vchannels, Sequence):
-            raise TypeError(f"vchannels must be a sequence of str, not {type(self.vchannels).__name__}")
-        if not self.vchannels:
+        vchannels, keys = self.vchannels, self.resource_keys
+        if isinstance(vchannels, str | bytes) or not isinstance(vchannels, Sequence):
+            raise TypeError(f"vchannels must be a sequence of str, not {type(vchannels).__name__}")
+        if not vchannels:
             raise InvalidArgumentError("vchannels is empty: a broadcast goes to at least one vchannel")
-        if set(map(type, self.vchannels)) != {str}:  # asked once for all, since there may be thousands
-            for name in self.vchannels:
-                if not isinstance(name, str):
-                    raise TypeError(f"a vchannel is named by a str, not {type(name).__name__}")
-        if isinstance(self.resource_keys, ResourceKey) or not isinstance(self.resource_keys, Sequence):
-            raise TypeError(f"resource_keys must be a sequence of ResourceKey, not {type(self.resource_keys).__name__}")
-        for key in self.resource_keys:
+        names = names_of(tuple(vchannels))
+        if isinstance(keys, ResourceKey) or not isinstance(keys, Sequence):
+            raise TypeError(f"resource_keys must be a sequence of ResourceKey, not {type(keys).__name__}")
+        for key in keys:
             if not isinstance(key, ResourceKey):
                 raise TypeError(f"resource_keys must hold ResourceKey(domain, key), not {key!r}")
         if not isinstance(self.needs_ack, bool):
             raise TypeError(f"needs_ack must be a bool, not {self.needs_ack!r}")
         # The rest is checked as for any other message.
-        message = Message(self.vchannels[0], self.payload, message_type=self.message_type, properties=self.properties)
-        if type_properties(self.message_type).system or self.message_type == MessageType.ABORT_BROADCAST:
+        message = Message(vchannels[0], self.payload, message_type=self.message_type, properties=self.properties)
+        if self.message_type is MessageType.ABORT_BROADCAST or type_properties(self.message_type).system:
             raise InvalidArgumentError(
                 f"message_type {self.message_type.name} is written by the WAL alone: choose a type of your own messages"
             )
         force = msgspec.structs.force_setattr
-        force(self, "vchannels", tuple(dict.fromkeys(self.vchannels)))
+        force(self, "vchannels", names.vchannels)
         force(self, "properties", message.properties)
-        force(self, "resource_keys", distinct_keys(self.resource_keys))
+        force(self, "resource_keys", distinct_keys(keys) if len(keys) > 1 else tuple(keys))
 
     def estimate_size(self) -> int:
         """Bytes of payload and properties, once, and of what its vchannels take beside them."""
-        message = Message("*", self.payload, message_type=self.message_type, properties=self.properties)
-        return message.estimate_size() + sum(map(len, self.vchannels)) + BYTES_A_VCHANNEL * len(self.vchannels)
+        letters = names_of(tuple(self.vchannels)).letters
+        return self.content_bytes() + letters + BYTES_A_VCHANNEL * len(self.vchannels)
 
-
-class BroadcastAppendResult(msgspec.Struct, frozen=True):
-    """All copies are durable: the broadcast's id, and id and tick of each vchannel's copy."""
-
-    broadcast_id: int
-    append_results: dict[str, AppendResult]
+    def content_bytes(self) -> int:
+        """Bytes of payload and properties, once: what `Message.estimate_size` says of a single copy."""
+        return len(self.payload) + (properties_size(self.properties) if self.properties else 0)
 
 
 class BroadcastTask(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ broadcasts have copies in each log; asked for a copy that is there, it answers w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,11 +27,22 @@ class AppendOperator(Protocol):
     def allocate_id(self) -> int:
         """A fresh time tick: unique for good, above every one before. Without waiting: WouldBlockError when none is at hand."""
 
-    async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """The pchannels of these vchannels, making vchannels as an append does.
+    async def wait_for_ids(self) -> None:
+        """Returns when a fresh id can be had, as far as it is for this log to say; its error if none can."""
 
-        ChannelNotExistError, InvalidArgumentError and whatever else an append to one of them would get.
-        """
+    def check(self, vchannels: Sequence[str]) -> None:
+        """Raises what an append to one of these vchannels would get: ChannelNotExistError, InvalidArgumentError … Makes none of them."""
+
+    def places_nowait(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]] | None:
+        """The pchannels of these vchannels and the names on each, in the order given; None when `places` has to be asked."""
+
+    async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """The same, making vchannels as an append does; with the errors of `check`, nothing is made then."""
+
+    def append_copies_nowait(
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
+    ) -> asyncio.Future[Sequence[AppendResult | WALError]] | None:
+        """What `append_copies` does, in this turn. None, and nothing is done, when it would have to wait first, or would raise."""
 
     async def append_copies(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
@@ -39,7 +51,8 @@ class AppendOperator(Protocol):
 
         A vchannel that can never take it (ChannelNotExistError …) has its error for an outcome, and the others are durable. An
         error that is raised means all of them: not one is in, unless it says `outcome_unknown`. It is `retryable` or it is not.
-        A vchannel that has its copy already answers with that one. A call that is cancelled may or may not append.
+        A vchannel that has its copy already answers with that one. A call that is cancelled may or may not append. Outcomes that
+        have a true `all_in` are results, all of them: nobody has to look through thousands for an error.
         """
 
     async def append_aborts(
@@ -55,6 +68,12 @@ class AppendOperator(Protocol):
 
     def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
         """The broadcast is over: these pchannels drop it from their recovery state, and retention no longer keeps it."""
+
+    def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
+        """Of each broadcast those vchannels that had their copy and were dropped since, durably; broadcasts without any are left out."""
+
+    def on_dropped(self, callback: Callable[[str], None]) -> None:
+        """`callback(vchannel)`, on the loop, each time that one was dropped, durably."""
 
     def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
         """`callback(pchannel, broadcast_ids)`, on the loop: a durable checkpoint lies behind their copies and does not list them.

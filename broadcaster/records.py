@@ -16,7 +16,7 @@ holds text). A newer version is a FormatError, anything else that cannot be read
 from __future__ import annotations
 
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -163,7 +163,7 @@ def encode_done(state: BroadcastState, at_ms: int) -> str:
     return _encode(DoneMark(VERSION, state, at_ms))
 
 
-def encode_task(header: BroadcastHeader, content: Content, places: dict[str, list[str]]) -> str:
+def encode_task(header: BroadcastHeader, content: Content, places: Mapping[str, Sequence[str]]) -> str:
     """The intent; `places` names each vchannel of the header once."""
     at = {vchannel: number for number, vchannels in enumerate(places.values()) for vchannel in vchannels}
     return _encode(

@@ -8,7 +8,6 @@ that does not go away is the end of the broadcaster.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from actors import Clock
 from broadcaster.changes import Batch, Changes
@@ -51,14 +50,14 @@ class Saver:
         """Starts the next save, unless one is under way."""
         if self._changes and not self._saving:
             self._saving = True
-            batch = self._changes.take()
-            self._errands.run(self._save(batch), partial(self._saved, batch))
+            self._errands.run(self._save(), self._saved)
 
     def close(self) -> None:
         """From now on a save that finds no room fails."""
         self._closing = True
 
-    async def _save(self, batch: Batch) -> None:
+    async def _save(self) -> Batch:
+        batch = self._changes.take()  # only now: what other turns of this turn of the loop change goes along
         delay_s = BACKOFF_MIN_S
         while batch.saves or batch.removals:
             try:
@@ -72,11 +71,12 @@ class Saver:
             else:
                 self.saves += 1
                 self.error = None
-                return
+                break
+        return batch
 
-    def _saved(self, batch: Batch, _: None, error: BaseException | None) -> None:
+    def _saved(self, batch: Batch | None, error: BaseException | None) -> None:
         self._saving = False
-        if error is not None:
-            raise error
+        if error is not None or batch is None:
+            raise error or RuntimeError("a save answered with nothing")
         for then in batch.then:
             then()

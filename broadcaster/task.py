@@ -110,10 +110,10 @@ class _Lane(msgspec.Struct):
 
 
 class Task:
-    """One broadcast over `places` (pchannel → its vchannels of the broadcast)."""
+    """One broadcast over `places` (pchannel → its vchannels of the broadcast), which `place` tells when they are not known yet."""
 
     def __init__(
-        self, header: BroadcastHeader, places: Mapping[str, Iterable[str]], *, recovered: bool = False
+        self, header: BroadcastHeader, places: Mapping[str, Iterable[str]] | None = None, *, recovered: bool = False
     ) -> None:
         self.header = header
         self.state = BroadcastState.PENDING
@@ -126,10 +126,9 @@ class Task:
         self._unsaved = 0
         self._recovered = recovered
         self._index: dict[str, int] = {}
-        if len(places) == 1:
-            self._lanes = {pchannel: _Lane(self._full) for pchannel in places}
-        else:
-            self._lanes = {pchannel: _Lane(self._mask(names)) for pchannel, names in places.items()}
+        self._lanes: dict[str, _Lane] = {}
+        if places is not None:
+            self.place(places)
 
     @property
     def broadcast_id(self) -> int:
@@ -172,6 +171,17 @@ class Task:
         return tuple(pchannel for pchannel, lane in self._lanes.items() if lane.members & self.appended)
 
     # -- what is written
+
+    def place(self, places: Mapping[str, Iterable[str]]) -> None:
+        """Where its vchannels lie: told once. Nothing is written before."""
+        if len(places) == 1:
+            self._lanes = {pchannel: _Lane(self._full) for pchannel in places}
+        else:
+            self._lanes = {pchannel: _Lane(self._mask(names)) for pchannel, names in places.items()}
+
+    def withdraw(self) -> None:
+        """Nowhere to be placed, so that nothing of it can be in a log: it is over, and leaves nothing behind."""
+        self._move(BroadcastState.WITHDRAWN)
 
     def saving(self) -> None:
         """An intent (to broadcast, to abort) is being saved: nothing is written until as many `saved` were told."""

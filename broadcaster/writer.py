@@ -6,10 +6,11 @@ decides what is to be written: that is the task's.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from actors import Clock, Timer
 from broadcaster.calls import Running
@@ -59,7 +60,8 @@ class Writer:
         while self._ready and self.frames < FRAMES_MAX:
             running, step = self._ready.popleft()
             self.frames += 1
-            self._errands.run(self._append(running, step), partial(self._appended, running, step))
+            work = self._append_nowait(running, step) or self._append(running, step)
+            self._errands.run(work, partial(self.appended, running, step))
 
     def forget(self, task: Task) -> None:
         """Ends the backoffs of a task."""
@@ -77,6 +79,13 @@ class Writer:
             timer.cancel()
         self._timers.clear()
 
+    def _append_nowait(self, running: Running, step: Step) -> asyncio.Future[Sequence[AppendResult | WALError]] | None:
+        """The same as `_append` without a task, where nothing has to be waited for before the log has it."""
+        content = running.content
+        if content is None or step.kind is not StepKind.COPIES:
+            return None
+        return self.operator.append_copies_nowait(step.pchannel, step.vchannels, content, running.task.header)
+
     async def _append(self, running: Running, step: Step) -> Sequence[AppendResult | WALError]:
         task = running.task
         if step.kind is StepKind.ABORTS:
@@ -86,13 +95,14 @@ class Writer:
             content = await self.operator.content(task.touched()[0], task.broadcast_id)
         return await self.operator.append_copies(step.pchannel, step.vchannels, content, task.header)
 
-    def _appended(
+    def appended(
         self,
         running: Running,
         step: Step,
         outcomes: Sequence[AppendResult | WALError] | None,
         error: BaseException | None,
     ) -> None:
+        """The outcome of a frame."""
         self.frames -= 1
         task = running.task
         if isinstance(error, WALError):
@@ -100,14 +110,15 @@ class Writer:
         elif error is not None or outcomes is None:
             raise error or RuntimeError("an append answered with nothing")
         else:
-            results = dict(zip(step.vchannels, outcomes, strict=True))
             refusals: dict[str, WALError] = {}
-            if any(issubclass(kind, WALError) for kind in set(map(type, outcomes))):
-                refusals = {vchannel: one for vchannel, one in results.items() if isinstance(one, WALError)}
+            if not getattr(outcomes, "all_in", False):
+                refusals = {
+                    vchannel: outcome
+                    for vchannel, outcome in zip(step.vchannels, outcomes, strict=True)
+                    if isinstance(outcome, WALError)
+                }
             if step.kind is StepKind.COPIES and running.caller is not None:
-                for vchannel in refusals:
-                    del results[vchannel]
-                running.results.update(cast("dict[str, AppendResult]", results))
+                running.outcomes.append((step.vchannels, outcomes))
             delay_s = task.took(step, refusals)
         if delay_s is not None and not self._closing:
             key = (task.broadcast_id, step.pchannel)

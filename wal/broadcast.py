@@ -6,15 +6,18 @@ broadcaster is opened and closed with the log, and what an earlier life left unf
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import Final
 
 from broadcaster.limits import BroadcasterStatistics
-from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
+from broadcaster.message import BroadcastMessage, BroadcastTask
+from broadcaster.names import names_of
+from broadcaster.results import BroadcastAppendResult
 from broadcaster.task import BroadcastState
 from wal.embedded import Embedded
 from wal.errors import InvalidArgumentError
 from wal.lifecycle import Lifecycle
-from wal.message import ImmutableMessage, Message, ResourceKey, encode_properties
+from wal.message import ImmutableMessage, ResourceKey, encode_properties
 
 __all__ = ["BroadcastAppendResult", "BroadcastMessage", "BroadcastState", "BroadcastTask", "LogBroadcast"]
 
@@ -42,7 +45,10 @@ class LogBroadcast:
         StorageError with `outcome_unknown`, and the next opening completes what is durable of it. Over a bound: WouldBlockError.
         Cancelling the call takes it out of the line; a broadcast that began is completed all the same.
         """
-        log = await self._lifecycle.ready()
+        lifecycle = self._lifecycle
+        log = lifecycle.log
+        if log is None or get_ident() != lifecycle.thread or not log.is_running():
+            log = await lifecycle.ready()
         if isinstance(message, BroadcastMessage):
             _check_size(log, message)
         return await log.broadcast.append(message, wait=wait)
@@ -82,21 +88,19 @@ class LogBroadcast:
 
 def _check_size(log: Embedded, message: BroadcastMessage) -> None:
     """It would be refused by every vchannel otherwise, but only after its resource keys were taken."""
-    names = message.vchannels
-    payload = Message(
-        names[0], message.payload, message_type=message.message_type, properties=message.properties
-    ).estimate_size()
+    count = len(message.vchannels)
+    payload = message.content_bytes()
     if payload > log.settings.message_bytes_max:
         raise InvalidArgumentError(
             f"a broadcast of {payload} bytes (payload and properties) is over message_bytes_max={log.settings.message_bytes_max}: split "
             "it, store the payload elsewhere and broadcast a reference, or raise the setting"
         )
     keys = sum(len(key.domain.encode()) + len(key.key.encode()) + RUN_BYTES for key in message.resource_keys)
-    stored = len(message.payload) + len(encode_properties(message.properties))
+    stored = len(message.payload) + (len(encode_properties(message.properties)) if message.properties else 0)
     # Wherever its vchannels lie: a frame of it names each of them once.
-    named = len("".join(names).encode(errors="surrogatepass")) + RUN_BYTES * len(names)
+    named = names_of(tuple(message.vchannels)).stored_bytes + RUN_BYTES * count
     if (size := stored + keys + named + FRAME_OVERHEAD) > log.limits.frame_bytes_max:
         raise InvalidArgumentError(
-            f"a broadcast to {len(names)} vchannels takes {size} bytes with their names, its payload and its keys, and a frame takes "
+            f"a broadcast to {count} vchannels takes {size} bytes with their names, its payload and its keys, and a frame takes "
             f"{log.limits.frame_bytes_max}: make several of it"
         )

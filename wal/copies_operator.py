@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from actors import ActorError, ActorFailedError, InboxFullError
 from broadcaster.content import Content, CopiesInLog
@@ -37,7 +37,10 @@ __all__ = ["CopiesOperator", "OperatedLog"]
 
 
 class OperatedLog(Protocol):
-    """What the operator needs of the log. `saving`: vchannels whose records are being saved, and when that is done."""
+    """What the operator needs of the log. `saving`: vchannels whose records are being saved, and when that is done.
+
+    `on_dropped` hears of each vchannel whose record is gone; `saved_records` are those that an opening now would find.
+    """
 
     settings: Settings
     in_flight: InFlight
@@ -45,9 +48,14 @@ class OperatedLog(Protocol):
     routes: dict[str, VChannel]
     saving: dict[str, asyncio.Future[None]]
     oracle: TimestampOracle
+    create_future: Callable[[], asyncio.Future[Any]]
+    on_dropped: Callable[[str], object]
 
     @property
     def records(self) -> Mapping[str, VChannelInfo]: ...
+
+    @property
+    def saved_records(self) -> Mapping[str, VChannelInfo]: ...
 
     def route(self, name: str) -> VChannel: ...
 
@@ -60,7 +68,7 @@ class CopiesOperator:
         self._routes = CopyRoutes()
 
     def allocate_id(self) -> int:
-        """A fresh time tick. WouldBlockError while none can be had without waiting: `places` sees to it that this is rare."""
+        """A fresh time tick. WouldBlockError while none can be had without waiting."""
         tick = self._log.oracle.take(1)
         if tick is None:
             raise WouldBlockError(
@@ -68,22 +76,51 @@ class CopiesOperator:
             )
         return tick
 
+    async def wait_for_ids(self) -> None:
+        """Returns when ticks are saved ahead."""
+        await self._log.oracle.extend()
+
+    def check(self, vchannels: Sequence[str]) -> None:
+        """Raises what an append to one of these vchannels would get."""
+        names = tuple(vchannels)
+        if self._routes.places(names) is None:
+            self._check(names)
+
+    def places_nowait(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]] | None:
+        """The pchannels of these vchannels, if all of them are there, saved, and in use."""
+        log, names = self._log, tuple(vchannels)
+        known = self._routes.places(names)
+        if known is None and not log.saving and all(map(log.routes.__contains__, names)):
+            known = self._find(names)
+            self._routes.found(names, known, log.pchannels)
+        return known
+
     async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The pchannels of these vchannels. All are looked at before any is made; those that are made are saved when it returns."""
         log = self._log
         names = tuple(vchannels)
-        known = self._routes.places(names)
-        if known is not None and log.oracle.take(1) is not None:
-            return known
         places = self._find(names)
         while log.saving and (made := [log.saving[name] for name in names if name in log.saving]):
             # A broadcast over several pchannels is recorded before its copies: what it names must not be lost with a crash.
             await asyncio.gather(*map(asyncio.shield, made))
             places = self._find(names)  # one of them may have been dropped meanwhile, and made anew elsewhere
         self._routes.found(names, places, log.pchannels)
-        if log.oracle.take(1) is None:
-            await log.oracle.extend()
         return places
+
+    def append_copies_nowait(
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
+    ) -> asyncio.Future[Sequence[AppendResult | WALError]] | None:
+        """The same as `append_copies`, if all vchannels are there and there is room in flight; see `AppendOperator`."""
+        actor, in_flight = self._log.pchannels[pchannel], self._log.in_flight
+        targets, missing = self._aim(actor, tuple(vchannels))
+        record = Record(content.payload, content.message_type, 0, content.properties)
+        if targets is None or missing or not in_flight.has_room(size := _size(record, targets)):
+            return None
+        in_flight.take_nowait(size)
+        try:
+            return self._tell(actor, AppendCopies(header, targets, record, False, size, self._log.create_future()))
+        except WALError:
+            return None  # it is told by `append_copies`
 
     async def append_copies(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
@@ -133,6 +170,24 @@ class CopiesOperator:
         for name in pchannels:
             self._log.pchannels[name].copies.table.forget(broadcast_id)
 
+    def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
+        """Of each broadcast those vchannels that had their copy and were dropped since. A drop that is not saved yet is none."""
+        living = {(info.name, info.incarnation) for info in self._log.saved_records.values()}
+        gone: dict[int, list[str]] = {}
+        for pchannel in self._log.pchannels.values():
+            for broadcast_id in broadcast_ids:
+                if (listed := pchannel.copies.table.get(broadcast_id)) is None:
+                    continue
+                for part in listed.parts:
+                    if not part.aborts and not living.issuperset(part.names):
+                        names = [name for name, incarnation in part.names if (name, incarnation) not in living]
+                        gone.setdefault(broadcast_id, []).extend(names)
+        return gone
+
+    def on_dropped(self, callback: Callable[[str], None]) -> None:
+        """`callback(vchannel)` each time that one was dropped for good."""
+        self._log.on_dropped = callback
+
     def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
         """`callback(pchannel, broadcast_ids)` once a checkpoint behind `forget` is durable."""
         for name, pchannel in self._log.pchannels.items():
@@ -172,13 +227,27 @@ class CopiesOperator:
     async def _append(
         self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, record: Record, *, aborts: bool
     ) -> Sequence[AppendResult | WALError]:
-        log = self._log
-        actor = log.pchannels[pchannel]
+        actor = self._log.pchannels[pchannel]
         names = tuple(vchannels)
+        targets, missing = self._aim(actor, names)
+        outcomes: Sequence[AppendResult | WALError] = ()
+        if targets is not None:
+            size = _size(record, targets)
+            await self._log.in_flight.take(size)
+            outcomes = await self._tell(
+                actor, AppendCopies(header, targets, record, aborts, size, self._log.create_future())
+            )
+        if not missing:
+            return outcomes
+        rest = iter(outcomes)
+        return [missing.get(at) or next(rest) for at in range(len(names))]
+
+    def _aim(self, actor: PChannel, names: tuple[str, ...]) -> tuple[CopyTargets | None, dict[int, WALError]]:
+        """Those of these vchannels that are on this pchannel, None without any; and why each of the others is not, by its place."""
         known = self._routes.targets(actor, names)
         if known is not None:
-            return await self._append_to(actor, known, header, record, aborts=aborts)
-        endings = actor.endings
+            return known, {}
+        log, endings = self._log, actor.endings
         targets: list[VChannel] = []
         missing: dict[int, WALError] = {}
         for at, name in enumerate(names):
@@ -186,33 +255,29 @@ class CopiesOperator:
             if vchannel is None and name in log.records:
                 vchannel = log.route(name)
             if vchannel is None or vchannel.pchannel is not actor:
-                missing[at] = _gone(name, pchannel, vchannel)
+                missing[at] = _gone(name, actor.channel, vchannel)
             else:
                 targets.append(vchannel)
-        outcomes: Sequence[AppendResult | WALError] = ()
-        if targets:
-            found = CopyTargets(tuple(targets), CopyNames([vchannel.run_name for vchannel in targets]), endings)
-            if not missing:
-                self._routes.aimed(actor, names, found)
-            outcomes = await self._append_to(actor, found, header, record, aborts=aborts)
+        if not targets:
+            return None, missing
+        found = CopyTargets(tuple(targets), CopyNames([vchannel.run_name for vchannel in targets]), endings)
         if not missing:
-            return outcomes
-        rest = iter(outcomes)
-        return [missing.get(at) or next(rest) for at in range(len(names))]
+            self._routes.aimed(actor, names, found)
+        return found, missing
 
-    async def _append_to(
-        self, actor: PChannel, targets: CopyTargets, header: BroadcastHeader, record: Record, *, aborts: bool
-    ) -> Sequence[AppendResult | WALError]:
-        in_flight = self._log.in_flight
-        size = len(record.payload) + len(record.properties) + BODY_OVERHEAD * (1 + len(targets.vchannels))
-        await in_flight.take(size)
-        future: asyncio.Future[list[AppendResult | WALError]] = asyncio.get_running_loop().create_future()
+    def _tell(self, actor: PChannel, operation: AppendCopies) -> asyncio.Future[Sequence[AppendResult | WALError]]:
+        """Tells the pchannel, or gives the room back and raises why not."""
         try:
-            actor.lanes.tell(actor.copies, AppendCopies(header, targets, record, aborts, size, future))
+            actor.lanes.tell(actor.copies, operation)
         except ActorError as error:
-            in_flight.release(size)
+            self._log.in_flight.release(operation.size)
             raise _refusal(actor, error) from error
-        return await future
+        return operation.future
+
+
+def _size(record: Record, targets: CopyTargets) -> int:
+    """What copies for these vchannels count in flight."""
+    return len(record.payload) + len(record.properties) + BODY_OVERHEAD * (1 + len(targets.vchannels))
 
 
 def _refusal(actor: PChannel, error: ActorError) -> WALError:

@@ -101,6 +101,8 @@ class Embedded:
         self.routes: dict[str, VChannel] = {}
         self.saving: dict[str, asyncio.Future[None]] = {}
         """The vchannels whose records are being saved, and when that is done."""
+        self.on_dropped: Callable[[str], object] = lambda name: None
+        """Hears of each vchannel that was dropped, when its record is gone."""
         self.broadcast: Broadcast
         self.backend: LogBackend
         self.kv: KVBase
@@ -188,6 +190,11 @@ class Embedded:
         """The vchannels that there are."""
         return self.directory.records
 
+    @property
+    def saved_records(self) -> Mapping[str, VChannelInfo]:
+        """The vchannels that an opening now would find."""
+        return self.directory.saved
+
     async def retention_report(self) -> list[PChannelRetention]:
         """Where each pchannel's log stands, and who holds it."""
         return await self.retention.report()
@@ -239,6 +246,7 @@ class Embedded:
             # Only now: as long as its record is there an opening may find it alive, and then its keys have to be known.
             if error is None:
                 vchannel.pchannel.keyed.table.drop(vchannel.run_name)
+                self.on_dropped(name)
             _settle(saved, error)
 
         def ended(_: asyncio.Future[None]) -> None:

@@ -16,7 +16,15 @@ from wal import BroadcastHeader, Message, WALAccesser, open_wal
 from wal.backends.journal import JournalBackend
 from wal.copies_operator import CopiesOperator
 from wal.embedded import Embedded
-from wal.errors import ChannelNotExistError, ClosedError, NoSpaceError, StorageError, WALError, WouldBlockError
+from wal.errors import (
+    ChannelNotExistError,
+    ClosedError,
+    NoSpaceError,
+    StorageError,
+    UnknownError,
+    WALError,
+    WouldBlockError,
+)
 from wal.kv import Batch, KVBase
 from wal.message import encode_properties
 from wal.pchannel import AppendResult
@@ -269,3 +277,88 @@ async def test_a_full_inbox_can_be_tried_again(bench: Bench) -> None:
     assert bench.inside.in_flight.size == 0
     group._inbox_max = 1 << 20
     results(await bench.append(header))
+
+
+class Defect(Exception):
+    """What the code under test raises when it is broken."""
+
+
+async def test_a_defect_fails_who_waits_at_once_and_gives_back_room_once(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_wal(location) as log:
+        bench = Bench(log)
+        copies, in_flight = bench.inside.pchannels["p0"].copies, bench.inside.in_flight
+        one, other = await bench.header(), await bench.header()
+        judge = copies._judge
+
+        def broken(operation: Any) -> Any:
+            if operation.header == other:
+                raise Defect
+            return judge(operation)
+
+        monkeypatch.setattr(copies, "_judge", broken)
+        # In one turn: one that goes into a frame, one that waits for that, one in whose course the defect strikes, and one behind it.
+        under_way, waiting = start(bench.append(one)), start(bench.append(one))
+        struck, behind = start(bench.append(other)), start(bench.append(one, ["a"]))
+        for call in (struck, behind, waiting):
+            with pytest.raises(UnknownError, match=r"takes no copies of broadcasts any more.*Defect") as refused:
+                await call
+            assert isinstance(refused.value.__cause__, Defect)
+        results(await under_way)
+        assert in_flight.size == 0
+        with pytest.raises(UnknownError, match="takes no copies"):
+            await bench.append(one)
+        assert in_flight.size == 0
+        await log.raw_append(Message("a", b"plain"))
+        assert await payloads(log, "a") == [b"payload", b"plain"]
+
+
+async def test_a_defect_in_what_waited_for_a_frame_leaves_nobody_waiting(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_wal(location) as log:
+        bench = Bench(log)
+        copies = bench.inside.pchannels["p0"].copies
+        header = await bench.header()
+        first, second, third = start(bench.append(header)), start(bench.append(header)), start(bench.append(header))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        def broken(operation: Any) -> Any:
+            raise Defect
+
+        monkeypatch.setattr(copies, "_judge", broken)
+        results(await first)
+        for call in (second, third):
+            with pytest.raises(UnknownError, match="Defect"):
+                await call
+        assert bench.inside.in_flight.size == 0
+
+
+async def test_a_defect_fails_what_waits_for_ticks(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_wal(location) as log:
+        bench = Bench(log)
+        pchannel = bench.inside.pchannels["p0"]
+        header, other = await bench.header(), await bench.header()
+        await bench.append(header, ["a"])
+        pchannel.held.append((pchannel.copies, None))  # something waits for ticks, so what comes behind it does
+        held = start(bench.append(other))
+        while len(pchannel.held) < 2:
+            await asyncio.sleep(0)
+        pchannel.held.pop(0)
+
+        def broken(operation: Any) -> Any:
+            raise Defect
+
+        monkeypatch.setattr(pchannel.copies, "_append", broken)
+        waiting, pchannel.held = pchannel.held, []
+        struck = start(bench.append(header))
+        await asyncio.sleep(0)
+        pchannel.held = waiting
+        monkeypatch.setattr(pchannel.copies, "receive", broken)
+        for call in (struck, held):
+            with pytest.raises(UnknownError, match="Defect"):
+                await call
+        assert not pchannel.held
+        assert bench.inside.in_flight.size == 0

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -165,7 +166,10 @@ class Life:
         self.callback: Callable[[str, Collection[int]], None] = lambda pchannel, ids: None
         self.refuse: Callable[[str, Sequence[str]], WALError | None] = lambda pchannel, vchannels: None
         """Asked before each frame; what it answers is raised."""
-        self.dropped: set[str] = set()
+        self.refused: set[str] = set()
+        """Vchannels that take no copies: dropped before they had any."""
+        self.dropped_since: set[str] = set()
+        self.tell_dropped: Callable[[str], None] = lambda vchannel: None
         self.lose_answers: set[str] = set()
         """The next answer of these pchannels is lost on its way: what was appended is in the log."""
         self.gates: dict[str, asyncio.Event] = {}
@@ -248,18 +252,40 @@ class Life:
         self.world.tick += 1
         return self.world.tick
 
-    async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        places: dict[str, list[str]] = {}
+    async def wait_for_ids(self) -> None:
+        """There are always some, but in the tests that say otherwise."""
+
+    def check(self, vchannels: Sequence[str]) -> None:
         for vchannel in vchannels:
             if not vchannel:
                 raise InvalidArgumentError("vchannel is empty")
+            if vchannel not in self.world.vchannels and not self.create_vchannels:
+                raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist")
+
+    def places_nowait(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]] | None:
+        if self._at_times() or not all(vchannel in self.world.vchannels for vchannel in vchannels):
+            return None
+        places: dict[str, list[str]] = {}
+        for vchannel in vchannels:
+            places.setdefault(self.world.vchannels[vchannel], []).append(vchannel)
+        return places
+
+    async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        self.check(vchannels)
+        places: dict[str, list[str]] = {}
+        for vchannel in vchannels:
             if vchannel not in self.world.vchannels:
-                if not self.create_vchannels:
-                    raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist")
                 number = len(self.world.vchannels) % len(self.world.pchannels)
                 self.world.vchannels[vchannel] = self.world.pchannels[number]
             places.setdefault(self.world.vchannels[vchannel], []).append(vchannel)
         return places
+
+    def append_copies_nowait(
+        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
+    ) -> asyncio.Future[Sequence[AppendResult | WALError]] | None:
+        if self._at_times():
+            return None
+        return asyncio.ensure_future(self.append_copies(pchannel, vchannels, content, header))
 
     async def append_copies(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
@@ -289,11 +315,31 @@ class Life:
             self.state[pchannel].pop(broadcast_id)
             self.forgotten[pchannel].add(broadcast_id)
 
+    def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
+        gone: dict[int, list[str]] = {}
+        for state in self.state.values():
+            for broadcast_id in broadcast_ids:
+                if broadcast_id in state and (names := self.dropped_since & state[broadcast_id].copies.keys()):
+                    gone[broadcast_id] = [*gone.get(broadcast_id, ()), *names]
+        return gone
+
+    def on_dropped(self, callback: Callable[[str], None]) -> None:
+        self.tell_dropped = callback
+
+    def drop(self, vchannel: str) -> None:
+        """Drops a vchannel, which may have copies, durably."""
+        self.dropped_since.add(vchannel)
+        self.tell_dropped(vchannel)
+
     def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
         self.callback = callback
 
     def request_checkpoint(self) -> None:
         self.requests += 1
+
+    def _at_times(self) -> bool:
+        """Whether an operator that could answer at once says that it has to wait."""
+        return self.cut.shuffle is not None and self.cut.shuffle.random() < 0.5
 
     async def _append(
         self, pchannel: str, vchannels: Sequence[str], record: Record, header: BroadcastHeader, *, aborts: bool
@@ -306,7 +352,7 @@ class Life:
         found = self.state[pchannel].get(header.broadcast_id) or Found(header)
         there = found.aborts if aborts else found.copies
         self.asked_again += sum(name in there for name in vchannels)
-        wanted = [name for name in vchannels if name not in there and name not in self.dropped]
+        wanted = [name for name in vchannels if name not in there and name not in self.refused]
         if wanted:
             draft = FrameDraft()
             draft.broadcast([(name, 1) for name in wanted], record, header=header.to_bytes())
@@ -342,7 +388,7 @@ class Life:
                 position, index, tick = there[name]
                 message_id = MessageID(pchannel, INCARNATION, position, index)
                 results.append(AppendResult(message_id, tick, message_id))
-        return results
+        return results if any(isinstance(result, WALError) for result in results) else AllIn(results)
 
     async def _durable(self, pchannel: str, frame: EncodedFrame, landed: Callable[[int], None]) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -356,6 +402,12 @@ class Life:
 
         self.logs[pchannel].append(frame, done)
         await asyncio.shield(future)
+
+
+class AllIn(list[Any]):
+    """Outcomes without an error among them, which say so."""
+
+    all_in = True
 
 
 class _Copy(msgspec.Struct):

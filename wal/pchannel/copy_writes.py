@@ -34,9 +34,14 @@ class CopyWrites(Member):
         self._pchannel = pchannel
         self._under_way: dict[tuple[int, bool], list[AppendCopies]] = {}
         """Broadcasts of which a frame is under way, and the calls that wait for its outcome."""
+        self._defect: WALError | None = None
+        """Why no copies are taken any more."""
 
     def receive(self, batch: list[Any]) -> None:
         """Operations in the order of their calls."""
+        if self._defect is not None:
+            self.refuse(batch, self._defect)
+            return
         for operation in batch:
             if self._pchannel.held:
                 self._pchannel.after_ticks(self, operation)
@@ -44,22 +49,29 @@ class CopyWrites(Member):
                 self._append(operation)
 
     def receive_control(self, message: Any) -> None:
-        """The control lane: a callable to be run between two turns."""
-        message()
+        """The control lane: operations that waited for others of their broadcast."""
+        self.receive(message)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """A defect in here: no copies are taken any more, everything else goes on."""
-        error = UnknownError(
+        """A defect in here: no copies are taken any more, everything else goes on, frames with copies that are under way among it."""
+        self._defect = error = UnknownError(
             f"pchannel {self._pchannel.channel} takes no copies of broadcasts any more until the log is reopened: {cause!r}; please "
             "report it"
         )
         error.__cause__ = cause
-        self.refuse([operation for operation in unhandled if isinstance(operation, AppendCopies)], error)
+        # Of the control lane each message is a list. Who waits for a frame that is under way waits for nothing any more.
+        for operations in (*unhandled, *self._under_way.values()):
+            self.refuse(operations if isinstance(operations, list) else [operations], error)
+        pchannel = self._pchannel
+        held = [operation for holder, operation in pchannel.held if holder is self]
+        pchannel.held = [waiting for waiting in pchannel.held if waiting[0] is not self]
+        self.refuse(held, error)
 
     def refuse(self, operations: list[Any], error: BaseException) -> None:
-        """Fails operations that were not submitted, and gives back their room."""
+        """Fails operations that were not submitted, and gives back their room. Those that were are left to their frame."""
         for operation in operations:
-            if not operation.future.done() or operation.future.cancelled():
+            if not operation.taken:
+                operation.taken = True
                 self._pchannel.in_flight.release(operation.size)
                 fail_future(operation.future, error)
 
@@ -70,6 +82,7 @@ class CopyWrites(Member):
             return
         outcomes, wanted = self._judge(operation)
         if not wanted:
+            operation.taken = True
             self._pchannel.in_flight.release(operation.size)
             if not operation.future.done():
                 operation.future.set_result([outcome for outcome in outcomes or () if outcome is not None])
@@ -81,10 +94,11 @@ class CopyWrites(Member):
         names = operation.targets.names
         if len(wanted) != len(names):
             names = CopyNames([vchannel.run_name for vchannel in wanted])
+        settled = partial(self._settled, operation.header, operation.aborts)
+        submission = CopiesSubmission(operation, names, outcomes, settled)
+        operation.taken = True
         self._under_way[broadcast] = []
-        self._pchannel.submit(
-            CopiesSubmission(operation, names, outcomes, partial(self._settled, operation.header, operation.aborts))
-        )
+        self._pchannel.submit(submission)
 
     def _judge(self, operation: AppendCopies) -> tuple[list[AppendResult | WALError | None] | None, Sequence[VChannel]]:
         """The outcomes, None for the vchannels that are wanted in the frame, and those; no outcomes at all when all are."""
@@ -119,9 +133,9 @@ class CopyWrites(Member):
             self.table.durable(header, part)
         if waiting:
             try:
-                self._pchannel.lanes.tell_control(self, partial(self.receive, waiting))
+                self._pchannel.lanes.tell_control(self, waiting)
             except ActorError:
-                self.refuse(waiting, ClosedError("the log was closed: open it again to go on"))
+                self.refuse(waiting, self._defect or ClosedError("the log was closed: open it again to go on"))
 
 
 def _has_no_copy(name: RunName, broadcast_id: int) -> ChannelNotExistError:

@@ -7,6 +7,7 @@ does not hear of it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -131,6 +132,7 @@ class AppendCopies(msgspec.Struct, gc=False):
     """Copies of a broadcast for vchannels of this pchannel, in the order of the header; told to the pchannel itself.
 
     The record is what they share. `aborts`: they say that the broadcast was aborted. The future's outcomes are in the order of `targets`.
+    `taken`: it is in a frame to come, or answered, so that its room is given back from there.
     """
 
     header: BroadcastHeader
@@ -138,7 +140,8 @@ class AppendCopies(msgspec.Struct, gc=False):
     record: Record
     aborts: bool
     size: int
-    future: asyncio.Future[list[AppendResult | WALError]]
+    future: asyncio.Future[Sequence[AppendResult | WALError]]
+    taken: bool = False
 
 
 class Drop(msgspec.Struct, gc=False):

@@ -9,8 +9,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import copy
-from collections.abc import Callable
-from itertools import repeat
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.frame import CopyNames, FrameDraft, Record, RunName
@@ -19,6 +18,7 @@ from wal.pchannel.copies_state import CopiesPart
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import key_ext
 from wal.pchannel.operations import Append, AppendCopies, AppendResult, KeyedAppend
+from wal.pchannel.placed_copies import PlacedCopies
 
 if TYPE_CHECKING:
     from wal.errors import WALError
@@ -299,14 +299,11 @@ class CopiesSubmission(Submission):
         self.first = draft.broadcast(self.names, self.record, header=self.stored)
 
     def resolve(self, origin: Origin, first_tick: int) -> None:
-        tick = first_tick + self.first
-        self._settled(CopiesPart(origin.position, self.first, tick, self.names.names, self.aborts))
+        first, tick = self.first, first_tick + self.first
+        self._settled(CopiesPart(origin.position, first, tick, self.names.names, self.aborts))
         if self._future.done():
             return
-        pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
-        indices = range(self.first, self.first + self.count)
-        ids = list(map(MessageID, repeat(pchannel), repeat(incarnation), repeat(position), indices, repeat(form)))
-        results: list[AppendResult | WALError] = list(map(AppendResult, ids, range(tick, tick + self.count), ids))
+        results: Sequence[AppendResult | WALError] = PlacedCopies(origin, first=first, tick=tick, count=self.count)
         if self._outcomes is not None:
             following = iter(results)
             results = [next(following) if outcome is None else outcome for outcome in self._outcomes]

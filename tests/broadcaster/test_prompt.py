@@ -1,0 +1,212 @@
+"""Broadcasts that one frame completes: nothing is saved for them, and whoever looks for one finds it as he would any other."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import pytest
+
+from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastState
+from tests.broadcaster.world import Life, World, until
+from wal.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NoSpaceError,
+    ResourceAcquiredError,
+    UnknownOutcomeError,
+    UnrecoverableError,
+    WALError,
+)
+from wal.message import MessageID, Origin, ResourceKey
+from wal.pchannel import AppendResult
+from wal.pchannel.placed_copies import PlacedCopies
+
+PLACES = {"a0": "p0", "a1": "p0", "b0": "p1"}
+KEY = ResourceKey("collection", "orders")
+
+
+def message(*vchannels: str) -> BroadcastMessage:
+    return BroadcastMessage(vchannels=vchannels, payload=b"change", resource_keys=[KEY], needs_ack=False)
+
+
+async def under_way(life: Life) -> asyncio.Task[BroadcastAppendResult]:
+    """A call whose frame is with the log, which answers when its gate is opened."""
+    life.gates["p0"] = asyncio.Event()
+    call = asyncio.create_task(life.broadcast.append(message("a0", "a1")))
+    await until(lambda: len(life.broadcast._broadcaster._prompts))
+    return call
+
+
+async def test_nothing_is_saved_for_it_and_nothing_of_it_stays() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        for _ in range(100):
+            await life.broadcast.append(message("a0", "a1"))
+        statistics = life.broadcast.statistics()
+        assert (statistics.saves, statistics.tasks, statistics.frames, statistics.bytes_held) == (0, 0, 0, 0)
+        assert (statistics.appended, statistics.finished, statistics.done_marks) == (100, 100, 0)
+        assert life.kv.bytes_written == 0
+        assert not life.state["p0"]
+    assert set(world.in_logs().copies.values()) == {1}
+
+
+async def test_its_key_is_held_meanwhile_and_who_waits_for_it_comes_next() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        call = await under_way(life)
+        with pytest.raises(ResourceAcquiredError) as refused:
+            await life.broadcast.append(message("b0"))
+        behind = [asyncio.create_task(life.broadcast.append(message("b0"), wait=True)) for _ in range(3)]
+        await until(lambda: life.broadcast.statistics().waiting == 3)
+        assert life.frames == 0
+        life.gates["p0"].set()
+        first = await call
+        assert refused.value.holder == first.broadcast_id
+        ids = [(await one).broadcast_id for one in behind]
+        assert [first.broadcast_id, *ids] == sorted({first.broadcast_id, *ids})
+
+
+async def test_it_is_listed_and_watched_like_any_other() -> None:
+    async with Life(World(vchannels=PLACES)) as life:
+        call = await under_way(life)
+        watching = asyncio.create_task(life.broadcast.block_until_resource_key_ack_all(KEY))
+        (task,) = await life.broadcast.tasks()
+        assert (task.state, task.missing_appends, task.resource_keys) == (BroadcastState.PENDING, ("a0", "a1"), (KEY,))
+        assert life.broadcast.statistics().tasks == 1
+        with pytest.raises(InvalidArgumentError, match="'b0' is not in broadcast"):
+            await life.broadcast.ack(task.broadcast_id, "b0")
+        assert not watching.done()
+        life.gates["p0"].set()
+        assert list((await call).append_results) == ["a0", "a1"]
+        await watching
+        assert await life.broadcast.tasks() == []
+        assert life.asked_again == 0
+
+
+async def test_it_can_be_aborted() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        call = await under_way(life)
+        (broadcast_id,) = (
+            prompt.header.broadcast_id for prompt in life.broadcast._broadcaster._prompts._prompts.values()
+        )
+        abort = asyncio.create_task(life.broadcast.abort(broadcast_id, "no"))
+        await until(lambda: not life.broadcast._broadcaster._prompts)
+        life.gates["p0"].set()
+        await abort
+        with pytest.raises(UnrecoverableError, match="was aborted: no"):
+            await call
+        assert world.in_logs().aborts == {(broadcast_id, name): 1 for name in ("a0", "a1")}
+
+
+@pytest.mark.parametrize(
+    "error", [NoSpaceError("full"), UnknownOutcomeError("lost")], ids=lambda error: type(error).__name__
+)
+async def test_what_fails_is_tried_again_like_any_other(error: WALError) -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        errors = [error]
+        life.refuse = lambda pchannel, vchannels: errors.pop() if errors else None
+        async with asyncio.timeout(10):
+            assert list((await life.broadcast.append(message("a0", "a1"))).append_results) == ["a0", "a1"]
+        assert set(world.in_logs().copies.values()) == {1}
+
+
+async def test_a_cancelled_caller_changes_nothing_of_it() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        call = await under_way(life)
+        call.cancel()
+        await asyncio.wait((call,))
+        assert call.cancelled()
+        with pytest.raises(ResourceAcquiredError):
+            await life.broadcast.append(message("a0"))
+        life.gates["p0"].set()
+        await life.broadcast.block_until_resource_key_ack_all(KEY)
+    assert set(world.in_logs().copies.values()) == {1}
+
+
+async def test_the_close_waits_for_it_and_begins_none() -> None:
+    world = World(vchannels=PLACES)
+    life = Life(world)
+    await life.open()
+    call = await under_way(life)
+    behind = asyncio.create_task(life.broadcast.append(message("a0"), wait=True))
+    await until(lambda: life.broadcast.statistics().waiting)
+    closing = asyncio.create_task(life.close())
+    await until(lambda: not life.broadcast._broadcaster._prompts)
+    assert not closing.done()
+    life.gates["p0"].set()
+    await closing
+    assert list((await call).append_results) == ["a0", "a1"]
+    with pytest.raises(ClosedError):
+        await behind
+    with pytest.raises(ClosedError):
+        await life.broadcast.append(message("a0"))
+    assert len(world.in_logs().copies) == 2
+
+
+async def test_a_defect_in_its_turn_fails_the_broadcaster_and_every_caller() -> None:
+    async with Life(World(vchannels=PLACES)) as life:
+        first = await under_way(life)
+        waiting = asyncio.create_task(life.broadcast.append(message("a0"), wait=True))
+        await until(lambda: life.broadcast.statistics().waiting)
+
+        def broken(vchannels: object) -> None:
+            raise RuntimeError("broken")
+
+        life.places_nowait = broken  # type: ignore[method-assign, assignment]
+        calls = [first, waiting]
+        calls.append(asyncio.create_task(life.broadcast.append(BroadcastMessage(vchannels=["a1"], payload=b""))))
+        for call in calls:
+            with pytest.raises(UnrecoverableError, match=r"failed and takes nothing any more.*broken") as refused:
+                await call
+            assert refused.value.outcome_unknown
+        with pytest.raises(UnrecoverableError):
+            await life.broadcast.append(message("a1"))
+
+
+def result(at: int) -> AppendResult:
+    message_id = MessageID("p0", 7, 99, at)
+    return AppendResult(message_id, 1000 + at, message_id)
+
+
+def test_placed_copies_are_the_results_they_stand_for() -> None:
+    placed = PlacedCopies(Origin("p0", 7, 99), first=3, tick=1003, count=4)
+    wanted = [result(at) for at in range(3, 7)]
+    assert len(placed) == 4
+    assert list(placed) == wanted
+    assert placed == wanted
+    assert placed != wanted[1:]
+    assert placed != 4
+    assert (placed[0], placed[-1], placed[1:3]) == (wanted[0], wanted[-1], wanted[1:3])
+    assert repr(wanted) in repr(placed)
+    with pytest.raises(IndexError):
+        placed[4]
+
+
+def test_a_result_is_the_same_whether_it_was_looked_at_or_not() -> None:
+    names = ("a", "b", "c")
+    placed = PlacedCopies(Origin("p0", 7, 99), first=0, tick=1000, count=2)
+    refused = [UnknownOutcomeError("no"), result(0)]
+    made = BroadcastAppendResult.of(5, names, [(("c", "a"), placed), (("a", "b"), refused)])
+    plain = BroadcastAppendResult(5, {"a": result(1), "b": result(0), "c": result(0)})
+    assert made == plain
+    assert made != BroadcastAppendResult(6, plain.append_results)
+    assert made != 5
+    assert type(made.append_results) is dict
+    assert made.append_results is made.append_results
+    assert list(made.append_results) == ["a", "b", "c"]
+    assert repr(made) == repr(plain)
+    assert (
+        pickle.loads(pickle.dumps(BroadcastAppendResult.of(5, names, [(("c", "a"), placed), (("b",), refused[1:])])))
+        == plain
+    )
+    match made:
+        case BroadcastAppendResult(broadcast_id, append_results):
+            assert (broadcast_id, append_results) == (5, plain.append_results)
+    with pytest.raises(AttributeError):
+        made.broadcast_id = 6  # type: ignore[misc]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(made)
