@@ -32,6 +32,7 @@ SINK_NAME: Final = "spark"
 MARKS_MAX: Final = 65_536
 """Streaming queries whose last batch is remembered; of more, those that published longest ago are forgotten."""
 _MANIFEST_SUFFIX: Final = ".manifest"
+_TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 class SinkFolder:
@@ -60,7 +61,7 @@ class SinkFolder:
         with storing(self._manifests):
             make_directory(self._manifests)
             path = self._manifest_path(manifest.key)
-            replace_file(path, encode_manifest(manifest), temporary=path.with_suffix(".tmp"))
+            replace_file(path, encode_manifest(manifest), temporary=path.with_suffix(_TEMPORARY_SUFFIX))
 
     def load(self, key: WriteKey) -> Manifest | None:
         """The manifest of this write; None when there is none. CorruptionError or FormatError with its path."""
@@ -101,7 +102,7 @@ class SinkFolder:
             if manifest.stream:
                 make_directory(self._marks)
                 path = self._marks / manifest.key.write_id
-                replace_file(path, b"%d\n" % manifest.key.batch_id, temporary=path.with_suffix(".tmp"))
+                replace_file(path, b"%d\n" % manifest.key.batch_id, temporary=path.with_suffix(_TEMPORARY_SUFFIX))
             self.forget(manifest.key)
 
     def forget(self, key: WriteKey) -> None:
@@ -145,6 +146,10 @@ class SinkFolder:
                 if over or _touched(self.staged(key)) < time.time() - age_s:
                     self.drop_staged(key)
                     swept += 1
+        for directory in (self._manifests, self._marks):
+            for name in _names(directory):
+                if name.endswith(_TEMPORARY_SUFFIX):  # of a writer that was killed: whoever sweeps is the only one now
+                    (directory / name).unlink(missing_ok=True)
         self._bound_marks(kept)
         return swept
 

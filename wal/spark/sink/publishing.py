@@ -20,7 +20,7 @@ from wal.pchannel import ProducerKey
 from wal.settings import Settings
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.manifest import PRODUCER_PREFIX, Manifest
-from wal.spark.sink.staging import Chunk, read_chunks
+from wal.spark.sink.staging import Chunk, read_chunks, staged_file_gone
 from wal.txn import Txn
 
 __all__ = ["Publisher"]
@@ -53,6 +53,8 @@ class Publisher:
 
     async def publish(self, manifest: Manifest) -> None:
         """Returns when every chunk is in the log, and the manifest, its mark and its files are settled. After an error: call it again."""
+        if missing := await asyncio.to_thread(self._folder.missing, manifest):
+            raise staged_file_gone(self._folder.staged(manifest.key) / missing[0])  # before a part of it is written
         await self._find_places()
         done = manifest.published
         chunks = _chunks(self._folder, manifest)

@@ -27,7 +27,7 @@ from wal.spark.sink.durable import make_directory, storing, sync_directory, writ
 from wal.spark.sink.manifest import StagedFile
 from wal.spark.sink.rows import RowReader
 
-__all__ = ["Chunk", "StagingWriter", "gathered", "read_chunks"]
+__all__ = ["Chunk", "StagingWriter", "gathered", "read_chunks", "staged_file_gone"]
 
 STAGED_SUFFIX: Final = ".staged"
 _HEAD: Final = b"WALSTAGE" + struct.pack("<II", 1, 0)
@@ -151,7 +151,7 @@ def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator
         try:
             opened = path.open("rb")
         except FileNotFoundError:
-            raise _damaged(path, 0, "the file is gone", "the file that the manifest names") from None
+            raise staged_file_gone(path) from None
     crcs = 0
     with opened, storing(path):
         if opened.read(len(_HEAD)) != _HEAD:
@@ -174,6 +174,11 @@ def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator
             yield decode_rows(body)
         if crcs != file.crc32c:
             raise _damaged(path, 0, f"the chunks have CRC32C {crcs:#010x} together", f"{file.crc32c:#010x}")
+
+
+def staged_file_gone(path: Path) -> CorruptionError:
+    """What is said of a file that a manifest names and that is not there as it was staged."""
+    return _damaged(path, 0, "the file is gone or cut off", "the file that the manifest names")
 
 
 def encode_rows(rows: Any) -> bytes:

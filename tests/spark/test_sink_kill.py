@@ -1,0 +1,135 @@
+"""kill -9 at every point between the first staged chunk and the last file that goes: each row once, or none of them.
+
+Whether a manifest was stored decides a write: then exactly its rows are in the log in the end, and the rows that a replay offers are
+not; else exactly the replay's.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.docs.snippets import ROOT
+from tests.spark.sink_child import POINTS, Attempt
+from tests.spark.sink_tasks import QUERY, Sink, files_below, held, producers, rows_of
+from wal.spark.sink import pending, recover
+
+NTH = (1, 3)
+KILLS = [
+    (point, nth) for point in POINTS for nth in (NTH if point.startswith(("staging: before a", "publishing")) else (1,))
+]
+SETTINGS = "txn_bodies_max = 8\nproducers_max = 4\npchannels = 2\n"
+"""Chunks of 8 rows, two of them under a producer."""
+
+
+@pytest.fixture(scope="module")
+def ended() -> Iterator[Callable[[Attempt], int]]:
+    """Runs an attempt in a process of its own; how that ended."""
+    command = [sys.executable, "-m", "tests.spark.sink_child"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        stdin, stdout = server.stdin, server.stdout
+        assert stdin is not None
+        assert stdout is not None
+
+        def run(attempt: Attempt) -> int:
+            stdin.write(msgspec.json.encode(attempt) + b"\n")
+            stdin.flush()
+            return int(stdout.readline())
+
+        yield run
+        stdin.close()
+
+
+def in_the_log(journal: Path) -> dict[str, list[bytes]]:
+    if not (journal / "FORMAT").exists():
+        return {}
+    return {name: [row for event in events for row in event] for name, events in held(journal).items()}
+
+
+def of(*labels: str) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {}
+    for label in labels:
+        for rows in rows_of(label):
+            for name, payload in rows:
+                found.setdefault(name, []).append(payload)
+    return found
+
+
+def settings_file(tmp_path: Path) -> dict[str, str]:
+    path = tmp_path / "settings.toml"
+    path.write_text(SETTINGS)
+    return {"settings": str(path)}
+
+
+@pytest.mark.parametrize(("point", "nth"), KILLS, ids=lambda value: str(value))
+def test_a_streaming_batch_is_there_once(tmp_path: Path, ended: Callable[[Attempt], int], point: str, nth: int) -> None:
+    journal, options = tmp_path / "log", settings_file(tmp_path)
+    sink = Sink(journal, **options)
+    attempt = Attempt(str(journal), QUERY, "first", 5, point, nth, options)
+    assert ended(attempt) == -signal.SIGKILL
+    decided = bool(pending(str(journal))) or point.startswith("done")
+    if point.startswith(("publishing", "manifest: stored", "manifest: renamed")):
+        assert decided
+    if point.startswith("staging"):
+        assert not decided
+    partial = in_the_log(journal)
+    sink.run(rows_of("replayed"), batch_id=5)
+    won = "first" if decided else "replayed"
+    sink.run(rows_of("after"), batch_id=6)
+    whole = of(won, "after")
+    assert in_the_log(journal) == whole
+    for name, rows in partial.items():
+        assert rows == whole[name][: len(rows)]  # what was visible stays where it was
+    assert files_below(journal) == []
+    assert producers(journal) == []
+
+
+@pytest.mark.parametrize(
+    ("point", "nth"), [(point, NTH[-1] if "commit" in point else 1) for point in POINTS if "mark" not in point]
+)
+def test_a_batch_job_is_finished_by_whoever_comes_next(
+    tmp_path: Path, ended: Callable[[Attempt], int], point: str, nth: int
+) -> None:
+    journal, options = tmp_path / "log", settings_file(tmp_path)
+    attempt = Attempt(str(journal), None, "first", 0, point, nth, options)
+    assert ended(attempt) == -signal.SIGKILL
+    decided = bool(pending(str(journal))) or point.startswith("done")
+    assert decided != point.startswith(("staging", "manifest: before", "manifest: written"))
+    if nth == 1:
+        recover(str(journal), **options)
+        assert in_the_log(journal) == (of("first") if decided else {})
+    Sink(journal, query_id=None, orphanAgeMs="0", **options).run(rows_of("next"))
+    assert in_the_log(journal) == (of("first", "next") if decided else of("next"))
+    assert files_below(journal) == []
+    assert producers(journal) == []
+
+
+def test_a_driver_that_is_killed_again_and_again(tmp_path: Path, ended: Callable[[Attempt], int], soak: int) -> None:
+    """The same batch, killed at a later commit each time, offered other rows each time."""
+    journal, options = tmp_path / "log", settings_file(tmp_path)
+    for batch_id in range(soak):
+        decided = None
+        for number in range(6):
+            label = f"b{batch_id}-{number}"
+            attempt = Attempt(str(journal), QUERY, label, batch_id, "publishing: after a commit", 2, options)
+            code = ended(attempt)
+            decided = decided or label
+            if code == 0:
+                break
+            assert code == -signal.SIGKILL
+        else:
+            Sink(journal, **options).run(rows_of("last"), batch_id=batch_id)
+        assert in_the_log(journal) == of(*(f"b{before}-0" for before in range(batch_id + 1)))
+    assert files_below(journal) == []
+    assert producers(journal) == []
+
+
+def test_there_are_enough_kills() -> None:
+    """Each of them asserts its SIGKILL, so none is a point that nothing passes."""
+    assert len(KILLS) + len(POINTS) >= 30
