@@ -152,7 +152,7 @@ def rows_of(data: Path) -> list[Row]:
 @given(st.data())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_ranges_beside_each_other_hold_every_row_once(data: Path, rows_of: list[Row], draw: st.DataObject) -> None:
-    """Wherever a log is cut, also inside of frames and transactions: what is below and what is not below are all rows, and whole transactions."""
+    """Wherever a log is cut, inside of frames and transactions too: both parts are all rows, and whole transactions."""
     cuts = {}
     for pchannel in ("p0", "p1"):
         mine = [row for row in rows_of if place_of(row)[0] == pchannel]

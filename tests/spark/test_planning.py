@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,7 +134,7 @@ def test_shares_hold_each_event_once(
             continue
         assert mine[0].start == whole.start
         assert mine[-1].end == whole.end
-        assert all(before.end == after.start for before, after in zip(mine, mine[1:], strict=False))
+        assert all(before.end == after.start for before, after in pairwise(mine))
         assert all(piece.end in [(frame.next_position, 0) for frame in frames] for piece in mine[:-1])
     assert shares == share_out(wanted, partitions_max=partitions_max, bytes_min=bytes_min)
     total = sum(frame.size for whole, frames in wanted if whole.start < whole.end for frame in frames)

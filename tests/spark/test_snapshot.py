@@ -43,10 +43,8 @@ def test_without_a_tick_it_is_all_that_was_appended_before(data_dir: Path) -> No
     with bridge.blocking(data_dir, pchannels=3) as log:
         for number in range(3):
             log.create_vchannel(f"v{number}", pchannel=f"p{number}")
-        count = 0
-        for number in (0, 1, 2, 0, 1):
+        for count, number in enumerate((0, 1, 2, 0, 1), start=1):
             log.raw_append(Message(f"v{number}", b"x"))
-            count += 1
             assert len(batch(data_dir)) == count
 
 

@@ -43,16 +43,16 @@ def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence
     """
     logs = opened(partition.source)
     for piece in partition.pieces:
-        with closing(_read_piece(logs, partition, piece)) as parts:
+        with closing(_read_piece(logs, partition, piece, columns)) as parts:
             for rows in parts:
-                yield from _batches(rows, schema, columns)
+                yield from _batches(rows, schema)
 
 
 def event_weights(logs: FrameLogs, partition: WALPartition, pchannel: str, start: Place, end: int) -> list[EventWeight]:
     """The events of a partition's choice from `start` on in the first frame that has any, as they are to be read, up to position `end`."""
     piece = Piece(pchannel, start, (end, 0))
-    progress = _progress(logs, partition, piece, start)
-    with closing(_pages(logs, partition, piece, start)) as pages:
+    progress, pages = _begin(logs, partition, piece, start)
+    with closing(pages):
         while (need := progress.step(_Tail(end))) is not Need.OVER:
             if need is Need.PAGE:
                 progress.take(next(pages))
@@ -65,9 +65,11 @@ def event_weights(logs: FrameLogs, partition: WALPartition, pchannel: str, start
     return []
 
 
-def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece) -> Generator[RowColumns, None, None]:
+def _read_piece(
+    logs: FrameLogs, partition: WALPartition, piece: Piece, columns: Sequence[str]
+) -> Generator[RowColumns, None, None]:
     """The rows of one piece, a batch at a time; all of one log."""
-    rows = RowColumns()
+    rows = RowColumns(columns)
     start = piece.start
     while True:
         moment = logs.moment(piece.pchannel)
@@ -76,12 +78,12 @@ def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece) -> Gener
                 f"the log of pchannel {piece.pchannel!r} was made anew since this was planned: read it with a new query"
             )
         start = start_of(moment, start, fail_on_data_loss=partition.fail_on_data_loss)
-        progress = _progress(logs, partition, piece, start)
+        progress, pages = _begin(logs, partition, piece, start)
         try:
-            with closing(_pages(logs, partition, piece, start)) as pages:
+            with closing(pages):
                 while _advance(progress, pages, piece, rows):
                     if rows.rows >= BATCH_ROWS or rows.size >= BATCH_BYTES:
-                        full, rows = rows, RowColumns()
+                        full, rows = rows, RowColumns(columns)
                         yield full
             break
         except TruncatedError:
@@ -101,33 +103,26 @@ def _advance(progress: Progress, pages: Iterator[FramePage], piece: Piece, rows:
     if need is Need.PAGE:
         progress.take(next(pages))
         return True
-    frame = progress.frame
-    if index and frame.position >= position:
-        progress.assemble()
-        rows.add_messages([message for message in progress.messages if message._index < index])
-    elif (found := progress.whole()) is not None:
-        origin, run = found
-        rows.add_run(origin, run.name, frame.view.header, frame.view.packed(run))
+    cut = index if index and progress.frame.position >= position else None
+    if (found := progress.rows(end=cut)) is not None:
+        rows.add_frame(found)
     elif progress.assemble():
-        rows.add_messages(progress.messages)
+        rows.add_messages([message for message in progress.messages if cut is None or message._index < cut])
     progress.following = len(progress.messages)
     return True
 
 
-def _progress(logs: FrameLogs, partition: WALPartition, piece: Piece, start: Place) -> Progress:
-    options = ReadOptions((), All(), EventFilter(types=partition.types), follow=False)
-    names = logs.names(piece.pchannel, start[0], _stop(piece), partition.choice)
-    selection = RowSelection(piece.pchannel, names, partition.choice, partition.lives, logs.lives())
-    progress = Progress(options)
+def _begin(
+    logs: FrameLogs, partition: WALPartition, piece: Piece, start: Place
+) -> tuple[Progress, Generator[FramePage, None, None]]:
+    """A read of a piece from `start` on, and the pages that it needs."""
+    pchannel, stop = piece.pchannel, _stop(piece)
+    names = logs.names(pchannel, start[0], stop, partition.choice)
+    selection = RowSelection(pchannel, names, partition.choice, partition.lives, logs.lives())
+    progress = Progress(ReadOptions((), All(), EventFilter(types=partition.types), follow=False))
     progress.go_on(start, None)
-    progress.begin(partition.origins[piece.pchannel], selection, _Tail(_stop(piece)), start)
-    return progress
-
-
-def _pages(logs: FrameLogs, partition: WALPartition, piece: Piece, start: Place) -> Generator[FramePage, None, None]:
-    stop = _stop(piece)
-    names = logs.names(piece.pchannel, start[0], stop, partition.choice)
-    return logs.pages(piece.pchannel, start[0], stop, names, _PAGE_BYTES)
+    progress.begin(partition.origins[pchannel], selection, _Tail(stop), start)
+    return progress, logs.pages(pchannel, start[0], stop, names, _PAGE_BYTES)
 
 
 def _stop(piece: Piece) -> int:
@@ -136,11 +131,11 @@ def _stop(piece: Piece) -> int:
     return position + 1 if index else position
 
 
-def _batches(rows: RowColumns, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _batches(rows: RowColumns, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     batch = record_batch(rows)
-    batch = pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
+    batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     for first in range(0, batch.num_rows, BATCH_ROWS):
         yield batch.slice(first, BATCH_ROWS)
 

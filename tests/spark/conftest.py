@@ -1,0 +1,53 @@
+"""One Spark for all tests that need one, made when the first of them asks: it takes longer to start than most of them run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from wal.spark.local_session import session, why_no_session
+
+
+@pytest.fixture(scope="session")
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session, on two cores of this host. Its tests are skipped where there is no Java."""
+    if (reason := why_no_session()) is not None:
+        pytest.skip(f"no Spark here: {reason}")
+    place = tmp_path_factory.mktemp("spark")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Spark's own, about the libraries it finds
+        made = session(
+            "wal-tests",
+            settings={
+                "spark.local.dir": str(place / "local"),
+                "spark.log.level": "ERROR",
+                "spark.sql.streaming.pollingDelay": "10ms",
+                "spark.sql.warehouse.dir": str(place / "warehouse"),
+            },
+        )
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
+    """The session for one test: its streams are stopped when the test ends, and Spark's own warnings are not ours."""
+    with warnings.catch_warnings():
+        for kind in (DeprecationWarning, FutureWarning, ResourceWarning):
+            warnings.filterwarnings("ignore", category=kind, module=r"pyspark\.|py4j\.")
+        warnings.filterwarnings("ignore", category=FutureWarning, message=".*pandas.*")
+        yield shared_spark
+    for query in shared_spark.streams.active:
+        query.stop()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """Where a query keeps how far it has got."""
+    return str(tmp_path / "checkpoint")
