@@ -252,7 +252,8 @@ class Broadcaster(Actor):
         self._admission.bytes_held -= call.size
         self._appended += 1
         self._finished += 1
-        self._tombstones.add(header.broadcast_id, Tombstone(BroadcastState.DONE, self._now_ms(), False), ())
+        at_ms = header.broadcast_id >> TICK_LOGICAL_BITS  # it began and ended in this very moment
+        self._tombstones.add(header.broadcast_id, Tombstone(BroadcastState.DONE, at_ms, False), ())
         self.operator.forget(header.broadcast_id, prompt.places)
         self._admission.release(call.owner)
         if not call.reply.done():

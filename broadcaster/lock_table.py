@@ -90,9 +90,17 @@ class LockTable:
     def release(self, owner: int) -> list[int]:
         """Frees the owner's keys; returns those who waited and hold theirs now, first come first. Nothing held: nothing done."""
         keys = self._held.pop(owner, ())
+        waited_for = False
         for key in keys:
-            del self._keys[key.domain, key.key].holders[owner]
-        return self._grant(keys)
+            entry = self._keys[key.domain, key.key]
+            del entry.holders[owner]
+            waited_for = waited_for or bool(entry.queue)
+        if waited_for:
+            return self._grant(keys)
+        for key in keys:
+            if not self._keys[key.domain, key.key].holders:
+                del self._keys[key.domain, key.key]
+        return []
 
     def cancel(self, owner: int) -> list[int]:
         """The owner waits no longer; returns those who waited behind him and hold their keys now."""
@@ -191,7 +199,11 @@ class LockTable:
             self._key(key).holders[owner] = key.shared
 
     def _key(self, key: ResourceKey) -> _Key:
-        return self._keys.setdefault((key.domain, key.key), _Key({}, {}))
+        name = (key.domain, key.key)
+        entry = self._keys.get(name)
+        if entry is None:
+            entry = self._keys[name] = _Key({}, {})
+        return entry
 
 
 class _Key(msgspec.Struct):

@@ -36,8 +36,11 @@ class CopyRoutes:
     def places(self, names: tuple[str, ...]) -> Places | None:
         """The pchannels of these vchannels and the names on each, if that is known and still holds."""
         found = self._places.get(names)
-        if found is None or any(pchannel.endings != endings for pchannel, endings in found.endings):
+        if found is None:
             return None
+        for pchannel, endings in found.endings:
+            if pchannel.endings != endings:
+                return None
         return found.places
 
     def targets(self, pchannel: PChannel, names: tuple[str, ...]) -> CopyTargets | None:
