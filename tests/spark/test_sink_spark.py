@@ -1,0 +1,182 @@
+"""The sink under Spark itself: a batch job, a stream that is started again, and drivers killed with their JVM in mid-stream."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from tests.docs.snippets import ROOT
+from tests.spark.sink_tasks import files_below, held, producers
+from wal.bridge import blocking
+from wal.message import Message
+from wal.spark.local_session import why_no_session
+from wal.spark.sink import pending
+
+KILLS = 6
+ROWS = 900
+VCHANNELS = ("v0", "v1", "v2")
+
+
+def numbered(spark: SparkSession, count: int) -> DataFrame:
+    number = f.col("id")
+    return spark.range(0, count, 1, 3).select(
+        f.concat(f.lit("v"), number % 3).alias("vchannel"),
+        f.lpad(number.cast("string"), 6, "0").cast("binary").alias("payload"),
+        f.create_map(f.lit("number"), number.cast("string")).alias("properties"),
+    )
+
+
+def payloads(journal: Path) -> dict[str, list[bytes]]:
+    return {name: [row for event in events for row in event] for name, events in held(journal, VCHANNELS).items()}
+
+
+def filled(journal: Path, count: int, *, first: int = 0) -> dict[str, list[bytes]]:
+    """Rows in a log, some of them in transactions; what each vchannel then has, beginning with `first`."""
+    rows = [Message(f"v{number % 3}", b"%06d" % number) for number in range(first, first + count)]
+    with blocking(journal) as log:
+        for at in range(0, len(rows), 30):
+            if at % 60:
+                with log.txn(vchannels=VCHANNELS) as txn:
+                    for message in rows[at : at + 30]:
+                        txn.append(message)
+            else:
+                log.append_bulk(rows[at : at + 30])
+    return {name: [message.payload for message in rows if message.vchannel == name] for name in VCHANNELS}
+
+
+def test_a_batch_job(spark: SparkSession, tmp_path: Path) -> None:
+    journal = tmp_path / "log"
+    numbered(spark, 9000).write.format("wal").mode("append").save(str(journal))
+    found = payloads(journal)
+    assert {name: sorted(rows) for name, rows in found.items()} == {
+        f"v{rest}": [b"%06d" % number for number in range(rest, 9000, 3)] for rest in range(3)
+    }
+    for rows in found.values():  # the order of each task's rows
+        for task in range(3):
+            own = [row for row in rows if task * 3000 <= int(row) < (task + 1) * 3000]
+            assert own == sorted(own)
+    back = spark.read.format("wal").load(str(journal))
+    assert back.where("properties['number'] = cast(cast(payload as string) as int)").count() == 9000
+    assert files_below(journal) == []
+    with pytest.raises(Exception, match="only appended to"):
+        numbered(spark, 1).write.format("wal").mode("overwrite").save(str(journal))
+    with pytest.raises(Exception, match="column 'id' cannot be written"):
+        spark.range(3).write.format("wal").mode("append").save(str(journal))
+    broken = numbered(spark, 50).withColumn("payload", f.when(f.col("payload") != b"000044", f.col("payload")))
+    with pytest.raises(Exception, match=r"row 11 of Spark partition 2: payload is null"):
+        broken.write.format("wal").mode("append").save(str(journal))
+    assert files_below(journal) == []
+    assert {name: len(rows) for name, rows in payloads(journal).items()} == dict.fromkeys(VCHANNELS, 3000)
+
+
+def test_a_stream_is_started_again(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    expected = filled(source, 300)
+    for run in range(2):
+        reading = (
+            spark.readStream.format("wal").option("startingOffsets", "earliest").option("maxMessagesPerTrigger", 120)
+        )
+        query = (
+            reading.load(str(source))
+            .select("vchannel", "payload")
+            .writeStream.format("wal")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start(str(target))
+        )
+        assert query.awaitTermination(120)
+        if run == 0:
+            more = filled(source, 150, first=300)
+            expected = {name: [*expected[name], *more[name]] for name in expected}
+    assert {name: sorted(rows) for name, rows in payloads(target).items()} == expected
+    assert files_below(target) == []
+    assert producers(target) == []
+
+
+def test_a_journal_that_is_open_elsewhere_fails_the_stream_and_it_goes_on(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    expected = filled(source, 90)
+    reading = spark.readStream.format("wal").option("startingOffsets", "earliest").load(str(source))
+    writing = (
+        reading.select("vchannel", "payload")
+        .writeStream.format("wal")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+    )
+    with blocking(target), pytest.raises(Exception, match=f"open for writing in process {os.getpid()}"):
+        writing.start(str(target)).awaitTermination(120)
+    assert payloads(target) == {}
+    assert writing.start(str(target)).awaitTermination(120)
+    assert {name: sorted(rows) for name, rows in payloads(target).items()} == expected
+    assert files_below(target) == []
+
+
+@pytest.mark.skipif(why_no_session() is not None, reason="there is no Spark here")
+def test_driver_and_jvm_are_killed_in_mid_stream(tmp_path: Path, soak: int) -> None:
+    """Each time at another moment of the files that a batch makes and removes, as soon as the parent sees it."""
+    source, target, checkpoint = tmp_path / "source", tmp_path / "target", tmp_path / "checkpoint"
+    rows = ROWS * soak
+    expected = filled(source, rows)
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    signs = ("staged", "manifests", "published")
+    kills = 0
+    for number in range(KILLS * soak * 4):
+        if kills == KILLS * soak:
+            break
+        sign = signs[number % len(signs)]
+        kills += _killed(tmp_path, source, target, checkpoint, sign, after=chance.randrange(1, 4))
+    assert kills == KILLS * soak
+    with _driver(tmp_path, source, target, checkpoint) as driver:
+        said = driver.communicate()[0].decode()
+    assert said.endswith("finished\n")
+    found = payloads(target)
+    counts = Counter(row for held_rows in found.values() for row in held_rows)
+    assert set(counts.values()) == {1}
+    assert {name: sorted(held_rows) for name, held_rows in found.items()} == expected
+    assert files_below(target, "manifests") == []
+    assert pending(str(target)) == []
+    assert producers(target) == []
+
+
+def _driver(tmp_path: Path, *paths: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.spark.sink_driver", *map(str, paths), str(tmp_path / "local")]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def _killed(tmp_path: Path, source: Path, target: Path, checkpoint: Path, sign: str, *, after: int) -> bool:
+    """Runs a driver, and kills its process group when `sign` has changed `after` times; whether it was killed before it was through."""
+    with _driver(tmp_path, source, target, checkpoint) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"started\n"
+        before, changes = _sign(target, sign), 0
+        while driver.poll() is None and changes < after:
+            now = _sign(target, sign)
+            changes += now != before
+            before = now
+            time.sleep(0.0005)
+        if driver.poll() is not None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        return driver.wait() == -signal.SIGKILL
+
+
+def _sign(target: Path, sign: str) -> object:
+    with contextlib.suppress(OSError):
+        return sorted((path.name, path.stat().st_mtime_ns) for path in (target / "spark" / sign).rglob("*"))
+    return None
