@@ -18,7 +18,7 @@ import msgspec
 
 from wal import Message
 
-__all__ = ["AIRPORTS", "Flight", "Totals", "csv_totals", "flights"]
+__all__ = ["AIRPORTS", "Flight", "Totals", "csv_carriers", "csv_totals", "flights"]
 
 AIRPORTS: Final = ("EWR", "JFK", "LGA")
 MISSING: Final = "NA"
@@ -79,9 +79,21 @@ def csv_totals() -> dict[str, Totals]:
     """The totals by airport, straight from the CSV."""
     totals = {airport: Totals() for airport in AIRPORTS}
     for row in _rows():
-        dep, arr = row["dep_delay"], row["arr_delay"]
-        totals[row["origin"]].add(None if dep == MISSING else int(dep), None if arr == MISSING else int(arr))
+        _add(totals[row["origin"]], row)
     return totals
+
+
+def csv_carriers() -> dict[tuple[str, str], Totals]:
+    """The totals by airport and carrier, straight from the CSV."""
+    totals: dict[tuple[str, str], Totals] = {}
+    for row in _rows():
+        _add(totals.setdefault((row["origin"], row["carrier"]), Totals()), row)
+    return totals
+
+
+def _add(totals: Totals, row: dict[str, str]) -> None:
+    dep, arr = row["dep_delay"], row["arr_delay"]
+    totals.add(None if dep == MISSING else int(dep), None if arr == MISSING else int(arr))
 
 
 def _rows() -> Iterator[dict[str, str]]:

@@ -1,0 +1,63 @@
+"""The last act: Spark reads the log that was just written, and adds up each carrier's flights from each airport."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from examples.flights.table import Totals
+from wal.spark import decoded, session, why_no_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Carriers", "carriers_in_log", "show", "spark_problem", "spark_session"]
+
+Carriers = dict[tuple[str, str], Totals]
+"""(airport, carrier) → totals."""
+
+
+def spark_problem() -> str | None:
+    """Why Spark cannot run here. In CI that is an error: there everything has to be seen."""
+    reason = why_no_session()
+    if reason is not None and os.environ.get("CI"):
+        raise SystemExit(f"the part of the demo that needs Spark cannot run: {reason}")
+    return reason
+
+
+@contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    """A session for the block, quiet about what is none of the demo's."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+        spark = session("flights")
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def carriers_in_log(spark: SparkSession, location: str) -> Carriers:
+    """What each carrier's flights from each airport add up to: payloads are JSON, the carrier is a property."""
+    from pyspark.sql import functions as f
+
+    flights = decoded(spark.read.format("wal").load(location), "dep_delay int, arr_delay int")
+    delays = (f.coalesce(f.sum(f"value.{name}"), f.lit(0)) for name in ("dep_delay", "arr_delay"))
+    rows = (
+        flights.groupBy("vchannel", f.col("properties")["carrier"])
+        .agg(f.count("*"), f.count_if(f.col("value.dep_delay").isNull()), *delays)
+        .collect()
+    )
+    return {(airport, carrier): Totals(*totals) for airport, carrier, *totals in rows}
+
+
+def show(found: Carriers, count: int = 3) -> None:
+    """The largest of them."""
+    for (airport, carrier), totals in sorted(found.items(), key=lambda item: -item[1].flights)[:count]:
+        print(
+            f"  {airport} {carrier}: {totals.flights:,} flights, {totals.cancelled:,} cancelled, {totals.dep_delay:,} min"
+        )
