@@ -10,7 +10,7 @@ from broadcaster.message import BroadcastMessage, BroadcastTask
 from broadcaster.operator import AppendOperator
 from broadcaster.registry import AppendOperatorType, Registry
 from broadcaster.results import BroadcastAppendResult
-from broadcaster.task import BroadcastState
+from broadcaster.state import BroadcastState
 
 __all__ = [
     "AppendOperator",

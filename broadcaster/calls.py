@@ -13,7 +13,20 @@ from broadcaster.results import BroadcastAppendResult, Outcomes
 from broadcaster.task import Task
 from wal.message import ResourceKey
 
-__all__ = ["AbortCall", "AckCall", "AppendCall", "Running", "TasksCall", "WatchCall", "Withdraw", "refuse", "settle"]
+__all__ = [
+    "AbortCall",
+    "AckCall",
+    "AppendCall",
+    "Running",
+    "TasksCall",
+    "WatchCall",
+    "Withdraw",
+    "answer",
+    "refuse",
+    "refuse_caller",
+    "settle",
+    "tell_watchers",
+]
 
 
 class AppendCall(msgspec.Struct, eq=False):
@@ -105,3 +118,29 @@ def refuse(reply: asyncio.Future[Any], error: Exception) -> None:
     """Answers with an error, unless the caller is gone."""
     if not reply.done():
         reply.set_exception(error)
+
+
+def answer(running: Running) -> None:
+    """Answers who appended it, if he still waits: all copies are in."""
+    caller, running.caller = running.caller, None
+    if caller is not None and not caller.reply.done():
+        header = running.task.header
+        caller.reply.set_result(BroadcastAppendResult.of(header.broadcast_id, header.vchannels, running.outcomes))
+    running.outcomes = []
+
+
+def refuse_caller(running: Running, error: Exception) -> None:
+    """Answers him with an error."""
+    caller, running.caller = running.caller, None
+    running.outcomes = []
+    if caller is not None:
+        refuse(caller.reply, error)
+
+
+def tell_watchers(running: Running, watchers: list[WatchCall]) -> None:
+    """Answers those of its watchers who wait for no other broadcast."""
+    for call in watchers:
+        call.owners.discard(running.owner)
+        if not call.owners:
+            settle(call.reply)
+    watchers.clear()

@@ -13,7 +13,7 @@ import msgspec
 
 from broadcaster.lock_table import distinct_keys
 from broadcaster.names import names_of
-from broadcaster.task import BroadcastState
+from broadcaster.state import BroadcastState
 from wal.errors import InvalidArgumentError
 from wal.message import Message, MessageType, ResourceKey, properties_size, type_properties
 

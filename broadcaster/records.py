@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from broadcaster.content import Content
-from broadcaster.task import BroadcastState
+from broadcaster.state import BroadcastState
 from wal.errors import CorruptionError, FormatError
 from wal.message import BroadcastHeader
 

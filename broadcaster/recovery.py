@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from broadcaster.bitmap import bits
 from broadcaster.content import Content, CopiesInLog
 from broadcaster.records import DoneMark, Stored
-from broadcaster.task import Task, bits
+from broadcaster.task import Task
 from wal.errors import CorruptionError
 
 __all__ = ["Recovered", "rebuild"]

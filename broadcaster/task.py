@@ -19,63 +19,24 @@ from typing import Final
 
 import msgspec
 
+from broadcaster.bitmap import bits, mask_of, union
+from broadcaster.state import EDGES, BroadcastState
 from wal.errors import InvalidArgumentError, WALError
 from wal.message import BroadcastHeader
 
 __all__ = [
     "BACKOFF_MAX_S",
     "BACKOFF_MIN_S",
-    "EDGES",
-    "BroadcastState",
+    "TICK_LOGICAL_BITS",
     "Step",
     "StepKind",
     "Task",
-    "bits",
 ]
 
 BACKOFF_MIN_S: Final = 0.01
 BACKOFF_MAX_S: Final = 10.0
-
-
-class BroadcastState(enum.IntEnum):
-    """Where a broadcast stands. Numbers 1-3 are the seeds'."""
-
-    PENDING = 1
-    """Copies are missing, and on their way."""
-    DONE = 2
-    """Every copy is in, and acknowledged if it has to be."""
-    WAIT_ACK = 3
-    """Every copy is in; acks are missing."""
-    STUCK = 6
-    """What is missing was refused for good: make those vchannels again, or abort the broadcast."""
-    ABORTING = 7
-    """Given up; the vchannels that have a copy are being told."""
-    ABORTED = 8
-    """Given up, and every vchannel that has a copy was told."""
-    WITHDRAWN = 9
-    """Refused by every vchannel before anything was in a log."""
-
-
-EDGES: Final[Mapping[BroadcastState, frozenset[BroadcastState]]] = {
-    BroadcastState.PENDING: frozenset(
-        (
-            BroadcastState.STUCK,
-            BroadcastState.WAIT_ACK,
-            BroadcastState.DONE,
-            BroadcastState.ABORTING,
-            BroadcastState.WITHDRAWN,
-        )
-    ),
-    BroadcastState.STUCK: frozenset(
-        (BroadcastState.PENDING, BroadcastState.WAIT_ACK, BroadcastState.DONE, BroadcastState.ABORTING)
-    ),
-    BroadcastState.WAIT_ACK: frozenset((BroadcastState.DONE, BroadcastState.ABORTING)),
-    BroadcastState.ABORTING: frozenset((BroadcastState.ABORTED,)),
-    BroadcastState.DONE: frozenset(),
-    BroadcastState.ABORTED: frozenset(),
-    BroadcastState.WITHDRAWN: frozenset(),
-}
-"""The transitions. A task that is acknowledged everywhere while copies are still missing goes from PENDING to DONE."""
+TICK_LOGICAL_BITS: Final = 18
+"""Of a broadcast's id, which is a time tick: what lies above is milliseconds."""
 
 
 class StepKind(enum.Enum):
@@ -287,7 +248,7 @@ class Task:
                 self._move(BroadcastState.ABORTED)
             return
         busy = any(lane.busy for lane in self._lanes.values())
-        refused = _union(lane.refused for lane in self._lanes.values())
+        refused = union(lane.refused for lane in self._lanes.values())
         if self.complete and not busy:
             acked = self.acked == self._full or not self.header.needs_ack
             self._move(BroadcastState.DONE if acked else BroadcastState.WAIT_ACK)
@@ -346,31 +307,9 @@ class Task:
         return at
 
     def _mask(self, vchannels: Iterable[str]) -> int:
-        return _mask(self._bit(name) for name in vchannels)
+        return mask_of(self._bit(name) for name in vchannels)
 
     def _names(self, mask: int) -> tuple[str, ...]:
         if mask == self._full:
             return self.header.vchannels
         return tuple(self.header.vchannels[at] for at in bits(mask))
-
-
-def bits(mask: int) -> list[int]:
-    """The bits that are set, ascending."""
-    return [at for at, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
-
-
-def _mask(indices: Iterable[int]) -> int:
-    found = list(indices)
-    if not found:
-        return 0
-    stored = bytearray(max(found) // 8 + 1)
-    for at in found:
-        stored[at >> 3] |= 1 << (at & 7)
-    return int.from_bytes(stored, "little")
-
-
-def _union(masks: Iterable[int]) -> int:
-    union = 0
-    for mask in masks:
-        union |= mask
-    return union

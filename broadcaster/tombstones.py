@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from broadcaster.task import BroadcastState
+from broadcaster.state import BroadcastState
 
 __all__ = ["AGE_MAX_MS", "COUNT_MAX", "Tombstone", "Tombstones"]
 

@@ -13,7 +13,7 @@ from broadcaster.limits import BroadcasterStatistics
 from broadcaster.message import BroadcastMessage, BroadcastTask
 from broadcaster.names import names_of
 from broadcaster.results import BroadcastAppendResult
-from broadcaster.task import BroadcastState
+from broadcaster.state import BroadcastState
 from wal.embedded import Embedded
 from wal.errors import InvalidArgumentError
 from wal.lifecycle import Lifecycle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -145,6 +146,80 @@ async def test_the_close_waits_for_it_and_begins_none() -> None:
     with pytest.raises(ClosedError):
         await life.broadcast.append(message("a0"))
     assert len(world.in_logs().copies) == 2
+
+
+async def test_one_whose_vchannels_are_being_made_is_under_way_and_can_be_aborted() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        made, places = asyncio.Event(), life.places
+
+        async def slow(vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+            await made.wait()
+            return await places(vchannels)
+
+        life.places = slow  # type: ignore[method-assign]
+        first = asyncio.create_task(life.broadcast.append(message("a0", "new")))
+        await until(lambda: life.broadcast.statistics().tasks)
+        (task,) = await life.broadcast.tasks()
+        assert (task.state, task.missing_appends) == (BroadcastState.PENDING, ("a0", "new"))
+        with pytest.raises(ResourceAcquiredError) as refused:
+            await life.broadcast.append(message("b0"))
+        assert refused.value.holder == task.broadcast_id
+        await life.broadcast.abort(task.broadcast_id, "too slow")
+        with pytest.raises(UnrecoverableError, match="was aborted: too slow"):
+            await first
+        second = asyncio.create_task(life.broadcast.append(message("a0", "new")))
+        await until(lambda: life.broadcast.statistics().tasks)
+        made.set()
+        result = await second
+        assert list(result.append_results) == ["a0", "new"]
+    assert world.in_logs().copies == {(result.broadcast_id, name): 1 for name in ("a0", "new")}
+
+
+async def test_the_close_does_not_begin_what_is_being_placed() -> None:
+    world = World(vchannels=PLACES)
+    life = Life(world)
+    await life.open()
+    made, places = asyncio.Event(), life.places
+
+    async def slow(vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        await made.wait()
+        return await places(vchannels)
+
+    life.places = slow  # type: ignore[method-assign]
+    call = asyncio.create_task(life.broadcast.append(message("a0", "b0", "new")))
+    await until(lambda: life.broadcast.statistics().tasks)
+    closing = asyncio.create_task(life.close())
+    await until(lambda: life.broadcast._broadcaster._beginning.closed)
+    made.set()
+    await closing
+    with pytest.raises(ClosedError, match="before anything of this broadcast was in it"):
+        await call
+    assert await world.contents() == {}
+    assert not world.in_logs().copies
+
+
+async def test_a_drop_counts_as_the_ack_of_a_copy_that_is_in_and_of_no_other() -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life:
+        life.gates["p1"] = asyncio.Event()
+        append = asyncio.create_task(
+            life.broadcast.append(BroadcastMessage(vchannels=["a0", "a1", "b0"], payload=b"", resource_keys=[KEY]))
+        )
+        await until(lambda: life.frames == 1)
+        life.drop("a1")
+        (task,) = await life.broadcast.tasks()
+        assert (task.state, task.missing_acks) == (BroadcastState.PENDING, ("a0", "a1", "b0"))
+        life.gates["p1"].set()
+        broadcast_id = (await append).broadcast_id
+        (task,) = await life.broadcast.tasks()
+        assert (task.state, task.missing_acks) == (BroadcastState.WAIT_ACK, ("a0", "b0"))
+    async with Life(world) as life:
+        life.dropped_since |= {"a1", "b0"}  # the second of them in the moment of the crash
+        await life.broadcast.ack(broadcast_id, "a0")
+        life.drop("b0")
+        await life.broadcast.block_until_resource_key_ack_all(KEY)
+        assert await life.broadcast.tasks() == []
 
 
 async def test_a_defect_in_its_turn_fails_the_broadcaster_and_every_caller() -> None:

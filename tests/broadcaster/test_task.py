@@ -6,7 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S, EDGES, BroadcastState, Step, StepKind, Task, bits
+from broadcaster.bitmap import bits
+from broadcaster.state import EDGES, BroadcastState
+from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S, Step, StepKind, Task
 from wal.errors import ChannelNotExistError, InvalidArgumentError, NoSpaceError, StorageError, UnknownOutcomeError
 from wal.message import BroadcastHeader
 
@@ -285,3 +287,29 @@ def test_what_was_stuck_is_not_withdrawn() -> None:
 def test_bits_of_a_wide_bitmap() -> None:
     assert bits(0) == []
     assert bits((1 << 16_383) | 5) == [0, 2, 16_383]
+
+
+def test_nothing_is_written_before_it_is_known_where() -> None:
+    task = Task(BroadcastHeader(5, ("a", "b")))
+    assert task.steps() == []
+    assert (task.state, task.pchannels, task.missing_appends) == (BroadcastState.PENDING, (), ("a", "b"))
+    assert task.traceless
+    task.place({"p": ["a"], "q": ["b"]})
+    assert [(step.pchannel, step.vchannels) for step in task.steps()] == [("p", ("a",)), ("q", ("b",))]
+
+
+def test_one_that_has_no_place_is_withdrawn() -> None:
+    task = Task(BroadcastHeader(5, ("a", "b")))
+    task.withdraw()
+    assert task.finished
+    assert task.state is BroadcastState.WITHDRAWN
+
+
+def test_one_that_is_aborted_before_it_has_a_place_is_over_when_that_is_saved() -> None:
+    task = Task(BroadcastHeader(5, ("a", "b")))
+    assert task.abort("no")
+    assert task.steps() == []
+    task.saved()
+    assert task.finished
+    assert task.state is BroadcastState.ABORTED
+    assert task.touched() == ()
