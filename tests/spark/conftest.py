@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.driver import QUICK
 from wal.spark.local_session import session, why_no_session
 
 
@@ -23,9 +24,8 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSess
         made = session(
             "wal-tests",
             settings={
+                **QUICK,
                 "spark.local.dir": str(place / "local"),
-                "spark.log.level": "ERROR",
-                "spark.sql.streaming.pollingDelay": "10ms",
                 "spark.sql.warehouse.dir": str(place / "warehouse"),
             },
         )

@@ -177,15 +177,22 @@ def test_pchannels_that_are_not_named_begin_at_their_earliest_event(data: Path, 
         batch(data, startingOffsets='{"p7": "latest"}')
 
 
+def test_where_pchannels_end_has_to_be_said_for_all(data: Path, rows_of: list[Row]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"says nothing of pchannel 'p1'.*earliest"):
+        batch(data, endingOffsets='{"p0": "latest"}')
+    found = batch(data, endingOffsets='{"p0": "latest", "p1": "earliest"}')
+    assert found == [row for row in rows_of if place_of(row)[0] == "p0"]
+
+
 def test_places_that_the_log_does_not_have_are_refused(data: Path, rows_of: list[Row]) -> None:
     last = MessageID.from_bytes(rows_of[-1]["message_id"])
     above = str(MessageID(last.pchannel, last.incarnation, last.position + (1 << 30), 0))
     other = str(MessageID(last.pchannel, last.incarnation + 1, 0, 0))
     for option in ("startingOffsets", "endingOffsets"):
         with pytest.raises(InvalidArgumentError, match="durable end"):
-            batch(data, **{option: json.dumps({last.pchannel: above})})
+            batch(data, **{option: json.dumps({"p0": "latest", "p1": "latest", last.pchannel: above})})
         with pytest.raises(InvalidArgumentError, match="another life"):
-            batch(data, **{option: json.dumps({last.pchannel: other})})
+            batch(data, **{option: json.dumps({"p0": "latest", "p1": "latest", last.pchannel: other})})
 
 
 @given(st.data())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID, MessageType
 from wal.spark.channel_choice import ChannelChoice
+from wal.spark.columns import COLUMNS
 from wal.spark.offsets import PChannelOffset, StreamOffset
-from wal.spark.options import OPTIONS, Location, SourceOptions
+from wal.spark.options import OPTIONS, TICK_TIMEOUT_MS, Location, SourceOptions
 
 
 def of(streaming: bool = False, **options: str) -> SourceOptions:
@@ -132,3 +134,9 @@ def test_the_error_of_an_unknown_option_lists_them_all() -> None:
     with pytest.raises(InvalidArgumentError) as error:
         of(offset="1")
     assert all(name in str(error.value) for name in OPTIONS)
+
+
+def test_the_reference_names_every_option_and_column() -> None:
+    text = (Path(__file__).parents[2] / "docs/reference/spark.md").read_text()
+    assert [name for name in (*OPTIONS, *COLUMNS) if f"`{name}`" not in text] == []
+    assert f"| {TICK_TIMEOUT_MS} |" in text

@@ -22,6 +22,7 @@ from wal.message import MessageID
 from wal.spark import stream_reader
 from wal.spark.data_loss import DataLossWarning
 from wal.spark.offsets import StreamOffset
+from wal.timestamp import parse
 
 
 @pytest.fixture
@@ -376,6 +377,12 @@ def test_another_log_in_the_same_place(data_dir: Path, tmp_path: Path) -> None:
     query.start()
     with pytest.raises(ClosedError, match="another log"):
         query.step()
+
+
+def test_a_start_that_is_still_to_come_is_refused(data_dir: Path, log: BlockingWAL) -> None:
+    later = parse(log.allocate_time_tick())[0] + 60_000
+    with pytest.raises(InvalidArgumentError, match="ahead"):
+        StreamQuery(data_dir, startingTimestamp=later).begin()
 
 
 def test_columns_and_options_are_checked_before_anything_runs(data_dir: Path) -> None:

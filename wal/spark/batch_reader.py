@@ -46,7 +46,7 @@ class WALReader(DataSourceReader):
         logs = opened(self._source)
         names = list(logs.pchannels())
         check_named(options.starting, names, "startingOffsets")
-        check_named(options.ending, names, "endingOffsets")
+        check_named(options.ending, names, "endingOffsets", complete=True)
         ends = self._ends(logs)
         moments = {name: logs.moment(name) for name in ends}
         pieces = []

@@ -66,8 +66,8 @@ class FrameLogs(Protocol):
     def place_after(self, pchannel: str, tick: int, start: int, end: int) -> Place:
         """The place in the frames in [start, end) behind every event with a tick up to this one: (end, 0) when no event is above it."""
 
-    def newest_tick(self, pchannel: str, start: int, end: int) -> int:
-        """The tick of the newest event in the frames in [start, end), 0 when there is none."""
+    def newest_tick(self, pchannel: str) -> int:
+        """The tick of the newest durable event, 0 when there is none."""
 
     def weights(
         self,

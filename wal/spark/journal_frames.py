@@ -19,7 +19,7 @@ from wal.backends.journal import CONTROL_NAME, ObservedLog, SegmentIndex, last_w
 from wal.bridge.file_events import log_origin
 from wal.bridge.file_journal import FileJournal
 from wal.channels import VChannelView
-from wal.errors import ClosedError, CorruptionError
+from wal.errors import ClosedError, CorruptionError, TruncatedError
 from wal.frame import RunKind
 from wal.spark.channel_choice import ChannelChoice
 from wal.spark.frame_source import LogMoment
@@ -92,8 +92,8 @@ class JournalFrames:
         return frozenset(found)
 
     def place_after(self, pchannel: str, tick: int, start: int, end: int) -> Place:
-        for index, first, stop in self._log(pchannel).indices(start, end):
-            if stop == first or _last_tick(index, first, stop) <= tick:
+        for index, first, stop in self._log(pchannel).indices(start, end, above=tick):
+            if stop == first or index.promise(first, stop) <= tick:
                 continue
             for ordinal in range(first, stop):
                 first_tick = index.first_ticks[ordinal]
@@ -101,11 +101,18 @@ class JournalFrames:
                     return index.positions[ordinal], max(0, tick + 1 - first_tick)
         return end, 0
 
-    def newest_tick(self, pchannel: str, start: int, end: int) -> int:
-        newest = 0
-        for index, first, stop in self._log(pchannel).indices(start, end):
-            newest = _last_tick(index, first, stop) or newest
-        return newest
+    def newest_tick(self, pchannel: str) -> int:
+        log = self._log(pchannel)
+        newest = log.reach().newest
+        if newest is None or newest < log.earliest:
+            return 0
+        try:
+            for index, first, stop in log.indices(newest[0], newest[0] + 1):
+                if first < stop:
+                    return int(index.first_ticks[first]) + newest[1]
+        except TruncatedError:
+            pass  # meanwhile, and everything before it too
+        return 0
 
     def weights(
         self,
@@ -232,15 +239,6 @@ def _file(log: ObservedLog) -> tuple[int, int, int] | None:
         return status.st_dev, status.st_ino, log.incarnation
     except (OSError, ClosedError):
         return None
-
-
-def _last_tick(index: SegmentIndex, first: int, stop: int) -> int:
-    """The tick of the newest event in these frames, 0 when there is none."""
-    for ordinal in range(stop - 1, first - 1, -1):
-        if count := index.indices[ordinal]:
-            tick: int = index.first_ticks[ordinal] + count - 1
-            return tick
-    return 0
 
 
 def _is_alive(pid: int) -> bool:

@@ -40,9 +40,7 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
     writes is left out, with a SnapshotWarning when these are rows.
     """
     moments = {name: logs.moment(name) for name in logs.pchannels()}
-    newest = {
-        name: max(logs.newest_tick(name, moment.earliest[0], moment.durable_end), 0) for name, moment in moments.items()
-    }
+    newest = {name: logs.newest_tick(name) for name in moments}
     tick = max(newest.values(), default=0) if time_tick is None else time_tick
     moments = _wait(logs, moments, tick, timeout_s, given=time_tick is not None)
     reached = min((moment.promise for moment in moments.values()), default=tick)

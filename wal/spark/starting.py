@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from wal.errors import InvalidArgumentError
 from wal.spark.frame_source import FrameLogs, LogMoment
 from wal.spark.offsets import PChannelOffset
 from wal.spark.options import EARLIEST, Edge, SourceOptions
+from wal.timestamp import parse
 
 __all__ = ["at_edge", "at_start", "check_named"]
+
+_AHEAD_MS: Final = 1000
+"""By so much a writer's clock may be ahead of ours."""
 
 
 def at_start(logs: FrameLogs, moment: LogMoment, options: SourceOptions) -> PChannelOffset:
     """Where this read begins in one pchannel."""
     if options.starting_tick is not None:
+        _check_past(options.starting_tick)
         tick = max(options.starting_tick - 1, 0)
         place = logs.place_after(moment.origin.pchannel, tick, moment.earliest[0], moment.durable_end)
         return _offset(moment, max(place, moment.earliest), min(tick, moment.promise))
@@ -41,11 +49,27 @@ def at_edge(moment: LogMoment, edge: Edge) -> PChannelOffset:
     return _offset(moment, (moment.durable_end, 0), moment.promise)
 
 
-def check_named(edge: Edge, pchannels: list[str], option: str) -> None:
-    """InvalidArgumentError when a mapping names a pchannel that there is not."""
-    if not isinstance(edge, str) and (unknown := sorted(set(edge) - set(pchannels))):
+def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool = False) -> None:
+    """InvalidArgumentError when a mapping names a pchannel that there is not or, if it is to be `complete`, leaves one out."""
+    if isinstance(edge, str):
+        return
+    if unknown := sorted(set(edge) - set(pchannels)):
         raise InvalidArgumentError(
             f"{option} names pchannel {unknown[0]!r}, which this log does not have: it has {', '.join(pchannels)}"
+        )
+    if complete and (left := sorted(set(pchannels) - set(edge))):
+        raise InvalidArgumentError(
+            f"{option} says nothing of pchannel {left[0]!r}: give it a place, latest, or earliest to read nothing of it; this log has "
+            f"{', '.join(pchannels)}"
+        )
+
+
+def _check_past(tick: int) -> None:
+    """A stream that began at the log's end for a tick to come would be given what comes before that as well."""
+    found, now = parse(tick)[0], time.time() * 1000
+    if found > now + _AHEAD_MS:
+        raise InvalidArgumentError(
+            f"the time to start from, {found} ms since 1970, is {(found - now) / 1000:.0f} s ahead: name one that has passed, or latest"
         )
 
 

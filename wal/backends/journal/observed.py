@@ -108,14 +108,15 @@ class ObservedLog:
         self._reach()
         return self._reader.page(start, end, names, bytes_max)
 
-    def indices(self, start: int, end: int) -> Iterator[tuple[SegmentIndex, int, int]]:
+    def indices(self, start: int, end: int, *, above: int = -1) -> Iterator[tuple[SegmentIndex, int, int]]:
         """What is known of the frames in [start, end) without reading them: the index of each segment, and their ordinals in it.
 
-        `end` is durable. TruncatedError when `start` lies below the earliest event, also when that happens meanwhile.
+        `end` is durable. Segments without ticks above this one may be left out. TruncatedError when `start` lies below the earliest
+        event, also when that happens meanwhile.
         """
         self._reader.check(start, end)
         self._reach()
-        for _, index in self._reader.indices(start, end):
+        for _, index in self._reader.indices(start, end, above=above):
             yield index, index.ordinal(start), index.ordinal(end)
 
     def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:

@@ -104,13 +104,16 @@ class LogReader:
                 raise StorageError(f"reading {segment.path} failed: {error.strerror}") from error
         return page.done()
 
-    def indices(self, start: int, end: int) -> Iterator[tuple[Segment, SegmentIndex]]:
-        """The segments that hold frames in [start, end), each with its index; `end` is durable."""
+    def indices(self, start: int, end: int, *, above: int = -1) -> Iterator[tuple[Segment, SegmentIndex]]:
+        """The segments that hold frames in [start, end), each with its index; `end` is durable.
+
+        Without those that are known, by the segment behind them, to hold no tick above this one: their indices need not be read.
+        """
         segments = self._segments.segments
         for segment, following in zip(segments, (*segments[1:], None), strict=True):
             if segment.base >= end:
                 return
-            if following is None or following.base > start:
+            if following is None or (following.base > start and following.header.promise > above):
                 with self._failures(segment, start, end):
                     index = self._segments.index(segment)
                 yield segment, index

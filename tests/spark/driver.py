@@ -1,0 +1,108 @@
+"""A process with a Spark of its own, that streams a journal into Parquet until it is killed or has everything.
+
+    python -m tests.spark.driver <journal> <folder> <checkpoint> <rows a trigger>
+
+It says `ready` when Spark runs and waits for `follow` or `finish`; then `begun N` and `written N` of each batch, and `finished`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Self
+
+from pyspark.sql import DataFrame
+
+from wal.spark.local_session import session
+
+__all__ = ["QUICK", "Driver"]
+
+QUICK = {
+    "spark.log.level": "OFF",
+    "spark.sql.adaptive.enabled": False,
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # for few rows compiling takes longer than running
+    "spark.sql.codegen.wholeStage": False,
+    "spark.sql.streaming.pollingDelay": "10ms",
+}
+
+
+class Driver:
+    """The process, as its parent holds it: it leads a process group with its JVM and their workers."""
+
+    def __init__(self, data: Path, folder: Path, checkpoint: Path, *, rows: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.driver", str(data), str(folder), str(checkpoint), str(rows)],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def tell(self, word: str) -> None:
+        """Waits until Spark runs there, and has the query begin."""
+        assert self.hear() == "ready"
+        assert self.process.stdin is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        """What it says next; empty when it is gone."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        """SIGKILL for all of them."""
+        if self.process.returncode is None:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self.process.wait()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        for pipe in (self.process.stdin, self.process.stdout):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def _main(data: str, folder: str, checkpoint: str, rows_max: str) -> None:
+    warnings.simplefilter("ignore")
+    spark = session("wal-driver", settings=QUICK)
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        print("begun", batch_id, flush=True)
+        rows.write.mode("overwrite").parquet(f"{folder}/batch_id={batch_id}")
+        print("written", batch_id, flush=True)
+
+    rows = (
+        spark.readStream.format("wal")
+        .schema("vchannel string, message_id binary, payload binary, txn_id bigint")
+        .option("startingOffsets", "earliest")
+        .option("maxMessagesPerTrigger", rows_max)
+        .load(data)
+    )
+    writing = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    print("ready", flush=True)
+    if sys.stdin.readline().strip() == "finish":
+        writing = writing.trigger(availableNow=True)
+    writing.start().awaitTermination()
+    print("finished", flush=True)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
