@@ -87,13 +87,16 @@ class FrameView:
     """What was fetched and checked, by its first and last block."""
 
     @classmethod
-    def decode(cls, head: bytes, body: BodySource, *, offset: int = 0, lazy: bool = False) -> FrameView:
+    def decode(
+        cls, head: bytes, body: BodySource, *, offset: int = 0, lazy: int = 0, header: FrameHeader | None = None
+    ) -> FrameView:
         """The frame whose header and tables lie in `head` at `offset`.
 
         CorruptionError when the CRC or the tables do not hold, or `head` is too short; FormatError for a newer format. `lazy`: for a
-        reader that wants few of many runs; of tables under a right CRC each run is checked when it is asked for, see `lazy_table`.
+        reader that wants so many vchannels at most; where these are few of many runs, of tables under a right CRC each run is checked when
+        it is asked for, see `lazy_table`. `header`: if it was unpacked before.
         """
-        header = FrameHeader.unpack(head, offset)
+        header = header or FrameHeader.unpack(head, offset)
         tables_end = offset + header.head_bytes
         if len(head) < tables_end:
             raise CorruptionError(
@@ -106,7 +109,7 @@ class FrameView:
             raise CorruptionError(f"header and tables of a frame have CRC32C {crc:#010x}", expected=f"{stored:#010x}")
         view = cls.__new__(cls)
         view.header = header
-        table = LazyRunTable if lazy and LazyRunTable.suits(header, head, offset + HEADER_BYTES) else RunTable
+        table = LazyRunTable if lazy and LazyRunTable.suits(header, head, offset + HEADER_BYTES, lazy) else RunTable
         view.runs = view._table = table(header, head, offset + HEADER_BYTES)
         view._body = body
         view._checked = {}

@@ -64,10 +64,12 @@ class LazyRunTable(RunTable):
         self._rows: dict[int, Rows] = {}
 
     @staticmethod
-    def suits(header: FrameHeader, head: bytes, at: int) -> bool:
-        """Whether a frame has many runs, and all of them are vchannels'."""
+    def suits(header: FrameHeader, head: bytes, at: int, wanted: int) -> bool:
+        """Whether a frame has many runs, most of which are not among the `wanted`, and all of them are vchannels'."""
         runs = header.runs
-        return runs >= _RUNS_MIN and len(head) >= at + runs and not head[at : at + runs].strip(_VCHANNEL)
+        return (
+            runs >= max(_RUNS_MIN, 4 * wanted) and len(head) >= at + runs and not head[at : at + runs].strip(_VCHANNEL)
+        )
 
     def __getitem__(self, ordinal: int | slice) -> RunRow | list[RunRow]:  # type: ignore[override]
         if isinstance(ordinal, slice):

@@ -8,7 +8,7 @@ wants few of many.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate, compress, pairwise
 from operator import add, ge
 from struct import unpack_from
@@ -95,7 +95,7 @@ class RunTable(Sequence[RunRow]):
     _mask: int
     _records: int
     _kinds: bytes
-    _names: list[str]
+    _names: tuple[str, ...]
     _incarnations: tuple[int, ...]
     _counts: tuple[int, ...]
     _starts: list[int]
@@ -104,7 +104,7 @@ class RunTable(Sequence[RunRow]):
 
     def __init__(self, header: FrameHeader, head: bytes, at: int) -> None:
         """The tables at `at`; `head` holds all `header.tables_len` bytes of them. CorruptionError or FormatError."""
-        name_lens = self._read_runs(header, head, at)
+        self._read_runs(header, head, at)
         records, blocks, mask, at = header.records, header.blocks, self._mask, self._columns_at
         self.indices = self.types = self.flags = self.properties_lens = self.ext_lens = None
         if mask & COLUMN_INDEX:
@@ -127,7 +127,10 @@ class RunTable(Sequence[RunRow]):
         self.block_ends = unpack_from(f"<{blocks}I", head, at)
         self.block_crcs = unpack_from(f"<{blocks}I", head, at + blocks * 4)
         at += blocks * 8
-        self._check_names(head[at : at + header.names_len], name_lens)
+        names = head[at : at + header.names_len]
+        runs_at, runs = self._columns_at - header.runs * _RUN_BYTES, header.runs
+        read = _read_names if len(names) <= _NAMES_KEPT_BYTES else _read_names.__wrapped__
+        self._names = read(self._kinds, head[runs_at + runs : runs_at + 7 * runs], names)
         self._check_rows(header)
         self._check_blocks(header.body_len)
         self._copies = check_events(self._kinds, self._counts, self._starts, self.flags, self.indices, header.indices)
@@ -217,10 +220,21 @@ class RunTable(Sequence[RunRow]):
     def find(self, names: Container[str]) -> list[RunRow]:
         """The runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""
         kinds = self._kinds
+        if kinds.strip(_VCHANNEL):
+            return [
+                self[ordinal]
+                for ordinal, name in enumerate(self._names)
+                if (name in names if name else kinds[ordinal] == RunKind.PCHANNEL)
+            ]
+        indices, starts, offsets = self.indices, self._starts, self._offsets
         return [
-            self[ordinal]
-            for ordinal, name in enumerate(self._names)
-            if (name in names if name else kinds[ordinal] == RunKind.PCHANNEL)
+            RunRow(0, name, life, first, end, start, stop, -1, first if indices is None else indices[first])
+            if end > first
+            else RunRow(0, name, life, first, end, start, stop)
+            for name, life, first, end, start, stop in zip(
+                self._names, self._incarnations, starts[:-1], starts[1:], offsets[:-1], offsets[1:], strict=True
+            )
+            if name in names
         ]
 
     def exts(self, body: bytes) -> list[tuple[str, int, int, int, bytes]]:
@@ -263,28 +277,6 @@ class RunTable(Sequence[RunRow]):
         """The runs of this kind."""
         return [self[ordinal] for ordinal, found in enumerate(self._kinds) if found == kind]
 
-    def _check_names(self, names: bytes, lengths: tuple[int, ...]) -> None:
-        kinds = self._kinds
-        if unknown := kinds.translate(None, _KINDS):
-            raise FormatError(f"a run has kind {unknown[0]}, which this version does not know: upgrade to read it")
-        if sum(lengths) != len(names):
-            raise inconsistent(f"names are {sum(lengths)} bytes long", str(len(names)))
-        if bytes(map(bool, lengths)) != kinds.translate(_NAMED):
-            raise inconsistent("a run has a name its kind does not have, or none", "names for VCHANNEL and COPY only")
-        cuts = pairwise(accumulate(lengths, initial=0))
-        try:
-            if names.isascii():
-                text = names.decode()
-                self._names = [text[start:end] for start, end in cuts]
-            else:
-                self._names = [names[start:end].decode() for start, end in cuts]
-        except UnicodeDecodeError as error:
-            raise inconsistent(f"the names of the runs are not UTF-8: {error}", "UTF-8") from error
-        if len(kinds) > 1:
-            vchannels = list(compress(zip(self._names, self._incarnations, strict=True), kinds.translate(_IS_VCHANNEL)))
-            if len(set(vchannels)) != len(vchannels):
-                raise inconsistent("a vchannel has two runs", "one run for each vchannel")
-
     def _check_rows(self, header: FrameHeader) -> None:
         """Rows and bytes of the runs: one after the other, all of them, as long as their records say."""
         rows: Iterable[int] = self._counts
@@ -299,6 +291,12 @@ class RunTable(Sequence[RunRow]):
                 sizes = map(add, sizes, more)
         if len(starts) == 2:  # one run: no need to know where each record ends
             offsets = [0, sum(sizes)]
+        elif _LONG_RUN * len(starts) <= starts[-1]:  # of few long runs neither
+            columns = [lens for lens in (self.payload_lens, self.properties_lens, self.ext_lens) if lens is not None]
+            offsets = [
+                0,
+                *accumulate(sum([sum(lens[start:end]) for lens in columns]) for start, end in pairwise(starts)),
+            ]
         else:
             ends = list(accumulate(sizes, initial=0))
             offsets = [ends[start] for start in starts]
@@ -313,6 +311,37 @@ class RunTable(Sequence[RunRow]):
             raise inconsistent("block ends do not ascend to the end of the body", str(body_len))
 
 
+@lru_cache(maxsize=64)
+def _read_names(kinds: bytes, lens_and_lives: bytes, names: bytes) -> tuple[str, ...]:
+    """The names of the runs of these kinds, checked; `lens_and_lives` are the lengths of the names, and the incarnations.
+
+    Kept, because frame after frame has the same runs.
+    """
+    runs = len(kinds)
+    lengths = unpack_from(f"<{runs}H", lens_and_lives)
+    if unknown := kinds.translate(None, _KINDS):
+        raise FormatError(f"a run has kind {unknown[0]}, which this version does not know: upgrade to read it")
+    if sum(lengths) != len(names):
+        raise inconsistent(f"names are {sum(lengths)} bytes long", str(len(names)))
+    if bytes(map(bool, lengths)) != kinds.translate(_NAMED):
+        raise inconsistent("a run has a name its kind does not have, or none", "names for VCHANNEL and COPY only")
+    cuts = pairwise(accumulate(lengths, initial=0))
+    try:
+        if names.isascii():
+            text = names.decode()
+            found = tuple([text[start:end] for start, end in cuts])
+        else:
+            found = tuple([names[start:end].decode() for start, end in cuts])
+    except UnicodeDecodeError as error:
+        raise inconsistent(f"the names of the runs are not UTF-8: {error}", "UTF-8") from error
+    if runs > 1:
+        incarnations = unpack_from(f"<{runs}I", lens_and_lives, 2 * runs)
+        vchannels = list(compress(zip(found, incarnations, strict=True), kinds.translate(_IS_VCHANNEL)))
+        if len(set(vchannels)) != len(vchannels):
+            raise inconsistent("a vchannel has two runs", "one run for each vchannel")
+    return found
+
+
 @cache
 def _record_bytes(mask: int) -> int:
     """The width of a record over all the columns that there are."""
@@ -320,6 +349,10 @@ def _record_bytes(mask: int) -> int:
 
 
 _RUN_BYTES: Final = 15
+_LONG_RUN: Final = 16
+"""Records a run from which on it is quicker to sum its lengths up than to go through those of all records."""
+_NAMES_KEPT_BYTES: Final = 4096
+"""Names of more than so many bytes are read anew: what is kept of them has a bound."""
 RECORD_COLUMNS: Final = (
     (COLUMN_INDEX, "I", 4),
     (0, "I", 4),
@@ -332,6 +365,7 @@ RECORD_COLUMNS: Final = (
 
 # Tables of bytes, so that the whole column of kinds is looked at in one call.
 _KINDS: Final = bytes(RunKind)
+_VCHANNEL: Final = bytes((RunKind.VCHANNEL,))
 _COPY: Final = bytes((RunKind.COPY,))
 _NAMED: Final = bytes(kind in (RunKind.VCHANNEL, RunKind.COPY) for kind in range(256))
 _IS_VCHANNEL: Final = bytes(kind == RunKind.VCHANNEL for kind in range(256))

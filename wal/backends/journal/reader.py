@@ -132,7 +132,7 @@ class LogReader:
                     window.ahead = ENVELOPE_BYTES + index.head_lens[ordinal]
                     position = index.positions[ordinal]
                     with self._failures(segment, start, end):
-                        view, body = segment.frame(window, position, lazy=True)
+                        view, body = segment.frame(window, position, lazy=len(names))
                     body.close()
                     yield StoredFrame(position, position + slot_bytes(index.lengths[ordinal]), view)
             finally:
@@ -219,7 +219,7 @@ class LogReader:
             position = index.positions[ordinal]
             if not together:
                 window.ahead = ENVELOPE_BYTES + index.head_lens[ordinal]
-            view, body = segment.frame(window, position, lazy=names is not None)
+            view, body = segment.frame(window, position, lazy=0 if names is None else len(names))
             try:
                 if names is None:
                     view.check_body()

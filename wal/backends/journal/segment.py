@@ -56,7 +56,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
             )
         return cls(path, header)
 
-    def frame(self, window: Window, position: int, *, lazy: bool = False) -> tuple[FrameView, Body]:
+    def frame(self, window: Window, position: int, *, lazy: int = 0) -> tuple[FrameView, Body]:
         """The frame at this position, its head checked (`lazy`: as in `FrameView.decode`), and the source that its body is fetched from.
 
         CorruptionError when there is none.
@@ -101,7 +101,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
                 )
             index.add_view(index.end, view)
 
-    def _view(self, window: Window, offset: int, envelope: Envelope, *, lazy: bool = False) -> tuple[FrameView, Body]:
+    def _view(self, window: Window, offset: int, envelope: Envelope, *, lazy: int = 0) -> tuple[FrameView, Body]:
         try:
             at = offset + ENVELOPE_BYTES
             header = FrameHeader.unpack(window.get(at, HEADER_BYTES))
@@ -111,7 +111,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
                     expected=f"the same, within a segment of {self.header.size} bytes",
                 )
             body = Body(window, at + header.head_bytes)
-            return FrameView.decode(window.get(at, header.head_bytes), body, lazy=lazy), body
+            return FrameView.decode(window.get(at, header.head_bytes), body, lazy=lazy, header=header), body
         except CorruptionError as error:
             raise damaged(error, self.path, offset) from error
 
