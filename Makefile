@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv/bin/python
 PACKAGES := wal actors broadcaster examples benchmarks
-SOURCES := $(PACKAGES) tests
+SOURCES := $(PACKAGES) tests pyspark_wal.py
 SYNCED := .venv/.synced
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -35,7 +35,7 @@ test: setup ## all tests; PYTEST_ARGS="tests/kv -k watch" for some of them
 lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/ruff check $(SOURCES)
-	.venv/bin/mypy --strict $(addprefix -p ,$(PACKAGES))
+	.venv/bin/mypy --strict $(addprefix -p ,$(PACKAGES)) -m pyspark_wal
 	.venv/bin/lint-imports --no-logo
 
 format: setup ## ruff format, and ruff's safe fixes

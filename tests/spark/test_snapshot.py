@@ -126,3 +126,19 @@ def promised(data: Path) -> int:
         return min(log.refresh().promise for log in journal.logs.values())
     finally:
         journal.close()
+
+
+def test_ticks_in_a_log_of_many_segments(data_dir: Path) -> None:
+    """Segments below a tick are passed by what the one behind them says, without a look at their indices."""
+    with bridge.blocking(data_dir, pchannels=2, segment_bytes=1 << 20) as log:
+        for number in range(2):
+            log.create_vchannel(f"v{number}", pchannel=f"p{number}")
+        for step in range(40):
+            log.append_bulk([Message(f"v{step % 2}", bytes(2000)) for _ in range(50)])
+    assert len([*data_dir.glob("pchannels/p0/*.wal")]) > 1
+    everything = batch(data_dir)
+    ticks = sorted(row["time_tick"] for row in everything)
+    for tick in (ticks[0], *ticks[40::97], ticks[-1]):
+        below = batch(data_dir, endingTimeTick=tick)
+        assert ids(below) == ids([row for row in everything if row["time_tick"] <= tick])
+        assert len(batch(data_dir, startingTimeTick=tick + 1)) == len(everything) - len(below)
