@@ -72,8 +72,8 @@ async def _latency(cell: Cell, side: Side) -> Measured:
 
         async def write(seconds: float) -> None:
             nonlocal count
-            until = clock() + seconds
-            while (now := clock()) < until or not count:
+            until, begun = clock() + seconds, count
+            while (now := clock()) < until or count == begun:
                 await side.append(CALLED.pack(now) + filler)
                 count += 1
 
