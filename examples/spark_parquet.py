@@ -27,7 +27,7 @@ from wal.spark import Batch, foreach_batch, session
 FLIGHTS = 6000
 ROWS = 1000
 """About so many a batch: never a part of a transaction."""
-FAIL_AT = 3
+FAIL_AT = 2
 """The handler fails behind its work on this batch, the first time."""
 
 

@@ -19,10 +19,13 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["PAGES", "ROOT", "Block", "blocks", "matches", "run"]
+__all__ = ["PAGES", "ROOT", "SPARK_PAGES", "Block", "blocks", "matches", "run"]
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+SPARK_PAGES: Final = sorted(ROOT.glob("docs/howto/spark*.md"))
+"""They need a JVM: tests/spark runs them, in the session that its tests share."""
 
 _FENCE: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>[a-z]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL

@@ -27,7 +27,7 @@ def test_every_example_is_named_by_a_page_and_run_by_a_test() -> None:
     examples = {path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__"}
     pages = "".join(page.read_text() for page in PAGES)
     assert {name for name in examples if f"examples/{name}.py" not in pages} == set()
-    tests = (ROOT / "tests/docs/test_examples.py").read_text()
+    tests = "".join((ROOT / f"tests/{room}/test_examples.py").read_text() for room in ("docs", "spark"))
     assert {name for name in examples if not re.search(rf"\b{name}\b", tests)} == set()
 
 

