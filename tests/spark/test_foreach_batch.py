@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+import wal.spark
+from tests.docs.snippets import ROOT
 from tests.spark.offsets_of_logs import end_of
 from wal import Message
 from wal.bridge import blocking
@@ -109,6 +113,15 @@ def test_it_can_be_pickled() -> None:
         nothing, schema=StructType().add("a", "integer"), decode=json.loads, cursor="delays", path="data/"
     )
     assert isinstance(pickle.loads(pickle.dumps(made)), ForeachBatch)
+
+
+def test_the_reference_names_everything() -> None:
+    text = set(re.findall(r"\w+", (ROOT / "docs/reference/spark.md").read_text()))
+    assert set(wal.spark.__all__) - text == set()
+    for call in (foreach_batch, decoded, lag, wal.spark.session, Batch.write_parquet, Batch.once):
+        assert set(inspect.signature(call).parameters) - {"self"} - text == set(), call
+    for struct in (Batch, QueryLag, wal.spark.PChannelLag):
+        assert {name for name in dir(struct) if not name.startswith("_")} - text == set(), struct
 
 
 # -- where a batch ends
