@@ -87,4 +87,4 @@ def show(found: Statistics, should: Statistics) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(sys.argv[1] if len(sys.argv) > 1 else "data/")

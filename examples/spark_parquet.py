@@ -108,4 +108,4 @@ def same(spark: SparkSession, target: str, count: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(sys.argv[1] if len(sys.argv) > 1 else "data/")
