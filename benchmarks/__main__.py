@@ -1,4 +1,4 @@
-"""The benchmarks W1 to W9 and the opening of a log, in one run: `python -m benchmarks [w1 … w9 opening] [--quick]`.
+"""The benchmarks W1 to W9, Spark and the opening of a log, in one run: `python -m benchmarks [w1 … w9 spark opening] [--quick]`.
 
 Prints medians with ratios and the targets, and writes everything to benchmarks/results/. README.md says what each measures and how to
 read it. Exit status 1 when a cell failed; a target that is not met is no failure.
@@ -68,7 +68,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("workloads", nargs="*", metavar="w1 … w9, opening", help="some of them (all)")
+    parser.add_argument("workloads", nargs="*", metavar="w1 … w9, spark, opening", help="some of them (all)")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="every workload briefly: two minutes")
     size.add_argument("--smallest", action="store_true", help="every workload for a moment: whether it runs")

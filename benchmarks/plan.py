@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from benchmarks.cell import Row
 from benchmarks.stores import ALONE_FULL, ALONE_SAME, APART_ENGINE, AS_IT_COMES_ENGINE
@@ -22,9 +23,10 @@ WORKLOADS: Final = {
     "w7": "W7 one vchannel of many",
     "w8": "W8 tailing scanners",
     "w9": "W9 broadcasts, each to all vchannels",
+    "spark": "Spark reads everything, into its noop sink",
 }
 OPENING: Final = "opening"
-"""The tenth: `opening.py`, which measures by itself."""
+"""The last: `opening.py`, which measures by itself."""
 
 _THREE: Final = ("floor", "wal", "sqlite")
 _FOUR: Final = (*_THREE, AS_IT_COMES_ENGINE)
@@ -33,6 +35,7 @@ _READ: Final = ("floor", "pages", "async for", "arrow", "sqlite")
 _ONE_OF_MANY: Final = ("floor", "wal", ALONE_SAME, ALONE_FULL, "sqlite")
 _TAIL: Final = ("wal", "sqlite")
 _BROADCAST: Final = ("wal", "sqlite")
+_SPARK: Final = Row(workload="spark", engines=("batch", "stream", "parquet", "pipe"), properties=4, vchannels=4)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +50,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def only(self, workloads: Sequence[str]) -> Plan:
         """The plan with the rows of these workloads."""
-        return msgspec.structs.replace(self, rows=tuple(row for row in self.rows if row.workload in workloads))
+        return replace(self, rows=tuple(row for row in self.rows if row.workload in workloads))
 
 
 def full() -> Plan:
@@ -74,6 +77,8 @@ def full() -> Plan:
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=2_000 * 256),
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
         *[Row(workload="w9", engines=_BROADCAST, writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)],
+        replace(_SPARK, payload_bytes=100, messages=8_000 * 256),
+        replace(_SPARK, payload_bytes=1024, messages=2_400 * 256),
     ]
     return Plan(rows=tuple(rows), rounds=3, seconds=1.0, warm_up_s=0.4, opening=())
 
@@ -98,12 +103,14 @@ def quick() -> Plan:
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=200 * 256),
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
         *[Row(workload="w9", engines=_BROADCAST, writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)],
+        replace(_SPARK, payload_bytes=100, messages=3_200 * 256),
+        replace(_SPARK, payload_bytes=1024, messages=1_600 * 256),
     ]
     return Plan(rows=tuple(rows), rounds=2, seconds=0.25, warm_up_s=0.15, opening=("--quick",))
 
 
 def smallest() -> Plan:
-    """Every workload with every engine once, for a moment: whether it runs, not how fast."""
+    """Every workload with every engine once, for a moment: whether it runs, not how fast. Without Spark, which takes its time to start."""
     rows = [
         Row(workload="w1", engines=_FOUR, writers=2, properties=4),
         Row(workload="w1", engines=("wal",), writers=2, recycling=True, messages=100, uvloop=False),

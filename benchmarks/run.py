@@ -18,8 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.cell import Cell, CellError, Measured, Row, run_cell
 from benchmarks.plan import Plan
+from benchmarks.spark import Order, Taken, why_no_spark
 from benchmarks.targets import Results
 
 __all__ = ["check_disk", "run_opening", "run_plan"]
@@ -44,14 +47,19 @@ def run_plan(plan: Plan, place: Path) -> tuple[Results, list[str]]:
             if row.workload in ("w3", "w7"):
                 prepared[row] = tempfile.mkdtemp(prefix=".bench-", dir=place)
                 _run(plan, row, "prepare", prepared[row], errors)
+        spark = tuple(row for row in plan.rows if row.workload == "spark")
         for number in range(plan.rounds):
             for row in plan.rows:
+                if row in spark:
+                    continue
                 for engine in row.engines if number % 2 == 0 else row.engines[::-1]:
                     _tell(f"round {number + 1} of {plan.rounds}: {row.workload}, {row.name}, {engine}")
                     with _directory(prepared.get(row), place) as directory:
                         os.sync()
                         found = _run(plan, row, engine, directory, errors)
                     measured.setdefault((row.workload, row.name, engine), []).append(found)
+        if spark:
+            measured.update(_run_spark(plan, spark, place, errors))
     finally:
         _tell("")
         for made in prepared.values():
@@ -80,6 +88,28 @@ def run_opening(plan: Plan, place: Path) -> dict[str, Any]:
             raise CellError(f"opening:\n{run.stderr.decode(errors='replace')}")
         document: dict[str, Any] = json.loads(output.read_text())
         return document
+
+
+def _run_spark(
+    plan: Plan, rows: tuple[Row, ...], place: Path, errors: list[str]
+) -> dict[tuple[str, str, str], list[Measured]]:
+    """All rows of Spark, in one session of a process of its own: starting one takes longer than most cells."""
+    cells = {
+        ("spark", row.name, engine): [Measured(skipped="failed, see below")] for row in rows for engine in row.engines
+    }
+    if (reason := why_no_spark()) is not None:
+        return {cell: [Measured(skipped=reason)] for cell in cells}
+    _tell("spark")
+    with _directory(None, place) as directory:
+        order = Order(rows=rows, rounds=plan.rounds, directory=directory)
+        command = [sys.executable, "-m", "benchmarks.spark", msgspec.json.encode(order).decode()]
+        run = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, check=False)
+    if run.returncode:
+        errors.append(f"spark:\n{run.stderr.decode(errors='replace')}")
+        return cells
+    for taken in msgspec.json.decode(run.stdout.splitlines()[-1], type=list[Taken]):
+        cells["spark", taken.row, taken.engine] = list(taken.measured)
+    return cells
 
 
 def _run(plan: Plan, row: Row, engine: str, directory: str, errors: list[str]) -> Measured:

@@ -107,6 +107,9 @@ _W7: Final = _row("w7", vchannels=64)
 _W8: Final = _row("w8", writers=256, readers=100)
 _W8_ONE: Final = _row("w8", writers=256, readers=1)
 _W9: Final = {vchannels: _row("w9", writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)}
+_SPARK: Final = {
+    payload_bytes: _row("spark", payload_bytes=payload_bytes, properties=4) for payload_bytes in (100, 1024)
+}
 
 TARGETS: Final = (
     Target(text="256 writers / floor", workload="w1", row=_W1, metric="rate", against=(_W1, "floor"), at_least=0.55),
@@ -278,5 +281,21 @@ TARGETS: Final = (
             at_least=at_least,
         )
         for vchannels, at_least in ((16, 2.0), (128, 5.0), (1024, 8.0))
+    ),
+    *(
+        Target(
+            text=text,
+            workload="spark",
+            row=_SPARK[payload_bytes],
+            metric="rate",
+            engine=engine,
+            against=(_SPARK[payload_bytes], against),
+            at_least=at_least,
+        )
+        for payload_bytes, size in ((100, "100 B"), (1024, "1 KB"))
+        for text, engine, against, at_least in (
+            (f"batch / Parquet, {size}", "batch", "parquet", 0.35),
+            (f"stream / batch, {size}", "stream", "batch", 0.4),
+        )
     ),
 )

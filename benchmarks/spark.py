@@ -1,0 +1,201 @@
+"""Spark: how fast it reads a journal, beside its own scan of Parquet that holds the same rows. One session, started as its users start it.
+
+`python -m benchmarks spark` runs this once for all its rows, in a process of its own. Each row is a journal and the Parquet files that
+Spark makes of it, uncompressed, all columns; before the clock both are counted and summed up, and must agree. The engines take turns,
+the order reversed every round; everything goes to Spark's `noop` sink, which takes all columns of all rows and keeps none.
+
+    batch     spark.read.format("wal")
+    stream    spark.readStream.format("wal") with AvailableNow, 200 thousand rows a trigger: rate and time of its triggers, without the
+              start of the query, which takes a second or so however much there is to read
+    parquet   spark.read.parquet
+    pipe      batches that are ready, given to Spark again and again by a Python source of the same columns: no Python source is faster
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.cell import Measured, Row, payload
+from benchmarks.gauge import percentile
+from benchmarks.process_tree import tree_cpu_s
+from benchmarks.stores import log_path, vchannel_name
+from wal import Message, open_wal
+from wal.spark import local_session
+
+__all__ = ["Order", "Taken", "measure", "why_no_spark"]
+
+TRIGGER_ROWS: Final = 200_000
+_SETTINGS: Final = {
+    # What a long job has: the compiler that a session of a few seconds leaves out, and room.
+    "spark.driver.extraJavaOptions": "",
+    "spark.driver.memory": "2g",
+    "spark.log.level": "ERROR",
+}
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to measure, and where files can be made; they are left to who ordered."""
+
+    rows: tuple[Row, ...]
+    rounds: int
+    directory: str
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """A row, an engine, and what was measured, round by round."""
+
+    row: str
+    engine: str
+    measured: tuple[Measured, ...]
+
+
+class Sums(msgspec.Struct, frozen=True):
+    """What all rows add up to."""
+
+    rows: int
+    payload_bytes: int
+    newest_tick: int
+    properties: int
+
+
+def why_no_spark() -> str | None:
+    """Why Spark cannot be measured here; None when it can."""
+    return local_session.why_no_session()
+
+
+def main() -> None:
+    order = msgspec.json.decode(sys.argv[1], type=Order)
+    spark = local_session.session("wal-benchmarks", settings=_SETTINGS)
+    try:
+        found = list(measure(spark, order))
+    finally:
+        spark.stop()
+    sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+
+
+def measure(spark: Any, order: Order) -> Iterator[Taken]:
+    """Makes the files of each row and measures it in this session."""
+    from benchmarks.spark_pipe import PipeSource
+
+    spark.dataSource.register(PipeSource)
+    for number, row in enumerate(order.rows):
+        place = Path(order.directory) / str(number)
+        place.mkdir()
+        asyncio.run(_write(row, log_path(str(place))))
+        taken: dict[str, list[Measured]] = {engine: [] for engine in row.engines}
+        engines = _engines(spark, row, place)
+        for engine in row.engines:  # the compiler's turn
+            engines[engine]()
+        for turn in range(order.rounds):
+            for engine in row.engines if turn % 2 == 0 else row.engines[::-1]:
+                taken[engine].append(_timed(row, engines[engine]))
+        for engine, measured in taken.items():
+            yield Taken(row=row.name, engine=engine, measured=tuple(measured))
+
+
+def _timed(row: Row, engine: Callable[[], list[float] | None]) -> Measured:
+    """One pass; an engine that answers seconds says which of its time counts."""
+    cpu_s, began = tree_cpu_s(), time.perf_counter()
+    counted = engine()
+    seconds = time.perf_counter() - began
+    cpu_s = tree_cpu_s() - cpu_s
+    ordered = sorted(array("d", counted or [seconds]))
+    seconds = sum(ordered)
+    return Measured(
+        messages=row.messages,
+        seconds=seconds,
+        rate=row.messages / seconds,
+        p50_s=percentile(ordered, 0.5),
+        p99_s=percentile(ordered, 0.99),
+        cpu_s=cpu_s,
+        payload_bytes=row.messages * row.payload_bytes,
+    )
+
+
+def _engines(spark: Any, row: Row, place: Path) -> dict[str, Callable[[], list[float] | None]]:
+    """Each engine as a call that reads everything; the Parquet files are made and checked here."""
+    journal, parquet = str(log_path(str(place))), str(place / "parquet")
+    wal = spark.read.format("wal").load(journal)
+    wal.write.option("compression", "none").parquet(parquet)
+    files = spark.read.parquet(parquet)
+    pipe = spark.read.format("wal_benchmark_pipe").option("rows", row.messages).load(journal)
+    found = {name: _sums(frame) for name, frame in (("wal", wal), ("parquet", files))}
+    wanted = (row.messages, row.messages * row.payload_bytes, row.messages * row.properties)
+    for name, sums in found.items():
+        if (sums.rows, sums.payload_bytes, sums.properties) != wanted or sums != found["wal"]:
+            raise RuntimeError(f"{name} holds {sums}, the journal was to hold {wanted} and holds {found['wal']}")
+    if pipe.count() != row.messages:
+        raise RuntimeError(f"the pipe gave {pipe.count()} rows instead of {row.messages}")
+    return {
+        "batch": lambda: _to_noop(wal),
+        "parquet": lambda: _to_noop(files),
+        "pipe": lambda: _to_noop(pipe),
+        "stream": lambda: _stream(spark, row, journal),
+    }
+
+
+def _sums(frame: Any) -> Sums:
+    row = frame.selectExpr("count(*)", "sum(length(payload))", "max(time_tick)", "sum(size(properties))").first()
+    return Sums(*row)
+
+
+def _to_noop(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _stream(spark: Any, row: Row, journal: str) -> list[float]:
+    """The seconds of each trigger that had rows, from its planning to its commit."""
+    reader = spark.readStream.format("wal").option("startingOffsets", "earliest")
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = (
+            reader.option("maxMessagesPerTrigger", min(TRIGGER_ROWS, row.messages // 2))
+            .load(journal)
+            .writeStream.format("noop")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        triggers = [each for each in query.recentProgress if each.numInputRows]
+    if sum(each.numInputRows for each in triggers) != row.messages:
+        raise RuntimeError(f"the stream read {sum(each.numInputRows for each in triggers)} of {row.messages} rows")
+    return [each.durationMs["triggerExecution"] / 1e3 for each in triggers]
+
+
+async def _write(row: Row, path: Path) -> None:
+    """Group commits of `frame_messages`, over all vchannels in turn; some tens of different properties."""
+    data = payload(row)
+    async with open_wal(str(path)) as log:
+        names = [vchannel_name(number) for number in range(row.vchannels)]
+        for name in names:
+            await log.create_vchannel(name, pchannel="p0")
+        group = [
+            Message(names[at % row.vchannels], data, properties=_properties(at, row.properties))
+            for at in range(row.frame_messages)
+        ]
+        for _ in range(row.messages // row.frame_messages):
+            await asyncio.gather(*[log.append_nowait(message) for message in group])
+
+
+def _properties(number: int, count: int) -> dict[str, str]:
+    """About a hundred bytes, as producers give them; 63 different ones."""
+    every = {
+        "tenant": f"company-{number % 7:03}-of-some-size",
+        "content-type": "application/json",
+        "schema": f"orders/v{number % 3}",
+        "source": f"checkout-{number % 9}.example.com",
+    }
+    return dict(list(every.items())[:count])
+
+
+if __name__ == "__main__":
+    main()
