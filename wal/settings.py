@@ -20,6 +20,8 @@ __all__ = ["Settings"]
 
 MIB: Final = 1024 * 1024
 ENVIRONMENT_PREFIX: Final = "WAL_"
+TEST_PREFIX: Final = "WAL_TEST_"
+"""Variables that name servers for the project's own tests; they are no settings."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise InvalidArgumentError(f"settings file {os.fspath(path)!r} is not TOML: {error}") from error
         for variable, text in os.environ.items():
-            if variable.startswith(ENVIRONMENT_PREFIX):
+            if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(TEST_PREFIX):
                 name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
                 values[name] = _from_text(variable, name, text)
         return cls().replace(**(values | overrides))
