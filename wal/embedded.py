@@ -54,6 +54,7 @@ from wal.errors import (
 from wal.frame import RunName
 from wal.kv import KVBase, MemoryKV, SqliteKV
 from wal.location import Location
+from wal.metadata import open_metadata
 from wal.pchannel import (
     Checkpoint,
     Checkpointer,
@@ -418,11 +419,7 @@ class Embedded:
 
     async def _open_kv(self, location: Location) -> KVBase:
         if self.settings.kv is not None:
-            if "://" in self.settings.kv:
-                raise InvalidArgumentError(
-                    f"setting kv={self.settings.kv!r} is no path: give the path of a sqlite file"
-                )
-            return await SqliteKV.open(Path(self.settings.kv))
+            return await open_metadata(self.settings.kv)
         if location.path is None:
             return MemoryKV()
         return await SqliteKV.open(location.path / META_FILE)

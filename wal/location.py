@@ -1,15 +1,20 @@
-"""Locations: one string decides where the log lives."""
+"""Locations: one string decides where the log lives, and one where its metadata does. Parsing only; nothing is opened or looked at."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["Location", "parse_location"]
+__all__ = ["EtcdLocation", "Location", "parse_kv", "parse_location"]
+
+ETCD_PORT: Final = 2379
+_ETCD_FORM: Final = "etcd://[user[:password]@]host[:port][,host[:port]…]/root"
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -41,3 +46,91 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
     if not directory or "\0" in directory:
         raise InvalidArgumentError(f"location {location!r} names no directory: use for example 'data/'")
     return Location("journal", Path(directory))
+
+
+class EtcdLocation(msgspec.Struct, frozen=True):
+    """An etcd cluster and a root path in it. The text and the repr show no password."""
+
+    endpoints: tuple[str, ...]
+    """`host:port` of its members."""
+    root_path: str
+    tls: bool = False
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    user: str | None = None
+    password: str | None = None
+    password_file: Path | None = None
+
+    def __str__(self) -> str:
+        user = "" if self.user is None else f"{self.user}@"
+        return f"etcd{'+ssl' if self.tls else ''}://{user}{','.join(self.endpoints)}/{self.root_path}"
+
+    def __repr__(self) -> str:
+        return f"EtcdLocation({str(self)!r})"
+
+
+def parse_kv(text: str) -> EtcdLocation | Path:
+    """The `kv` setting: the path of a sqlite file, or `etcd://host:port[,host:port…]/root`, `etcd+ssl://` with TLS.
+
+    `user:password@` before the hosts (percent-encoded), or `?password_file=…`; for TLS `?ca=…&certificate=…&key=…`, PEM files. Anything
+    else is an InvalidArgumentError that says what is accepted; it never repeats a password.
+    """
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        if not text or "\0" in text:
+            raise InvalidArgumentError(
+                f"setting kv={text!r} names no file: give the path of a sqlite file, or {_ETCD_FORM}"
+            )
+        return Path(text)
+    if scheme not in ("etcd", "etcd+ssl"):
+        raise InvalidArgumentError(
+            f"setting kv begins with {scheme}://, which is of no known form: give the path of a sqlite file, or {_ETCD_FORM}"
+        )
+    rest, _, query = rest.partition("?")
+    authority, _, root_path = rest.partition("/")
+    userinfo, _, hosts = authority.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    if not unquote(root_path).strip("/"):
+        raise InvalidArgumentError(
+            f"setting kv={scheme}://…/{root_path} names no root path, under which the metadata lies: {_ETCD_FORM}"
+        )
+    options = _etcd_options(query, scheme)
+    if password and "password_file" in options:
+        raise InvalidArgumentError("setting kv gives a password and a password_file: give one of them")
+    return EtcdLocation(
+        tuple(_endpoint(host) for host in hosts.split(",")),
+        unquote(root_path).strip("/"),
+        scheme == "etcd+ssl",
+        user=unquote(user) or None,
+        password=unquote(password) or None,
+        **options,
+    )
+
+
+def _etcd_options(query: str, scheme: str) -> dict[str, Path]:
+    accepted = ("password_file",) if scheme == "etcd" else ("ca", "certificate", "key", "password_file")
+    options: dict[str, Path] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in accepted or not value:
+            raise InvalidArgumentError(
+                f"setting kv={scheme}://…?{name}= is not understood there: accepted are {', '.join(accepted)}, each with the path of a file"
+            )
+        options[name] = Path(value)
+    return options
+
+
+def _endpoint(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    if host.endswith("]") or not colon:  # an IPv6 address in brackets has colons of its own
+        name, port = host, str(ETCD_PORT)
+    bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
+    if (
+        not bare
+        or (":" in bare) != (bare != name)
+        or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536)
+    ):
+        raise InvalidArgumentError(
+            f"setting kv names the host {host!r}, which is none: {_ETCD_FORM}, an IPv6 address in [brackets]"
+        )
+    return f"{name}:{port}"

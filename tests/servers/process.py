@@ -6,12 +6,12 @@ the child too. Never restarts a server by itself, and never hides why one did no
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +23,6 @@ __all__ = ["ServerProcess", "free_ports"]
 
 POLL_S: Final = 0.02
 LOG_TAIL_BYTES: Final = 4000
-_PR_SET_PDEATHSIG: Final = 1
-_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class ServerProcess:
@@ -91,8 +89,9 @@ class ServerProcess:
                 self.kill()
 
     def stop(self) -> None:
-        """Freezes it (SIGSTOP): its connections stay open, and nothing answers."""
+        """Freezes it (SIGSTOP), and waits until it is: its connections stay open, and nothing answers."""
         self._running().send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def cont(self) -> None:
         """Lets it go on after `stop`."""
@@ -128,6 +127,15 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
+_DIE_WITH: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+if os.getppid() != int(sys.argv[1]):  # it ended before the line above
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""What the child runs before it becomes the server. A `preexec_fn` would do, but for the threads of gRPC, which mind a plain fork."""
+
 _Order = tuple[list[str], dict[str, str], Path, "Future[subprocess.Popen[bytes]]"]
 _orders: Final[queue.SimpleQueue[_Order]] = queue.SimpleQueue()
 _spawner: threading.Thread | None = None
@@ -154,23 +162,13 @@ def _serve() -> None:
             with log.open("ab") as output:
                 child.set_result(
                     subprocess.Popen(
-                        command,
+                        [sys.executable, "-I", "-S", "-c", _DIE_WITH, str(os.getpid()), *command],
                         env=environment,
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
                         start_new_session=True,  # Ctrl-C is for the one who started it, which then ends it
-                        preexec_fn=_die_with(os.getpid()),
                     )
                 )
         except BaseException as error:
             child.set_exception(error)
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    def in_child() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the line above
-            os._exit(1)
-
-    return in_child
