@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote
@@ -11,41 +12,86 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["EtcdLocation", "Location", "parse_kv", "parse_location"]
+__all__ = ["EtcdLocation", "Location", "PulsarLocation", "parse_kv", "parse_location"]
 
 ETCD_PORT: Final = 2379
+PULSAR_PORT: Final = 6650
+PULSAR_TLS_PORT: Final = 6651
+_PULSAR_FORM: Final = "pulsar://host[:port][,host[:port]…]/tenant/namespace, or pulsar+ssl://… for TLS"
+_PULSAR_NAME: Final = re.compile(r"[A-Za-z0-9_=:.-]+")
 _ETCD_FORM: Final = "etcd://[user[:password]@]host[:port][,host[:port]…]/root"
 
 
+class PulsarLocation(msgspec.Struct, frozen=True):
+    """A namespace of Pulsar. `service_url`: `pulsar://host:port[,host:port…]`, or `pulsar+ssl://…` with TLS."""
+
+    service_url: str
+    tenant: str
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"{self.service_url}/{self.tenant}/{self.namespace}"
+
+
 class Location(msgspec.Struct, frozen=True):
-    """`scheme` is "journal" (with its directory as `path`) or "memory"."""
+    """`scheme` is "journal" (with its directory as `path`), "memory", or "pulsar" (with its namespace as `pulsar`)."""
 
     scheme: str
     path: Path | None = None
+    pulsar: PulsarLocation | None = None
 
     def __str__(self) -> str:
-        return f"{self.scheme}:{self.path or ''}"
+        return f"{self.scheme}:{self.path or ''}" if self.pulsar is None else str(self.pulsar)
 
 
 def parse_location(location: str | os.PathLike[str]) -> Location:
-    """`data/` or `journal:data/` (a directory), or `memory:`. Anything else is an InvalidArgumentError that lists the forms."""
+    """`data/` or `journal:data/` (a directory), `memory:`, or `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`).
+
+    Anything else is an InvalidArgumentError that lists the forms.
+    """
     if isinstance(location, os.PathLike):
         return Location("journal", Path(location))
     if not isinstance(location, str):
         raise TypeError(f"a location is a str or a path, not {type(location).__name__}")
     if location == "memory:":
         return Location("memory")
+    if location.startswith(("pulsar://", "pulsar+ssl://")):
+        return Location("pulsar", pulsar=_parse_pulsar(location))
     directory = location
     scheme, colon, rest = location.partition(":")
     if colon and scheme == "journal":
         directory = rest
     elif colon and "/" not in scheme:
         raise InvalidArgumentError(
-            f"location {location!r} is of no known form: use a directory ('data/' or 'journal:data/') or 'memory:'"
+            f"location {location!r} is of no known form: use a directory ('data/' or 'journal:data/'), 'memory:' or "
+            "'pulsar://host:port/tenant/namespace'"
         )
     if not directory or "\0" in directory:
         raise InvalidArgumentError(f"location {location!r} names no directory: use for example 'data/'")
     return Location("journal", Path(directory))
+
+
+def _parse_pulsar(location: str) -> PulsarLocation:
+    scheme, _, rest = location.partition("://")
+    hosts, _, path = rest.partition("/")
+    names = path.split("/")
+    if len(names) != 2 or not all(_PULSAR_NAME.fullmatch(name) for name in names):
+        raise InvalidArgumentError(f"location {location!r} names no tenant and namespace: use {_PULSAR_FORM}")
+    places = []
+    for host in hosts.split(","):
+        if "@" in host:
+            raise InvalidArgumentError(
+                "a location on Pulsar names no user: give a token in the setting pulsar_token, or in WAL_PULSAR_TOKEN"
+            )
+        name, colon, port = host.rpartition(":")
+        if host.endswith("]") or not colon:
+            name, port = host, str(PULSAR_TLS_PORT if scheme == "pulsar+ssl" else PULSAR_PORT)
+        if not name or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise InvalidArgumentError(
+                f"location {location!r} names the host {host!r}, which is none: use {_PULSAR_FORM}"
+            )
+        places.append(f"{name}:{port}")
+    return PulsarLocation(f"{scheme}://{','.join(places)}", *names)
 
 
 class EtcdLocation(msgspec.Struct, frozen=True):

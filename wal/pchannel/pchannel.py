@@ -1,8 +1,9 @@
 """The PChannel actor: group commit. It gives ticks, makes frames, and hands them to the backend.
 
 Everything that the vchannels of its group submitted in a turn becomes one frame at the turn's end: ticks are given and the frame is
-handed over in that same turn, so that the order of ids, of ticks and of delivery is one. At most two frames are handed over at a
-time (one being synced, one next); the rest waits and makes the following frame larger. All callers of a frame hear of it at once.
+handed over in that same turn, so that the order of ids, of ticks and of delivery is one. Only so many frames are handed over at a time as
+the backend says (two where one is synced while the next is made); the rest waits and makes the following frame larger. All callers of a
+frame hear of it at once.
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PChannel", "PChannelStatistics", "Ticks"]
 
-FRAMES_IN_FLIGHT: Final = 2
 GROUP_BYTES: Final = 4 * 1024 * 1024
 """A group commit is cut here, so that its frame stays below FRAME_BYTES_MAX with its tables."""
 GROUP_RECORDS: Final = 4096
@@ -175,6 +175,7 @@ class PChannel(ReadablePChannel, Member):
         """An operation that waits for ticks, and all that were called behind it, which must not overtake it."""
         self._prepared: tuple[FrameDraft, list[Submission]] | None = None
         self._flights: deque[_Flight] = deque()
+        self._flights_max = log.frames_in_flight
         self._sequence = 0
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
@@ -254,7 +255,7 @@ class PChannel(ReadablePChannel, Member):
         message()
 
     def turn_ended(self) -> None:
-        """Everything submitted in this turn becomes a frame, unless two are under way."""
+        """Everything submitted in this turn becomes a frame, unless enough are under way."""
         if self._waiting:
             self._pump()
         if self._drained is not None:
@@ -406,7 +407,7 @@ class PChannel(ReadablePChannel, Member):
     # -- frames
 
     def _pump(self) -> None:
-        while len(self._flights) < FRAMES_IN_FLIGHT and self.fault is None:
+        while len(self._flights) < self._flights_max and self.fault is None:
             if self._prepared is None:
                 if not self._waiting:
                     return

@@ -46,8 +46,12 @@ class Connection:
 
     def start(self) -> None:
         """Makes the client. It connects when it is used first. InvalidArgumentError for what it does not accept."""
-        import pulsar
-
+        try:
+            import pulsar
+        except ModuleNotFoundError as error:
+            raise InvalidArgumentError(
+                "a log on Pulsar needs the package pulsar-client: install wal-runtime[pulsar]"
+            ) from error
         address = self.address
         authentication = None if address.token is None else pulsar.AuthenticationToken(address.token)
         try:
