@@ -40,12 +40,15 @@ class EtcdServer(ServerProcess):
         binary: Path | None = None,
         *,
         folder: Path | None = None,
+        data_dir: Path | None = None,
         options: Sequence[str] = (),
         tls: tuple[Path, Path, Path] | None = None,
     ) -> None:
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="wal-etcd-"))
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.data_dir = data_dir or self.folder / "data"
+        """What the server keeps; a copy of it, taken while the server is down, is a backup."""
         client, peer, metrics = free_ports(3)
         self.port = client
         self.address = f"127.0.0.1:{client}"
@@ -71,11 +74,6 @@ class EtcdServer(ServerProcess):
         super().__init__(
             "etcd", command, log=self.folder / "etcd.log", is_ready=lambda: _healthy(health), ready_timeout_s=60.0
         )
-
-    @property
-    def data_dir(self) -> Path:
-        """What the server keeps; a copy of it, taken while the server is down, is a backup."""
-        return self.folder / "data"
 
     def close(self) -> None:
         """Kills it and removes its directory, if that is its own."""

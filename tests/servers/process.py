@@ -43,7 +43,7 @@ class ServerProcess:
     ) -> None:
         self.name = name
         self.log = log
-        self._command = list(command)
+        self.command = list(command)
         self._environment = {**os.environ, **(environment or {})}
         self._is_ready = is_ready
         self._ready_timeout_s = ready_timeout_s
@@ -62,7 +62,7 @@ class ServerProcess:
         """Starts it and waits until it answers; RuntimeError with the end of its log when it ends first or takes too long."""
         if self.running:
             raise RuntimeError(f"{self.name} is running already, as process {self.pid}")
-        self._child = _spawn(self._command, self._environment, self.log)
+        self._child = _spawn(self.command, self._environment, self.log)
         end = time.monotonic() + self._ready_timeout_s
         while not self._is_ready():
             if self._child.poll() is not None:

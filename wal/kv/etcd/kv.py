@@ -62,7 +62,7 @@ class EtcdKV(KVBase):
         self._waiting = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._watchers: dict[Watch, asyncio.Task[None]] = {}
+        self._watchers: dict[Watch, tuple[Watcher, asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._sessions: set[EtcdSession] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -157,6 +157,10 @@ class EtcdKV(KVBase):
         revision: int = answer.header.revision
         self._revision = max(self._revision, revision)
         return revision
+
+    def watcher_of(self, watch: Watch) -> Watcher:
+        """For people who look closer: what feeds a watch of this KV that has not ended."""
+        return self._watchers[watch][0]
 
     def full_key(self, key: str) -> bytes:
         """For sessions and elections: the key as etcd has it."""
@@ -254,7 +258,7 @@ class EtcdKV(KVBase):
         self._check_open()
         watcher = Watcher(self.connection, watch, subject, is_prefix=is_prefix, root_length=root_length, start=start)
         task = self._loop.create_task(watcher.run(), name=f"etcd: watching {subject!r}")
-        self._watchers[watch] = task
+        self._watchers[watch] = watcher, task
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         try:
@@ -272,7 +276,7 @@ class EtcdKV(KVBase):
         return watch
 
     def _watch_ended(self, watch: Watch) -> None:
-        task = self._watchers.pop(watch, None)
+        _, task = self._watchers.pop(watch, (None, None))
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 

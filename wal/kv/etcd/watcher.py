@@ -56,6 +56,11 @@ class Watcher:
         self._unverified = False
         """Whether the store may be another one than the one whose events were given."""
 
+    @property
+    def next_revision(self) -> int:
+        """The watch has everything below this revision."""
+        return self._position.next_revision
+
     async def run(self) -> None:
         """Until the watch ends or this is cancelled."""
         try:
