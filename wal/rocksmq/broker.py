@@ -88,6 +88,7 @@ class Broker(Actor):
         changes = Changes()
         answers: list[tuple[asyncio.Future[Any], Any]] = []
         consumes: list[Consume] = []
+        now_us = time.time_ns() // 1000
         produced: dict[str, Channel] = {}
         dropped: list[Channel] = []
         try:
@@ -98,8 +99,8 @@ class Broker(Actor):
             batch, first = self._without_ids(batch, error), 0
         for request in batch:
             try:
-                if isinstance(request, Produce):
-                    first = self._produce(request, first, changes, answers, produced)
+                if type(request) is Produce:
+                    first = self._produce(request, first, now_us, changes, answers, produced)
                 elif isinstance(request, Consume):
                     consumes.append(request)
                 elif isinstance(request, Retain):
@@ -205,7 +206,7 @@ class Broker(Actor):
         return await loop.run_in_executor(self._thread, lambda: call(*args, **named))
 
     async def _take_ids(self, batch: list[Any], changes: Changes) -> int:
-        count = sum(len(request.payloads) for request in batch if isinstance(request, Produce))
+        count = sum([len(request.payloads) for request in batch if type(request) is Produce])
         if not count:
             return 0
         if self._allocator is None:
@@ -223,6 +224,7 @@ class Broker(Actor):
         self,
         request: Produce,
         first: int,
+        now_us: int,
         changes: Changes,
         answers: list[tuple[asyncio.Future[Any], Any]],
         produced: dict[str, Channel],
@@ -236,7 +238,6 @@ class Broker(Actor):
                     ChannelNotExistError(f"channel {request.channel!r} does not exist: create_channel() makes it")
                 )
             return behind
-        now_us = time.time_ns() // 1000
         channel.produce(request.payloads, first, changes, now_us=now_us, page_bytes=self._settings.page_bytes)
         produced[channel.name] = channel
         self.produced += len(request.payloads)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from actors import ActorFailedError, ActorRef, ActorStoppedError, ActorSystem
+from actors import ActorFailedError, ActorRef, ActorStoppedError, ActorSystem, InboxFullError
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError, WouldBlockError
 from wal.rocksmq.broker import Broker, IDAllocator
 from wal.rocksmq.catalog import Catalog
@@ -119,8 +119,12 @@ class RocksMQ:
         None, more than BATCH_MESSAGES_MAX or over `message_bytes_max` or `batch_bytes_max` is an InvalidArgumentError; over
         `in_flight_bytes_max` a WouldBlockError. Cancelled, it has happened whole or not at all.
         """
-        check_name("channel_name", channel_name)
-        payloads = [_payload(message) for message in _sequence(messages)]
+        if channel_name not in self._broker.catalog.channels:
+            check_name("channel_name", channel_name)
+        payloads = [
+            message if type(message) is bytes else _payload(message)
+            for message in (messages if type(messages) is list else _sequence(messages))
+        ]
         size = self._check_sizes(payloads)
         broker = self._broker
         if broker.in_flight_bytes + size > self._settings.in_flight_bytes_max:
@@ -133,7 +137,10 @@ class RocksMQ:
         reply: asyncio.Future[range] = asyncio.get_running_loop().create_future()
         request = Produce(reply, channel_name, payloads, size)
         try:
-            await self._ref.tell_wait(request)
+            try:
+                self._ref.tell(request)
+            except InboxFullError:
+                await self._ref.tell_wait(request)
         except BaseException as error:
             broker.in_flight_bytes -= size
             if isinstance(error, ActorFailedError | ActorStoppedError):
@@ -250,12 +257,13 @@ class RocksMQ:
             raise InvalidArgumentError(
                 f"{len(payloads)} messages in one produce: 1 to {BATCH_MESSAGES_MAX} are accepted"
             )
-        largest = max(map(len, payloads))
+        sizes = [*map(len, payloads)]
+        largest = max(sizes)
         if largest > settings.message_bytes_max:
             raise InvalidArgumentError(
                 f"a payload of {largest} bytes is over message_bytes_max={settings.message_bytes_max}: divide it, or raise the setting"
             )
-        size = sum(map(len, payloads))
+        size = sum(sizes)
         if size > settings.batch_bytes_max:
             raise InvalidArgumentError(
                 f"{size} bytes in one produce are over batch_bytes_max={settings.batch_bytes_max}: produce them in parts"
