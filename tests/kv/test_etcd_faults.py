@@ -188,7 +188,7 @@ async def test_compaction_while_away_is_told(server: EtcdServer, kv: EtcdKV) -> 
         assert (await anext(lucky)).value == "seen"
         await asyncio.to_thread(server.stop)
         await asyncio.to_thread(_compact_before_the_watch_returns, server, kv.root_path)
-        with pytest.raises(TruncatedError, match="compacted.*load the keys again"):
+        with pytest.raises(TruncatedError, match=r"compacted.*load the keys again"):
             async with asyncio.timeout(WAIT_S):
                 while True:
                     await anext(watch)
@@ -269,7 +269,7 @@ async def test_a_restored_backup_is_told(new_server: EtcdServer, new_kv: EtcdKV,
         async with asyncio.timeout(WAIT_S):
             assert [(await anext(watch)).value for _ in range(10)] == [str(number) for number in range(10, 20)]
         await asyncio.to_thread(_restore, server, backup, 40 if grown else 0)
-        with pytest.raises(TruncatedError, match="restored or replaced.*load the keys again"):
+        with pytest.raises(TruncatedError, match=r"restored or replaced.*load the keys again"):
             async with asyncio.timeout(WAIT_S):
                 await anext(watch)
         async with await kv.watch("a") as again:
