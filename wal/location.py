@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -107,6 +107,8 @@ class EtcdLocation(msgspec.Struct, frozen=True):
     user: str | None = None
     password: str | None = None
     password_file: Path | None = None
+    timeout_s: float | None = None
+    """Deadline of a call; None: the KV's own."""
 
     def __str__(self) -> str:
         user = "" if self.user is None else f"{self.user}@"
@@ -119,8 +121,8 @@ class EtcdLocation(msgspec.Struct, frozen=True):
 def parse_kv(text: str) -> EtcdLocation | Path:
     """The `kv` setting: the path of a sqlite file, or `etcd://host:port[,host:port…]/root`, `etcd+ssl://` with TLS.
 
-    `user:password@` before the hosts (percent-encoded), or `?password_file=…`; for TLS `?ca=…&certificate=…&key=…`, PEM files. Anything
-    else is an InvalidArgumentError that says what is accepted; it never repeats a password.
+    `user:password@` before the hosts (percent-encoded), or `?password_file=…`; for TLS `?ca=…&certificate=…&key=…`, PEM files; and
+    `?timeout_s=…`, the deadline of a call. Anything else is an InvalidArgumentError that says what is accepted and shows no password.
     """
     scheme, separator, rest = text.partition("://")
     if not separator:
@@ -154,16 +156,32 @@ def parse_kv(text: str) -> EtcdLocation | Path:
     )
 
 
-def _etcd_options(query: str, scheme: str) -> dict[str, Path]:
-    accepted = ("password_file",) if scheme == "etcd" else ("ca", "certificate", "key", "password_file")
-    options: dict[str, Path] = {}
+def _etcd_options(query: str, scheme: str) -> dict[str, Any]:
+    files = ("password_file",) if scheme == "etcd" else ("ca", "certificate", "key", "password_file")
+    options: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in accepted or not value:
+        if name == "timeout_s":
+            options[name] = _seconds(value)
+        elif name in files and value:
+            options[name] = Path(value)
+        else:
             raise InvalidArgumentError(
-                f"setting kv={scheme}://…?{name}= is not understood there: accepted are {', '.join(accepted)}, each with the path of a file"
+                f"setting kv={scheme}://…?{name}= is not understood there: accepted are {', '.join(files)}, each with the path of a file, "
+                f"and timeout_s with a number of seconds"
             )
-        options[name] = Path(value)
     return options
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise InvalidArgumentError(
+            f"setting kv=etcd://…?timeout_s={text} is no number of seconds above 0: write for example timeout_s=30"
+        )
+    return seconds
 
 
 def _endpoint(host: str) -> str:

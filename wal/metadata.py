@@ -27,7 +27,11 @@ async def open_metadata(kv: str) -> KVBase:
     etcd = await asyncio.to_thread(import_module, "wal.kv.etcd")
     tls = etcd.EtcdTls(ca=chosen.ca, certificate=chosen.certificate, key=chosen.key) if chosen.tls else None
     opened = await etcd.EtcdKV.open(
-        chosen.endpoints, root_path=chosen.root_path, tls=tls, user=await asyncio.to_thread(_user, chosen)
+        chosen.endpoints,
+        root_path=chosen.root_path,
+        tls=tls,
+        user=await asyncio.to_thread(_user, chosen),
+        **({} if chosen.timeout_s is None else {"timeout_s": chosen.timeout_s}),
     )
     return cast("KVBase", opened)
 

@@ -99,7 +99,7 @@ async def test_the_owner_is_told_before_anybody_else_can_see_the_lease_expire(se
 async def test_a_session_survives_a_restart_within_its_ttl(server: EtcdServer) -> None:
     async with (
         await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv,
-        await kv.session(ttl_s=20) as session,
+        await kv.session(ttl_s=12) as session,
     ):
         await session.save("a", "mine")
         await asyncio.to_thread(server.restart)
@@ -167,7 +167,8 @@ async def test_one_leads_at_a_time_in_the_order_of_candidature(kv: EtcdKV, etcd_
     async def stand(name: str, stood: asyncio.Event) -> None:
         async with (
             await EtcdKV.open([etcd_address], root_path=kv.root_path) as own,
-            await own.session(ttl_s=30) as session,await EtcdElection(own, "coordinator").campaign(name, session) as leadership
+            await own.session(ttl_s=30) as session,
+            await EtcdElection(own, "coordinator").campaign(name, session) as leadership,
         ):
             leading.append(name)
             tokens.append(leadership.token)

@@ -69,7 +69,7 @@ class Connection:
         """A stream to a connected member. With `timeout_s` None it waits for one as long as it takes, and the stream lives as long."""
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         number, channel = await self._connected(deadline, what)
-        token = await self._metadata_token()
+        token = await self.token()
         call = channel.stream_stream(method.path, **method.serializers())
         self.attempts += 1
         return Stream(call(metadata=_metadata(token), timeout=self._left(deadline)), number, token)
@@ -108,7 +108,7 @@ class Connection:
         pause, renewals, last = _PAUSE_FIRST_S, 0, ""
         while True:
             number, channel = await self._connected(deadline, what, last)
-            token = None if method is AUTHENTICATE else await self._metadata_token()
+            token = None if method is AUTHENTICATE else await self.token()
             left = deadline - loop.time()
             try:
                 self.attempts += 1
@@ -155,7 +155,8 @@ class Connection:
     def _left(self, deadline: float | None) -> float | None:
         return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
 
-    async def _metadata_token(self) -> str | None:
+    async def token(self) -> str | None:
+        """What says who this client is; None where there is no user."""
         return None if self._token is None else await self._token.get()
 
     async def _authenticate(self) -> str | None:
