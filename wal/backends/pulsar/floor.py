@@ -92,7 +92,10 @@ class FloorSearch:
     def frame(self, term: int, sequence: int, position: int) -> None:
         """A frame was read."""
         if self.found is not None:
-            self.found.takes(term, sequence, position)
+            try:
+                self.found.takes(term, sequence, position)
+            except CorruptionError:  # loud for who reads over it; where it lies before, this is the newest all the same
+                self.found.sequence = sequence
             return
         if term < self._term:
             return

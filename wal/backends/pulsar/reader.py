@@ -214,37 +214,23 @@ class LogReader:
         """A reader that has read everything below this position from somewhere on, and the floor there."""
         count = SEARCH_ENTRIES
         while True:
+            begin = self._ledgers.back(position, count)
             known = self._floors.before(position)
-            back = self._ledgers.back(position, count)
-            if known is not None and (back is None or known[0] >= back):
-                return self._read_up(known[0], position, floor=known[1])
-            begin = back if back is not None else position
-            reader, found = self._prove(begin, position)
+            if known is None:
+                known = self._floors.first()
+            floor: Floor | None = None
+            if begin is None or known[0] >= begin:
+                begin, floor = known
+            reader, found = self._look(begin, position, floor)
             if found is not None:
                 return reader, found
             self._drop(reader)
-            if back is None or self._ledgers.back(position, count + 1) == back:
-                # Nothing lies before: the log begins here.
-                return self._read_up(begin, position, floor=Floor())
             count *= 4
 
-    def _read_up(self, begin: int, position: int, *, floor: Floor) -> tuple[TopicReader, Floor]:
-        """From a place where the floor is known."""
-        reader = self._open(begin)
-        try:
-            at = self._ledgers.first_at(begin)
-            while at is not None and at < position:
-                entry = reader.next(self._incarnation)
-                self._moves(floor, entry)
-                at = self._ledgers.first_at(entry.position + 1)
-        except BaseException:
-            self._drop(reader)
-            raise
-        return reader, floor
-
-    def _prove(self, begin: int, position: int) -> tuple[TopicReader, Floor | None]:
-        """From a place where it is not known; None when what lies between does not tell."""
+    def _look(self, begin: int, position: int, floor: Floor | None) -> tuple[TopicReader, Floor | None]:
+        """Reads up to the position from a place where the floor is known, or not; None when what lies between does not tell."""
         search = FloorSearch(window=FRAMES_IN_FLIGHT, term=self._term_at(begin))
+        search.found = floor
         reader = self._open(begin)
         try:
             at = self._ledgers.first_at(begin)
