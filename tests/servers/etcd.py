@@ -141,7 +141,13 @@ def _extract(folder: Path) -> None:
         raise MissingServerError("etcd 3.4 comes out of Debian's package etcd-server, and there is no apt-get here")
     say("taking etcd 3.4 out of Debian's package etcd-server")
     with tempfile.TemporaryDirectory(prefix="wal-etcd-deb-") as work:
-        _run([apt, "download", "etcd-server"], Path(work))
+        try:
+            _run([apt, "download", "etcd-server"], Path(work))
+        except MissingServerError:
+            if os.geteuid() != 0:
+                raise
+            _run([apt, "update"], Path(work))  # a fresh container has no lists of packages
+            _run([apt, "download", "etcd-server"], Path(work))
         (package,) = Path(work).glob("etcd-server_*.deb")
         if not package.name.startswith("etcd-server_3.4."):
             raise MissingServerError(f"this system's etcd-server is {package.name}, which is not 3.4")
