@@ -49,6 +49,8 @@ from wal.errors import (
     ClosedError,
     InvalidArgumentError,
     StorageError,
+    UnavailableError,
+    UnknownOutcomeError,
     WALError,
 )
 from wal.frame import RunName
@@ -604,6 +606,8 @@ def _settle(future: asyncio.Future[None], error: WALError | None) -> None:
 
 
 def _unsaved(name: str, error: WALError) -> WALError:
-    own = StorageError(f"vchannel {name!r} could not be saved in the metadata, nothing was written: {error}")
+    # Away for a moment is not broken: the caller may try again.
+    kind = UnavailableError if isinstance(error, UnavailableError | UnknownOutcomeError) else StorageError
+    own = kind(f"vchannel {name!r} could not be saved in the metadata, nothing was written: {error}")
     own.__cause__ = error
     return own

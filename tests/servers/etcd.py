@@ -14,13 +14,14 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from tests.servers.cache import MissingServerError, installed, say
 from tests.servers.process import ServerProcess, free_ports
 
-__all__ = ["ADDRESS_VARIABLE", "VERSION", "EtcdServer", "find_etcd", "find_old_etcd", "install", "started"]
+__all__ = ["ADDRESS_VARIABLE", "VERSION", "EtcdServer", "cluster", "find_etcd", "find_old_etcd", "install", "started"]
 
 VERSION: Final = "3.6.6"
 ADDRESS_VARIABLE: Final = "WAL_TEST_ETCD"
@@ -32,7 +33,7 @@ class EtcdServer(ServerProcess):
     """One member on free ports. `address` is `host:port`; `options` are further arguments of etcd.
 
     `tls`: certificate, key and the authority that clients must be signed by; then the client port speaks TLS only, and readiness is
-    asked on a port of its own for metrics.
+    asked on a port of its own for metrics. `peers`: the peer ports of a cluster, of which this is the `member`th.
     """
 
     def __init__(
@@ -43,6 +44,8 @@ class EtcdServer(ServerProcess):
         data_dir: Path | None = None,
         options: Sequence[str] = (),
         tls: tuple[Path, Path, Path] | None = None,
+        member: int = 0,
+        peers: Sequence[int] = (),
     ) -> None:
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="wal-etcd-"))
@@ -50,15 +53,18 @@ class EtcdServer(ServerProcess):
         self.data_dir = data_dir or self.folder / "data"
         """What the server keeps; a copy of it, taken while the server is down, is a backup."""
         client, peer, metrics = free_ports(3)
+        peers = peers or (peer,)
+        peer = peers[member]
+        members = ",".join(f"m{number}=http://127.0.0.1:{port}" for number, port in enumerate(peers))
         self.port = client
         self.address = f"127.0.0.1:{client}"
         scheme = "http" if tls is None else "https"
         health = f"http://127.0.0.1:{metrics}"
         command = [
-            str(binary or find_etcd()), "--data-dir", str(self.data_dir),
+            str(binary or find_etcd()), "--name", f"m{member}", "--data-dir", str(self.data_dir),
             "--listen-client-urls", f"{scheme}://{self.address}", "--advertise-client-urls", f"{scheme}://{self.address}",
             "--listen-peer-urls", f"http://127.0.0.1:{peer}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
-            "--initial-cluster", f"default=http://127.0.0.1:{peer}", "--listen-metrics-urls", health, *options,
+            "--initial-cluster", members, "--listen-metrics-urls", health, *options,
         ]  # fmt: skip
         if tls is not None:
             certificate, key, authority = map(str, tls)
@@ -87,6 +93,20 @@ class EtcdServer(ServerProcess):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def cluster(binary: Path, count: int) -> Iterator[list[EtcdServer]]:
+    """Members of one cluster, all started."""
+    peers = free_ports(count)
+    members = [EtcdServer(binary, member=number, peers=peers) for number in range(count)]
+    try:
+        with ThreadPoolExecutor(count) as starters:  # none is ready before most of them are there
+            list(starters.map(EtcdServer.start, members))
+        yield members
+    finally:
+        for member in members:
+            member.close()
 
 
 def install() -> None:

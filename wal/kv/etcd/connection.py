@@ -29,7 +29,7 @@ Response = TypeVar("Response")
 _PAUSE_FIRST_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
 _TRIES_OF_A_READ: Final = 3
-"""A read takes at most this part of its time at one member, so that a frozen one does not use it up."""
+"""A read spends at most this part of its time at one of several members, so that a frozen one does not use it up."""
 _RENEWALS_MAX: Final = 3
 _LEADER: Final = ("hasleader", "true")
 """Asks a member that has lost its leader to refuse at once (etcd's rpctypes.MetadataRequireLeaderKey)."""
@@ -44,6 +44,7 @@ class Connection:
         self._token = None if user is None else Token(self._authenticate)
         self._calls: dict[tuple[int, str], Any] = {}
         self._closing = False
+        self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
         self.timeout_s = timeout_s
         self.attempts = 0
         """Calls and streams that were sent, repeats included."""
@@ -114,7 +115,7 @@ class Connection:
                 self.attempts += 1
                 return await self._unary(number, channel, method)(  # type: ignore[no-any-return]
                     request,
-                    timeout=max(0.001, left if writing else min(left, total / _TRIES_OF_A_READ)),
+                    timeout=max(0.001, left if writing else min(left, total / self._tries)),
                     metadata=_metadata(token),
                 )
             except grpc.aio.AioRpcError as error:
