@@ -9,9 +9,12 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
+import msgspec
+import pulsar
 import pytest
 
 from tests.servers.fixtures import require
@@ -27,21 +30,22 @@ _numbers: Final = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def pulsar_server() -> Iterator[PulsarAddress]:
+def pulsar_process() -> Iterator[PulsarServer]:
+    """A server of the session's own, which a test may kill and start again; it wants a token, and speaks TLS on a second port."""
+    require(find_pulsar)
+    with PulsarServer(options=SMALL_LEDGERS, secured=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pulsar_server(request: pytest.FixtureRequest) -> PulsarAddress:
     """Where a Pulsar runs."""
     url = os.environ.get(ADDRESS_VARIABLE)
-    if url:
-        yield PulsarAddress(url, admin_url=os.environ.get(ADMIN_VARIABLE))
-        return
-    require(find_pulsar)
-    with PulsarServer(options=SMALL_LEDGERS) as server:
-        yield PulsarAddress(server.url, admin_url=server.admin_url)
-
-
-@pytest.fixture
-def namespace(pulsar_server: PulsarAddress) -> Callable[[], PulsarAddress]:
-    """Makes a namespace in which nothing is."""
-    return lambda: new_namespace(pulsar_server)
+    return (
+        own(request.getfixturevalue("pulsar_process"))
+        if not url
+        else PulsarAddress(url, admin_url=os.environ.get(ADMIN_VARIABLE))
+    )
 
 
 @pytest.fixture
@@ -50,11 +54,35 @@ def address(pulsar_server: PulsarAddress) -> PulsarAddress:
     return new_namespace(pulsar_server)
 
 
-def new_namespace(server: PulsarAddress, *, token: str | None = None) -> PulsarAddress:
+def own(server: PulsarServer) -> PulsarAddress:
+    """The address of this server."""
+    return PulsarAddress(server.url, admin_url=server.admin_url, token=server.token)
+
+
+def new_namespace(server: PulsarAddress) -> PulsarAddress:
     """A namespace in which nothing is, on this server."""
     name = f"wal-{_session}-{next(_numbers)}"
-    status, body = admin_request(server.admin, "PUT", f"namespaces/public/{name}", {}, token=token)
-    assert status == 204, (status, body)
-    return PulsarAddress(
-        server.service_url, "public", name, admin_url=server.admin_url, token=token, tls_authority=server.tls_authority
+    admin(server, "PUT", f"namespaces/public/{name}", {})
+    return msgspec.structs.replace(server, namespace=name)
+
+
+def admin(server: PulsarAddress, method: str, path: str, body: object = None) -> bytes:
+    """A request to the admin REST that succeeds."""
+    status, answer = admin_request(server.admin, method, path, body, token=server.token)
+    assert 200 <= status < 300, (status, answer)
+    return answer
+
+
+def location_of(address: PulsarAddress, kv: Path) -> tuple[str, dict[str, Any]]:
+    """The location of a log there, and its settings."""
+    settings = {"kv": str(kv), "pulsar_admin_url": address.admin, "pulsar_token": address.token}
+    return f"{address.service_url}/{address.path}", settings
+
+
+def raw_client(address: PulsarAddress) -> pulsar.Client:
+    """A client of the test's own."""
+    return pulsar.Client(
+        address.service_url,
+        authentication=None if address.token is None else pulsar.AuthenticationToken(address.token),
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )

@@ -12,6 +12,7 @@ import pulsar
 import pytest
 
 from tests.backends.frames import INCARNATION, append, read_all
+from tests.pulsar.conftest import raw_client
 from tests.pulsar.physical import Item, Physical, meaning
 from wal.backends.pulsar import PulsarAddress, PulsarBackend
 from wal.backends.pulsar.connection import position_of_id
@@ -40,7 +41,7 @@ def frame_of(term: int, sequence: int) -> EncodedFrame:
 
 def put(address: PulsarAddress, pchannel: str, items: list[Item]) -> list[int]:
     """Writes these messages as they are; their positions."""
-    client = pulsar.Client(address.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = raw_client(address)
     try:
         producer = client.create_producer(address.topic(pchannel), batching_enabled=False)
         positions: list[int] = []
@@ -122,7 +123,7 @@ async def test_a_writer_finds_its_frames_where_they_lie_first(address: PulsarAdd
     """Its producer is thrown out while it writes, by one of the test's: the term is still its own, so it takes the log up again."""
     kv = MemoryKV()
     backend = PulsarBackend(address, kv)
-    client = pulsar.Client(address.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = raw_client(address)
     try:
         await backend.create("p", incarnation=INCARNATION)
         log = await backend.open("p", incarnation=INCARNATION, term=1)

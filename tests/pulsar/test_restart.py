@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.pulsar.conftest import SMALL_LEDGERS, new_namespace
+from tests.pulsar.conftest import location_of, new_namespace, own
 from tests.pulsar.stalls import StallWatch
-from tests.servers.fixtures import require
-from tests.servers.pulsar import PulsarServer, find_pulsar
+from tests.servers.pulsar import PulsarServer
 from wal import ImmutableMessage, Message, MessageID, WALAccesser, open_wal
-from wal.backends.pulsar import PulsarAddress
 
 WRITERS = 24
 KILLS = 2
 KILLS_SOAK = 5
-
-
-@pytest.fixture
-def server() -> Iterator[PulsarServer]:
-    """One of the test's own: it is killed."""
-    require(find_pulsar)
-    with PulsarServer(options=SMALL_LEDGERS) as started:
-        yield started
 
 
 class Load:
@@ -71,10 +58,9 @@ async def everything(log: WALAccesser) -> list[tuple[MessageID, bytes]]:
     return found
 
 
-async def test_killed_and_started_again_under_load(server: PulsarServer, tmp_path: Path, soak: int) -> None:
-    address = new_namespace(PulsarAddress(server.url, admin_url=server.admin_url))
-    location = f"{address.service_url}/{address.path}"
-    settings = {"kv": str(tmp_path / "meta.sqlite3"), "pulsar_admin_url": address.admin}
+async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer, tmp_path: Path, soak: int) -> None:
+    server = pulsar_process
+    location, settings = location_of(new_namespace(own(server)), tmp_path / "meta.sqlite3")
     async with StallWatch() as watch:
         async with open_wal(location, **settings) as log:
             load = Load(log)
