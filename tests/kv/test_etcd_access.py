@@ -34,25 +34,15 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def run(*arguments: str) -> None:
         subprocess.run([openssl, *arguments], cwd=folder, check=True, capture_output=True)
 
+    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     for authority in ("ca", "other-ca"):
-        run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{authority}.key", "-out", f"{authority}.pem",
-            "-subj", f"/CN={authority}", "-days", "2")  # fmt: skip
+        files = ("-keyout", f"{authority}.key", "-out", f"{authority}.pem")
+        run("req", "-x509", *new_key, *files, "-subj", f"/CN={authority}", "-days", "2")
     (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
     for name, authority in (("server", "ca"), ("client", "ca"), ("stranger", "other-ca")):
-        run(
-            "req",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-keyout",
-            f"{name}.key",
-            "-out",
-            f"{name}.csr",
-            "-subj",
-            f"/CN={name}",
-        )
-        run("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial",
-            "-out", f"{name}.pem", "-days", "2", "-extfile", "names")  # fmt: skip
+        run("req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signer = ("-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial")
+        run("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.pem", "-days", "2", "-extfile", "names")
     return folder
 
 
@@ -156,7 +146,8 @@ async def test_a_token_that_ended_is_renewed_by_whatever_meets_it_first(guarded:
     """A restart forgets all tokens, as the end of their time does: reads, writes, sessions and watches go on."""
     async with (
         await EtcdKV.open([guarded.address], root_path="ours", user=("app", "app-password"), timeout_s=30) as kv,
-        await kv.watch_with_prefix("") as watch,await kv.session(ttl_s=9) as session
+        await kv.watch_with_prefix("") as watch,
+        await kv.session(ttl_s=9) as session,
     ):
         await session.save("a", "1")
         await asyncio.to_thread(guarded.restart)

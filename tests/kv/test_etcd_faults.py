@@ -139,18 +139,19 @@ async def test_an_idle_watch_sees_what_was_written_while_its_connection_was_cut(
         assert [event.value for event in await collect(watch, "k/last")] == [str(number) for number in range(1, 20)]
 
 
-async def test_a_frozen_etcd_ends_calls_at_their_deadline_and_goes_on(server: EtcdServer) -> None:
+async def test_a_frozen_etcd_ends_calls_at_their_deadline_and_goes_on(server: EtcdServer, kv: EtcdKV) -> None:
     async with (
-        await EtcdKV.open([server.address], root_path=new_root(), timeout_s=1.0) as kv,
-        await kv.watch_with_prefix("") as watch,
+        await EtcdKV.open([server.address], root_path=kv.root_path, timeout_s=30) as hasty,
+        await hasty.watch_with_prefix("") as watch,
     ):
-        await kv.save("a", "1")
+        await hasty.save("a", "1")
+        hasty.connection.timeout_s = 0.5
         server.stop()
         with pytest.raises(UnknownOutcomeError, match="perhaps") as caught:
-            await kv.save("a", "2")
+            await hasty.save("a", "2")
         assert caught.value.outcome_unknown
         with pytest.raises(UnavailableError, match="nothing was changed"):
-            await kv.load("a")
+            await hasty.load("a")
         server.cont()
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -163,7 +164,8 @@ async def test_a_frozen_etcd_ends_calls_at_their_deadline_and_goes_on(server: Et
 
 async def test_a_write_that_was_never_sent_is_not_called_unknown(new_server: EtcdServer, new_kv: EtcdKV) -> None:
     server, kv = new_server, new_kv
-    async with await EtcdKV.open([server.address], root_path=kv.root_path, timeout_s=0.5) as hasty:
+    async with await EtcdKV.open([server.address], root_path=kv.root_path, timeout_s=30) as hasty:
+        hasty.connection.timeout_s = 0.5
         await asyncio.to_thread(server.kill)
         seen: list[type[Exception]] = []
         while UnavailableError not in seen:
@@ -386,9 +388,10 @@ async def test_closing_leaves_no_task_and_no_watcher_behind(server: EtcdServer) 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 async def test_closing_while_etcd_is_away_ends(new_server: EtcdServer, how: str) -> None:
     server = new_server
-    kv = await EtcdKV.open([server.address], root_path=new_root(), timeout_s=2)
+    kv = await EtcdKV.open([server.address], root_path=new_root(), timeout_s=30)
     watch = await kv.watch("a")
     session = await kv.session(ttl_s=10)
+    kv.connection.timeout_s = 1.0
     getattr(server, how)()
     saving = asyncio.ensure_future(kv.save("a", "1"))
     await asyncio.sleep(0)

@@ -41,7 +41,7 @@ def server(etcd_binary: Path) -> Iterator[EtcdServer]:
 
 
 async def test_a_session_outlives_its_ttl_and_takes_its_keys_with_it(kv: EtcdKV, etcd_address: str) -> None:
-    async with await kv.session(ttl_s=2) as session:
+    async with await kv.session(ttl_s=3) as session:
         await session.save("nodes/a", "here")
         async with asyncio.timeout(WAIT_S):
             while session.renewals < 4:  # at a third of the TTL each
@@ -60,7 +60,7 @@ async def test_a_session_outlives_its_ttl_and_takes_its_keys_with_it(kv: EtcdKV,
 
 
 async def test_a_lease_that_is_revoked_behind_its_back_is_told(kv: EtcdKV, etcd_address: str) -> None:
-    async with await kv.session(ttl_s=2) as session:
+    async with await kv.session(ttl_s=6) as session:
         guarded = asyncio.ensure_future(session.guard(asyncio.Event().wait()))
         await etcd_admin.revoke(etcd_address, session.lease)
         async with asyncio.timeout(WAIT_S):
@@ -221,7 +221,7 @@ async def test_a_leader_that_lost_its_lease_can_change_nothing(kv: EtcdKV, etcd_
 
 async def test_a_candidate_that_gives_up_or_loses_its_session_leaves_the_queue(kv: EtcdKV, etcd_address: str) -> None:
     election = EtcdElection(kv, "coordinator")
-    async with await kv.session(ttl_s=60) as one, await kv.session(ttl_s=60) as two, await kv.session(ttl_s=2) as three:
+    async with await kv.session(ttl_s=60) as one, await kv.session(ttl_s=60) as two, await kv.session(ttl_s=6) as three:
         leadership = await election.campaign("leader", one)
         queue: list[asyncio.Task[Leadership]] = []
         for value, session in (("two", two), ("three", three)):
@@ -238,7 +238,16 @@ async def test_a_candidate_that_gives_up_or_loses_its_session_leaves_the_queue(k
             with pytest.raises(SessionLostError):
                 await queue[1]
         assert (await kv.load_with_prefix("coordinator/"))[1] == ["leader"]
-        await leadership.resign()
+        async with await kv.session(ttl_s=60) as four:
+            waiting = asyncio.ensure_future(election.campaign("four", four))
+            async with asyncio.timeout(WAIT_S):
+                while "four" not in (await kv.load_with_prefix("coordinator/"))[1]:
+                    await asyncio.sleep(0.01)
+            await kv.remove((await kv.load_with_prefix("coordinator/"))[0][1])  # by hand: not the lease's end
+            await leadership.resign()
+            async with asyncio.timeout(WAIT_S):
+                with pytest.raises(ChannelFencedError, match="removed by somebody else"):
+                    await waiting
         await leadership.resign()
         assert await election.leader() is None
 

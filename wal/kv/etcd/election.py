@@ -96,7 +96,7 @@ class EtcdElection:
             candidates = await self._candidates()
             before = [candidate for candidate in candidates if candidate.token < token]
             if all(candidate.token != token for candidate in candidates):
-                session.check_alive()
+                await session.confirm()  # it may have gone with the lease
                 raise ChannelFencedError(f"the candidate's key {key!r} was removed by somebody else: campaign again")
             if not before:
                 return

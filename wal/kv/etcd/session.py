@@ -139,6 +139,12 @@ class EtcdSession:
         if not self.alive:
             raise self._failure()
 
+    async def confirm(self) -> None:
+        """Asks etcd for a renewal now, and raises the session's error when the lease is gone; no answer is no proof of that."""
+        if self.alive:
+            await self._renew()
+        self.check_alive()
+
     async def close(self) -> None:
         """Gives the lease back, with the keys that hang on it. Idempotent; without an answer the lease ends by itself, within its TTL."""
         self._end(ClosedError("the session was closed: open another one"))
