@@ -20,6 +20,7 @@ import pytest
 from tests.servers.fixtures import require
 from tests.servers.pulsar import ADDRESS_VARIABLE, ADMIN_VARIABLE, PulsarServer, admin_request, find_pulsar
 from wal.backends.pulsar import PulsarAddress
+from wal.frame import FrameHeader
 
 SMALL_LEDGERS: Final = {
     "managedLedgerMaxEntriesPerLedger": 100,
@@ -86,3 +87,18 @@ def raw_client(address: PulsarAddress) -> pulsar.Client:
         authentication=None if address.token is None else pulsar.AuthenticationToken(address.token),
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
+
+
+def headers_in(address: PulsarAddress, pchannel: str) -> list[FrameHeader]:
+    """The headers of all frames that lie in the topic of this pchannel, whatever they are worth."""
+    client = raw_client(address)
+    try:
+        reader = client.create_reader(address.topic(pchannel), pulsar.MessageId.earliest)
+        found: list[FrameHeader] = []
+        while reader.has_message_available():
+            data = reader.read_next().data()
+            if data:
+                found.append(FrameHeader.unpack(data))
+        return found
+    finally:
+        client.close()

@@ -194,6 +194,8 @@ class PChannelLog(ReadableLog):
 
     frames_in_flight: ClassVar[int] = 2
     """How many frames are worth handing over before the first is answered: more where an answer comes from far."""
+    tick_frames: ClassVar[bool] = False
+    """Whether readers in other processes learn of ticks from the log alone, so that TimeTick frames have to be written to it."""
     term: int
     state: LogState
     """What was found at opening; it does not change afterwards."""

@@ -47,6 +47,7 @@ from wal.pchannel.submissions import (
     Submission,
     TxnSubmission,
 )
+from wal.pchannel.tick_frames import TickFrames
 from wal.pchannel.txn_table import TxnLimits, TxnTable, whole_ms
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ class PChannel(ReadablePChannel, Member):
         self._prepared: tuple[FrameDraft, list[Submission]] | None = None
         self._flights: deque[_Flight] = deque()
         self._flights_max = log.frames_in_flight
+        self._tick_frames = TickFrames(monotonic()) if log.tick_frames else None
         self._sequence = 0
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
@@ -273,7 +275,16 @@ class PChannel(ReadablePChannel, Member):
         """Every `time_tick_interval_s`: leases, the promise, and what waits for it."""
         now = self._lease.advance(self._monotonic(), unsynced_since=self._unsynced_since())
         self._expired += len(self.table.expire(now))
+        if self._tick_frames is not None and self._tick_frames.is_due(self._monotonic()):
+            self._write_tick()
         self.advance_promise()
+
+    def _write_tick(self) -> None:
+        """Writes a TimeTick frame, unless other frames are under way, which say as much."""
+        if self.fault is None and not self._closing and not self._flights and not self._waiting and not self._prepared:
+            tick = self._fresh_tick()
+            if tick is not None:
+                self._hand_over(FrameDraft(), [], tick, promise=tick)
 
     def advance_for(self, tick: int) -> bool:
         """Promises this tick for a reader that waits for it, if that can be done now.
@@ -488,6 +499,8 @@ class PChannel(ReadablePChannel, Member):
         self._frames += 1
         self._bytes += flight.frame.length
         self._events += flight.indices
+        if self._tick_frames is not None:
+            self._tick_frames.written(self._monotonic(), data=flight.indices > 0)
         log = self.log
         origin = Origin(self.channel, log.incarnation, position, self.form)
         returned = 0

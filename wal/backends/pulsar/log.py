@@ -53,6 +53,7 @@ class PulsarLog(PChannelLog):
     """See `PChannelLog`. Made by `PulsarBackend.open`, on the loop that uses it."""
 
     frames_in_flight: ClassVar[int] = 4
+    tick_frames: ClassVar[bool] = True
 
     def __init__(self, opened: Opened, *, pchannel: str) -> None:
         self.pchannel = pchannel
