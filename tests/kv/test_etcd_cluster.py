@@ -11,6 +11,7 @@ from wal.kv.etcd import EtcdKV
 
 
 async def test_members_fail_in_turn_and_nothing_is_lost_or_seen_twice(etcd_binary: Path, soak: int) -> None:
+    failures = 2 * soak
     made = cluster(etcd_binary, 3)
     members = await asyncio.to_thread(made.__enter__)
     try:
@@ -23,7 +24,7 @@ async def test_members_fail_in_turn_and_nothing_is_lost_or_seen_twice(etcd_binar
             await kv.session(ttl_s=30) as session,
         ):
             writer = Writer(kv)
-            for turn in range(2 * soak):
+            for turn in range(failures):
                 await writer.more(20)
                 await asyncio.to_thread(_fail_for, members[turn % 3], writer, asyncio.get_running_loop())
             await writer.more(20)
@@ -33,7 +34,7 @@ async def test_members_fail_in_turn_and_nothing_is_lost_or_seen_twice(etcd_binar
             check(seen, writer)
             assert await collect(elsewhere) == seen
             assert session.alive
-            assert len(writer.unknown) <= 2 * soak + 1
+            assert len(writer.unknown) <= 2 * failures + 1
     finally:
         await asyncio.to_thread(made.__exit__, None, None, None)
 

@@ -120,7 +120,8 @@ async def test_kill_9_loses_and_repeats_nothing_of_a_busy_watch(server: EtcdServ
         await writer.stop()
         await kv.save("last", "")
         check(await collect(watch), writer)
-    assert len(writer.unknown) <= 3 * soak + 1
+    # Of each kill: the save whose answer was lost, and one that met a connection not known to be dead; and the one that `stop` cancelled.
+    assert len(writer.unknown) <= 2 * 3 * soak + 1
     assert set((await kv.load_with_prefix("k/"))[1]) <= {str(number) for number in writer.acknowledged + writer.unknown}
 
 
