@@ -56,6 +56,7 @@ NOT_HERE: Final = {
     "test_what_is_behind_a_failed_sequence_fails_wherever_it_waits": "counts on two frames in flight",
     "test_wrong_ids": "makes ids in the journal's form",
     "test_statistics": "names the backends",
+    "test_memory_of_a_slow_reader_is_bounded_by_pages": "asks for bytes of lag more exactly than they are counted on Pulsar",
 }
 """Tests of those files that say what a log on Pulsar is not."""
 
