@@ -433,7 +433,7 @@ class Embedded:
                 location.pulsar.tenant,
                 location.pulsar.namespace,
                 admin_url=settings.pulsar_admin_url,
-                token=settings.pulsar_token,
+                token=settings.pulsar_token or None,
                 tls_authority=settings.pulsar_tls_authority,
             )
             allowed = Allowances(message_ttl=settings.allow_message_ttl, backlog_quota=settings.allow_backlog_quota)

@@ -15,7 +15,13 @@ from tests.docs.snippets import PAGES, ROOT, blocks, matches, run
 
 WITH_CODE = [page for page in PAGES if any(blocks(page))]
 IDS = [str(page.relative_to(ROOT)) for page in WITH_CODE]
-SERVERS: Final = {"127.0.0.1:2379": "etcd_address"}
+SERVERS: Final = {
+    "127.0.0.1:2379": "etcd_address",
+    "127.0.0.1:6650": "pulsar_host",
+    "127.0.0.1:8080": "pulsar_admin_host",
+    "public/default": "pulsar_namespace",
+    "a.json.webtoken": "pulsar_token",
+}
 """What the pages call a server, and the fixture that is one."""
 ROOT_PATH: Final = "by-dev"
 """What the pages call a root path; each run has one of its own."""

@@ -1,52 +1,24 @@
-"""What tests on a real Pulsar get: a server for the session, and a namespace of its own for each test.
-
-The server gives ledgers of a hundred entries, so that every longer test goes over several. One that the environment names
-(WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN) is used as it is.
-"""
+"""What tests of the Pulsar backend get: where the session's server is, and a namespace of their own."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pulsar
 import pytest
 
-from tests.servers.fixtures import require
-from tests.servers.pulsar import ADDRESS_VARIABLE, ADMIN_VARIABLE, PulsarServer, admin_request, find_pulsar
+from tests.servers.pulsar import PulsarServer, admin_request
+from tests.servers.pulsar_fixtures import make_namespace
 from wal.backends.pulsar import PulsarAddress
 from wal.frame import FrameHeader
 
-SMALL_LEDGERS: Final = {
-    "managedLedgerMaxEntriesPerLedger": 100,
-    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
-}
-_session: Final = secrets.token_hex(4)
-_numbers: Final = itertools.count()
-
 
 @pytest.fixture(scope="session")
-def pulsar_process() -> Iterator[PulsarServer]:
-    """A server of the session's own, which a test may kill and start again; it wants a token, and speaks TLS on a second port."""
-    require(find_pulsar)
-    with PulsarServer(options=SMALL_LEDGERS, secured=True) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def pulsar_server(request: pytest.FixtureRequest) -> PulsarAddress:
+def pulsar_server(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str) -> PulsarAddress:
     """Where a Pulsar runs."""
-    url = os.environ.get(ADDRESS_VARIABLE)
-    return (
-        own(request.getfixturevalue("pulsar_process"))
-        if not url
-        else PulsarAddress(url, admin_url=os.environ.get(ADMIN_VARIABLE))
-    )
+    return PulsarAddress(f"pulsar://{pulsar_host}", admin_url=f"http://{pulsar_admin_host}", token=pulsar_token or None)
 
 
 @pytest.fixture
@@ -62,9 +34,7 @@ def own(server: PulsarServer) -> PulsarAddress:
 
 def new_namespace(server: PulsarAddress) -> PulsarAddress:
     """A namespace in which nothing is, on this server."""
-    name = f"wal-{_session}-{next(_numbers)}"
-    admin(server, "PUT", f"namespaces/public/{name}", {})
-    return msgspec.structs.replace(server, namespace=name)
+    return msgspec.structs.replace(server, namespace=make_namespace(server.admin, server.token).partition("/")[2])
 
 
 def admin(server: PulsarAddress, method: str, path: str, body: object = None) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final, Protocol
 
 import msgspec
@@ -94,16 +95,7 @@ class Control:
         if text is None:
             return None
         self._text, self.record = text, self._decode(text)
-        terms, places = await self._store.load_with_prefix(self._terms)
-        self.terms = {int(key[len(self._terms) :]): int(place) for key, place in zip(terms, places, strict=True)}
-        numbers, records = await self._store.load_with_prefix(self._ledgers)
-        try:
-            self.ledgers = {
-                int(key[len(self._ledgers) :]): _ledgers.decode(record)
-                for key, record in zip(numbers, records, strict=True)
-            }
-        except msgspec.DecodeError as error:
-            raise CorruptionError(f"a record of a ledger cannot be read: {error}", expected=self._ledgers) from error
+        await self._load_beside()
         return self.record
 
     async def create(self, incarnation: int) -> None:
@@ -128,11 +120,9 @@ class Control:
                     )
                 changed = msgspec.structs.replace(before, term=term, clean=False)
                 if await self._swap(changed):
+                    await self._load_beside()  # the owner before may have changed that until now
                     return before
-                if await self.load() is None:
-                    raise CorruptionError(
-                        f"the control record of pchannel {self.pchannel!r} has gone", expected=self._key
-                    )
+                await self._reload()
 
     async def change(
         self,
@@ -154,20 +144,20 @@ class Control:
         async with self._turn:
             if self.record.term != term:
                 raise self.fenced(term)
-            changed = msgspec.structs.replace(self.record, **fields)
             while True:
-                now = {key: saves.pop(key) for key in list(saves)[:CHANGES_MAX]}
-                gone, removals = removals[: CHANGES_MAX - len(now)], removals[CHANGES_MAX - len(now) :]
-                if not await self._swap(changed, saves=now, removals=gone):
-                    text = await self._load_text()
-                    if text == _encode(changed):
-                        self._text, self.record = text, changed  # the answer to the swap was lost
-                        continue
-                    if text is not None:
-                        self._text, self.record = text, self._decode(text)
+                now = dict(islice(saves.items(), CHANGES_MAX))
+                gone = removals[: CHANGES_MAX - len(now)]
+                changed = msgspec.structs.replace(self.record, **fields)
+                if await self._swap(changed, saves=now, removals=gone):
+                    saves = {key: value for key, value in saves.items() if key not in now}
+                    removals = removals[len(gone) :]
+                    if not saves and not removals:
+                        break
+                    continue
+                # Somebody else's change, or one of ours whose answer was lost.
+                await self._reload()
+                if self.record.term != term:
                     raise self.fenced(term)
-                if not saves and not removals:
-                    break
         self.terms.update(terms)
         self.ledgers.update(ledgers)
         for one in dropped_terms:
@@ -178,11 +168,7 @@ class Control:
     async def check_owner(self, term: int) -> None:
         """ChannelFencedError when another term owns the log by now."""
         async with self._turn:
-            text = await self._load_text()
-            if text is None:
-                raise CorruptionError(f"the control record of pchannel {self.pchannel!r} has gone", expected=self._key)
-            if text != self._text:
-                self._text, self.record = text, self._decode(text)
+            await self._reload()
             if self.record.term != term:
                 raise self.fenced(term)
 
@@ -209,6 +195,25 @@ class Control:
             return await self._store.load(self._key)
         except KeyNotExistError:
             return None
+
+    async def _load_beside(self) -> None:
+        terms, places = await self._store.load_with_prefix(self._terms)
+        self.terms = {int(key[len(self._terms) :]): int(place) for key, place in zip(terms, places, strict=True)}
+        numbers, records = await self._store.load_with_prefix(self._ledgers)
+        try:
+            self.ledgers = {
+                int(key[len(self._ledgers) :]): _ledgers.decode(record)
+                for key, record in zip(numbers, records, strict=True)
+            }
+        except msgspec.DecodeError as error:
+            raise CorruptionError(f"a record of a ledger cannot be read: {error}", expected=self._ledgers) from error
+
+    async def _reload(self) -> None:
+        text = await self._load_text()
+        if text is None:
+            raise CorruptionError(f"the control record of pchannel {self.pchannel!r} has gone", expected=self._key)
+        if text != self._text:
+            self._text, self.record = text, self._decode(text)
 
     async def _swap(
         self, changed: ControlRecord, *, saves: Mapping[str, str] | None = None, removals: Sequence[str] = ()
