@@ -14,7 +14,7 @@ DEMO_ARGS ?=
 BENCH ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup demo test lint format bench soak clean
+.PHONY: help setup servers demo test lint format bench soak protos clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -29,7 +29,10 @@ $(SYNCED): pyproject.toml uv.lock
 demo: setup ## 336,776 flights through a log whose writer is killed once, then Spark; checked against the CSV
 	@$(PYTHON) -m examples.flights $(DEMO_ARGS)
 
-test: setup ## all tests; PYTEST_ARGS="tests/kv -k watch" for some of them
+servers: setup ## etcd and Pulsar for the tests, into ~/.cache/wal/ (a few minutes, once; without one its tests are skipped)
+	-@$(PYTHON) -m tests.servers etcd pulsar
+
+test: servers ## all tests; PYTEST_ARGS="tests/kv -k watch" for some of them
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter
@@ -45,8 +48,12 @@ format: setup ## ruff format, and ruff's safe fixes
 bench: setup ## beside the bare disk and SQLite, a quarter of an hour; BENCH="w1 w3" for some, BENCH_ARGS=--quick for 2 minutes
 	@$(PYTHON) -m benchmarks $(BENCH) $(BENCH_ARGS)
 
-soak: setup ## all tests in their long form
+soak: servers ## all tests in their long form
 	@SOAK=1 $(PYTHON) -m pytest $(PYTEST_ARGS)
+
+protos: ## the generated messages of all .proto files, by the version that wal/message/wire.proto explains
+	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \
+		python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $$(git ls-files '*.proto')
 
 clean: ## what the targets above leave behind, except .venv/
 	rm -rf .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -26,6 +26,8 @@ import uvloop
 from blockbuster import BlockBuster
 from blockbuster.blockbuster import BlockBusterFunction
 
+pytest_plugins = ["tests.servers.fixtures", "tests.servers.pulsar_fixtures"]
+
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 SOAK_FACTOR: Final = 10
 CI: Final = bool(os.environ.get("CI"))

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from actors import Actor, ActorError, ActorRef, ActorSystem, Clock, SystemClock, Timer
@@ -21,6 +20,7 @@ from broadcaster.registry import AppendOperatorType, Registry
 from wal.backends import FRAME_BYTES_MAX, LogBackend, PChannelLog
 from wal.backends.journal import JournalBackend
 from wal.backends.memory import MemoryBackend
+from wal.backends.pulsar import Allowances, PulsarAddress, PulsarBackend
 from wal.channels import (
     Change,
     CheckpointRecord,
@@ -42,18 +42,21 @@ from wal.channels import (
     save_checkpoint,
 )
 from wal.copies_operator import CopiesOperator
-from wal.cursors import CursorDesk, CursorFiles, LogPlace, LogView, MemoryCursors
+from wal.cursors import CursorDesk, CursorFiles, CursorsInKV, CursorStore, LogPlace, LogView, MemoryCursors
 from wal.errors import (
     ChannelExistError,
     ChannelNotExistError,
     ClosedError,
     InvalidArgumentError,
     StorageError,
+    UnavailableError,
+    UnknownOutcomeError,
     WALError,
 )
 from wal.frame import RunName
 from wal.kv import KVBase, MemoryKV, SqliteKV
 from wal.location import Location
+from wal.metadata import open_metadata
 from wal.pchannel import (
     Checkpoint,
     Checkpointer,
@@ -80,6 +83,10 @@ INBOX_MAX: Final = 1 << 20
 META_FILE: Final = "meta.sqlite3"
 BROADCAST_ROOT: Final = "broadcasts"
 """The root path of the broadcaster's records in the metadata."""
+CURSOR_ROOT: Final = "cursors"
+"""The root path of cursors, where the log has no directory for them."""
+PULSAR_ROOT: Final = "pulsar"
+"""The root path of what the Pulsar backend keeps there."""
 _log: Final = logging.getLogger("wal")
 
 
@@ -313,6 +320,10 @@ class Embedded:
     async def _open(self, location: Location) -> None:
         await self.system.start()
         self._undo.append(self.system.stop)
+        if (
+            location.pulsar is not None
+        ):  # what is known of its topics lies there; a journal's lock comes before its metadata
+            await self._open_kv(location)
         self.backend = await self._open_backend(location)
         self._undo.append(self.backend.close)
         if self.limits.txn_bodies_max >= COUNT_MAX:
@@ -330,8 +341,8 @@ class Embedded:
                 f"the settings ask for frames of {self.limits.frame_bytes_max} bytes (from txn_bytes_max and message_bytes_max), "
                 f"but the {self.backend.name} backend takes at most {self.backend.frame_bytes_limit}: lower them"
             )
-        self.kv = await self._open_kv(location)
-        self._undo.append(self.kv.close)
+        if location.pulsar is None:
+            await self._open_kv(location)
         self.oracle = TimestampOracle(self.kv, clock=self.clock)
         await self.oracle.start()
         self._undo.append(self.oracle.close)
@@ -359,7 +370,11 @@ class Embedded:
         self._arm()
 
     async def _open_cursors(self, location: Location) -> None:
-        store = MemoryCursors() if location.path is None else CursorFiles(location.path)
+        store: CursorStore
+        if location.pulsar is not None:
+            store = CursorsInKV(self.kv.under(CURSOR_ROOT))
+        else:
+            store = MemoryCursors() if location.path is None else CursorFiles(location.path)
         self.cursors = CursorDesk(store, view=self._cursor_view, wall=self.clock.wall)
         self._undo.append(self.cursors.close)
         settings = self.settings
@@ -401,6 +416,7 @@ class Embedded:
                 pchannel.log.earliest,
                 pchannel.log.durable_end,
                 last_frame=pchannel.tail.durable_end - 1,
+                bytes_between=pchannel.log.bytes_between,
             )
             for name, pchannel in self.pchannels.items()
         }
@@ -418,22 +434,40 @@ class Embedded:
             await keeper.start()
 
     async def _open_backend(self, location: Location) -> LogBackend:
+        if location.pulsar is not None:
+            settings = self.settings
+            address = PulsarAddress(
+                location.pulsar.service_url,
+                location.pulsar.tenant,
+                location.pulsar.namespace,
+                admin_url=settings.pulsar_admin_url,
+                token=settings.pulsar_token or None,
+                tls_authority=settings.pulsar_tls_authority,
+            )
+            allowed = Allowances(message_ttl=settings.allow_message_ttl, backlog_quota=settings.allow_backlog_quota)
+            on_pulsar = PulsarBackend(address, self.kv.under(PULSAR_ROOT), allowed=allowed)
+            try:
+                await on_pulsar.start()
+            except BaseException:
+                await on_pulsar.close()
+                raise
+            return on_pulsar
         if location.path is None:
             return MemoryBackend()
         backend = JournalBackend(location.path, segment_bytes=self.settings.segment_bytes)
         await backend.start()
         return backend
 
-    async def _open_kv(self, location: Location) -> KVBase:
+    async def _open_kv(self, location: Location) -> None:
         if self.settings.kv is not None:
-            if "://" in self.settings.kv:
-                raise InvalidArgumentError(
-                    f"setting kv={self.settings.kv!r} is no path: give the path of a sqlite file"
-                )
-            return await SqliteKV.open(Path(self.settings.kv))
-        if location.path is None:
-            return MemoryKV()
-        return await SqliteKV.open(location.path / META_FILE)
+            self.kv = await open_metadata(self.settings.kv)
+        elif location.pulsar is not None:
+            raise InvalidArgumentError(
+                f"a log at {location} needs a place for its metadata: give the setting kv, the path of a sqlite file or etcd://…"
+            )
+        else:
+            self.kv = MemoryKV() if location.path is None else await SqliteKV.open(location.path / META_FILE)
+        self._undo.append(self.kv.close)
 
     async def _open_pchannel(self, meta: PChannelMeta) -> None:
         meta = await raise_term(self.kv, meta)
@@ -580,6 +614,8 @@ def _settle(future: asyncio.Future[None], error: WALError | None) -> None:
 
 
 def _unsaved(name: str, error: WALError) -> WALError:
-    own = StorageError(f"vchannel {name!r} could not be saved in the metadata, nothing was written: {error}")
+    # Away for a moment is not broken: the caller may try again.
+    kind = UnavailableError if isinstance(error, UnavailableError | UnknownOutcomeError) else StorageError
+    own = kind(f"vchannel {name!r} could not be saved in the metadata, nothing was written: {error}")
     own.__cause__ = error
     return own

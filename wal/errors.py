@@ -22,6 +22,8 @@ broken-by-the-world (`StorageError`, `UnknownOutcomeError`) are different classe
     ├── FormatError                            not a journal, or made by a newer version
     ├── WouldBlockError                        a bound is reached: wait, or make room
     ├── NotLocalError                          the pchannel is not served by this process
+    ├── UnavailableError                       a server could not be reached or did not answer; nothing was changed
+    ├── SessionLostError                       a lease ran out or was revoked: what it held is not held any more
     └── UnrecoverableError
 """
 
@@ -51,10 +53,12 @@ __all__ = [
     "NoSpaceError",
     "NotLocalError",
     "ResourceAcquiredError",
+    "SessionLostError",
     "StorageError",
     "StreamingCode",
     "TransactionExpiredError",
     "TruncatedError",
+    "UnavailableError",
     "UnknownError",
     "UnknownOutcomeError",
     "UnmatchedChannelTermError",
@@ -91,6 +95,8 @@ class StreamingCode(enum.IntEnum):
     LOCKED = 21
     FORMAT = 22
     NOT_LOCAL = 23
+    UNAVAILABLE = 24
+    SESSION_LOST = 25
     UNKNOWN = 999
 
 
@@ -269,6 +275,19 @@ class NotLocalError(WALError):
     """The pchannel is not served by this process."""
 
     code = StreamingCode.NOT_LOCAL
+
+
+class UnavailableError(WALError):
+    """A server could not be reached, or did not answer a question. Nothing was changed: try again."""
+
+    code = StreamingCode.UNAVAILABLE
+    retryable = True
+
+
+class SessionLostError(WALError):
+    """A session's lease ran out, was revoked or could not be kept in time: stop what it gave you the right to, and open another."""
+
+    code = StreamingCode.SESSION_LOST
 
 
 class UnrecoverableError(WALError):

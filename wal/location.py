@@ -1,43 +1,200 @@
-"""Locations: one string decides where the log lives."""
+"""Locations: one string decides where the log lives, and one where its metadata does. Parsing only; nothing is opened or looked at."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["Location", "parse_location"]
+__all__ = ["EtcdLocation", "Location", "PulsarLocation", "parse_kv", "parse_location"]
+
+ETCD_PORT: Final = 2379
+PULSAR_PORT: Final = 6650
+PULSAR_TLS_PORT: Final = 6651
+_PULSAR_FORM: Final = "pulsar://host[:port][,host[:port]…]/tenant/namespace, or pulsar+ssl://… for TLS"
+_PULSAR_NAME: Final = re.compile(r"[A-Za-z0-9_=:.-]+")
+_ETCD_FORM: Final = "etcd://[user[:password]@]host[:port][,host[:port]…]/root"
+
+
+class PulsarLocation(msgspec.Struct, frozen=True):
+    """A namespace of Pulsar. `service_url`: `pulsar://host:port[,host:port…]`, or `pulsar+ssl://…` with TLS."""
+
+    service_url: str
+    tenant: str
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"{self.service_url}/{self.tenant}/{self.namespace}"
 
 
 class Location(msgspec.Struct, frozen=True):
-    """`scheme` is "journal" (with its directory as `path`) or "memory"."""
+    """`scheme` is "journal" (with its directory as `path`), "memory", or "pulsar" (with its namespace as `pulsar`)."""
 
     scheme: str
     path: Path | None = None
+    pulsar: PulsarLocation | None = None
 
     def __str__(self) -> str:
-        return f"{self.scheme}:{self.path or ''}"
+        return f"{self.scheme}:{self.path or ''}" if self.pulsar is None else str(self.pulsar)
 
 
 def parse_location(location: str | os.PathLike[str]) -> Location:
-    """`data/` or `journal:data/` (a directory), or `memory:`. Anything else is an InvalidArgumentError that lists the forms."""
+    """`data/` or `journal:data/` (a directory), `memory:`, or `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`).
+
+    Anything else is an InvalidArgumentError that lists the forms.
+    """
     if isinstance(location, os.PathLike):
         return Location("journal", Path(location))
     if not isinstance(location, str):
         raise TypeError(f"a location is a str or a path, not {type(location).__name__}")
     if location == "memory:":
         return Location("memory")
+    if location.startswith(("pulsar://", "pulsar+ssl://")):
+        return Location("pulsar", pulsar=_parse_pulsar(location))
     directory = location
     scheme, colon, rest = location.partition(":")
     if colon and scheme == "journal":
         directory = rest
     elif colon and "/" not in scheme:
         raise InvalidArgumentError(
-            f"location {location!r} is of no known form: use a directory ('data/' or 'journal:data/') or 'memory:'"
+            f"location {location!r} is of no known form: use a directory ('data/' or 'journal:data/'), 'memory:' or "
+            "'pulsar://host:port/tenant/namespace'"
         )
     if not directory or "\0" in directory:
         raise InvalidArgumentError(f"location {location!r} names no directory: use for example 'data/'")
     return Location("journal", Path(directory))
+
+
+def _parse_pulsar(location: str) -> PulsarLocation:
+    scheme, _, rest = location.partition("://")
+    hosts, _, path = rest.partition("/")
+    names = path.split("/")
+    if len(names) != 2 or not all(_PULSAR_NAME.fullmatch(name) for name in names):
+        raise InvalidArgumentError(f"location {location!r} names no tenant and namespace: use {_PULSAR_FORM}")
+    places = []
+    for host in hosts.split(","):
+        if "@" in host:
+            raise InvalidArgumentError(
+                "a location on Pulsar names no user: give a token in the setting pulsar_token, or in WAL_PULSAR_TOKEN"
+            )
+        name, colon, port = host.rpartition(":")
+        if host.endswith("]") or not colon:
+            name, port = host, str(PULSAR_TLS_PORT if scheme == "pulsar+ssl" else PULSAR_PORT)
+        if not name or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise InvalidArgumentError(
+                f"location {location!r} names the host {host!r}, which is none: use {_PULSAR_FORM}"
+            )
+        places.append(f"{name}:{port}")
+    return PulsarLocation(f"{scheme}://{','.join(places)}", *names)
+
+
+class EtcdLocation(msgspec.Struct, frozen=True):
+    """An etcd cluster and a root path in it. The text and the repr show no password."""
+
+    endpoints: tuple[str, ...]
+    """`host:port` of its members."""
+    root_path: str
+    tls: bool = False
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    user: str | None = None
+    password: str | None = None
+    password_file: Path | None = None
+    timeout_s: float | None = None
+    """Deadline of a call; None: the KV's own."""
+
+    def __str__(self) -> str:
+        user = "" if self.user is None else f"{self.user}@"
+        return f"etcd{'+ssl' if self.tls else ''}://{user}{','.join(self.endpoints)}/{self.root_path}"
+
+    def __repr__(self) -> str:
+        return f"EtcdLocation({str(self)!r})"
+
+
+def parse_kv(text: str) -> EtcdLocation | Path:
+    """The `kv` setting: the path of a sqlite file, or `etcd://host:port[,host:port…]/root`, `etcd+ssl://` with TLS.
+
+    `user:password@` before the hosts (percent-encoded), or `?password_file=…`; for TLS `?ca=…&certificate=…&key=…`, PEM files; and
+    `?timeout_s=…`, the deadline of a call. Anything else is an InvalidArgumentError that says what is accepted and shows no password.
+    """
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        if not text or "\0" in text:
+            raise InvalidArgumentError(
+                f"setting kv={text!r} names no file: give the path of a sqlite file, or {_ETCD_FORM}"
+            )
+        return Path(text)
+    if scheme not in ("etcd", "etcd+ssl"):
+        raise InvalidArgumentError(
+            f"setting kv begins with {scheme}://, which is of no known form: give the path of a sqlite file, or {_ETCD_FORM}"
+        )
+    rest, _, query = rest.partition("?")
+    authority, _, root_path = rest.partition("/")
+    userinfo, _, hosts = authority.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    if not unquote(root_path).strip("/"):
+        raise InvalidArgumentError(
+            f"setting kv={scheme}://…/{root_path} names no root path, under which the metadata lies: {_ETCD_FORM}"
+        )
+    options = _etcd_options(query, scheme)
+    if password and "password_file" in options:
+        raise InvalidArgumentError("setting kv gives a password and a password_file: give one of them")
+    return EtcdLocation(
+        tuple(_endpoint(host) for host in hosts.split(",")),
+        unquote(root_path).strip("/"),
+        scheme == "etcd+ssl",
+        user=unquote(user) or None,
+        password=unquote(password) or None,
+        **options,
+    )
+
+
+def _etcd_options(query: str, scheme: str) -> dict[str, Any]:
+    files = ("password_file",) if scheme == "etcd" else ("ca", "certificate", "key", "password_file")
+    options: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name == "timeout_s":
+            options[name] = _seconds(value)
+        elif name in files and value:
+            options[name] = Path(value)
+        else:
+            raise InvalidArgumentError(
+                f"setting kv={scheme}://…?{name}= is not understood there: accepted are {', '.join(files)}, each with the path of a file, "
+                f"and timeout_s with a number of seconds"
+            )
+    return options
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise InvalidArgumentError(
+            f"setting kv=etcd://…?timeout_s={text} is no number of seconds above 0: write for example timeout_s=30"
+        )
+    return seconds
+
+
+def _endpoint(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    if host.endswith("]") or not colon:  # an IPv6 address in brackets has colons of its own
+        name, port = host, str(ETCD_PORT)
+    bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
+    if (
+        not bare
+        or (":" in bare) != (bare != name)
+        or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536)
+    ):
+        raise InvalidArgumentError(
+            f"setting kv names the host {host!r}, which is none: {_ETCD_FORM}, an IPv6 address in [brackets]"
+        )
+    return f"{name}:{port}"

@@ -221,6 +221,11 @@ class Observed:
 
 def check_observable(location: Location) -> None:
     """InvalidArgumentError for a location that cannot be read by another process than the one that writes there."""
+    if location.pulsar is not None:
+        raise InvalidArgumentError(
+            f"location {location} cannot be opened with read_only=True: beside the process that writes it, a log on Pulsar can be read "
+            "through that process only; name a journal's directory, or open it for writing (which takes it over)"
+        )
     if location.path is None:
         raise InvalidArgumentError(
             f"location {location} cannot be opened with read_only=True: what is in memory belongs to the process that writes it; "

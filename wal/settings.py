@@ -20,6 +20,8 @@ __all__ = ["Settings"]
 
 MIB: Final = 1024 * 1024
 ENVIRONMENT_PREFIX: Final = "WAL_"
+TEST_PREFIX: Final = "WAL_TEST_"
+"""Variables that name servers for the project's own tests; they are no settings."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     broadcast_vchannels_max: int = 16_384
     kv: str | None = None
     """Where metadata lives, if not beside the log."""
+    pulsar_admin_url: str | None = None
+    """The admin REST of a log on Pulsar; None: the host of the location, at Pulsar's default port (8080, with TLS 8443)."""
+    pulsar_token: str | None = None
+    """A JSON Web Token that Pulsar lets in."""
+    pulsar_tls_authority: str | None = None
+    """Path of the certificates (PEM) that Pulsar's is checked against; None: those of the system."""
+    allow_message_ttl: bool = False
+    """Opens a log on Pulsar although a policy there may delete what it holds by age."""
+    allow_backlog_quota: bool = False
+    """Opens a log on Pulsar although a quota there may block its writer, or delete what it holds."""
     retention_bytes: int | None = None
     retention_s: float | None = None
     cursor_lag_bytes_max: int | None = None
@@ -78,7 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise InvalidArgumentError(f"settings file {os.fspath(path)!r} is not TOML: {error}") from error
         for variable, text in os.environ.items():
-            if variable.startswith(ENVIRONMENT_PREFIX):
+            if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(TEST_PREFIX):
                 name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
                 values[name] = _from_text(variable, name, text)
         return cls().replace(**(values | overrides))
@@ -116,8 +128,19 @@ _SECONDS: Final[Mapping[str, float]] = {
     "cursor_age_max_s": 0.0,
 }
 """Settings in seconds and the smallest value of each."""
+_BOOLEANS: Final = frozenset(("create_vchannels", "allow_message_ttl", "allow_backlog_quota"))
 _OPTIONAL: Final = frozenset(
-    ("pchannels", "kv", "retention_bytes", "retention_s", "cursor_lag_bytes_max", "cursor_age_max_s")
+    (
+        "pchannels",
+        "kv",
+        "pulsar_admin_url",
+        "pulsar_token",
+        "pulsar_tls_authority",
+        "retention_bytes",
+        "retention_s",
+        "cursor_lag_bytes_max",
+        "cursor_age_max_s",
+    )
 )
 
 
@@ -134,7 +157,7 @@ def _check(name: str, value: object) -> None:
             raise TypeError(f"setting {name} must be a number of seconds, not {value!r}")
         if not _SECONDS[name] <= value < float("inf"):
             raise InvalidArgumentError(f"setting {name}={value} is out of range: at least {_SECONDS[name]} seconds")
-    elif name == "create_vchannels":
+    elif name in _BOOLEANS:
         if not isinstance(value, bool):
             raise TypeError(f"setting {name} must be a bool, not {value!r}")
     elif not isinstance(value, str):
@@ -149,7 +172,7 @@ def _from_text(variable: str, name: str, text: str) -> Any:
             return int(text)
         if name in _SECONDS:
             return float(text)
-        if name == "create_vchannels":
+        if name in _BOOLEANS:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     except (ValueError, KeyError) as error:
         accepted = "a whole number" if name in _INTEGERS else "seconds" if name in _SECONDS else "true or false"

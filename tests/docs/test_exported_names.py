@@ -24,8 +24,8 @@ PUBLIC = """
 ERRORS = """
     ChannelExistError ChannelFencedError ChannelNotExistError ClosedError CorruptionError EndOfStreamError FormatError IgnoredOperationError
     InnerError InvalidArgumentError InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError NoSpaceError
-    NotLocalError ResourceAcquiredError StorageError StreamingCode TransactionExpiredError TruncatedError UnknownError UnknownOutcomeError
-    UnmatchedChannelTermError UnrecoverableError WALError WouldBlockError
+    NotLocalError ResourceAcquiredError SessionLostError StorageError StreamingCode TransactionExpiredError TruncatedError UnavailableError
+    UnknownError UnknownOutcomeError UnmatchedChannelTermError UnrecoverableError WALError WouldBlockError
 """
 
 MODULES = sorted(

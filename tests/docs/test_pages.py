@@ -6,9 +6,11 @@ Those with Spark are run whole by tests/spark, and here up to there.
 from __future__ import annotations
 
 import re
+import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import pytest
 
 import wal
@@ -16,16 +18,31 @@ from tests.docs.snippets import PAGES, ROOT, blocks_before_spark, matches, run
 
 WITH_CODE = [page for page in PAGES if blocks_before_spark(page)]
 IDS = [str(page.relative_to(ROOT)) for page in WITH_CODE]
+SERVERS: Final = {
+    "127.0.0.1:2379": "etcd_address",
+    "127.0.0.1:6650": "pulsar_host",
+    "127.0.0.1:8080": "pulsar_admin_host",
+    "public/default": "pulsar_namespace",
+    "a.json.webtoken": "pulsar_token",
+}
+"""What the pages call a server, and the fixture that is one."""
+ROOT_PATH: Final = "by-dev"
+"""What the pages call a root path; each run has one of its own."""
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=IDS)
 async def test_its_code_runs_and_prints_what_it_says(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    real = {named: request.getfixturevalue(fixture) for named, fixture in SERVERS.items() if named in text}
+    real[ROOT_PATH] = f"wal-test-{secrets.token_hex(6)}"
     namespace: dict[str, Any] = {"__name__": "__page__"}
     try:
         for block in blocks_before_spark(page):
+            for named, own in real.items():
+                block = msgspec.structs.replace(block, code=block.code.replace(named, own))
             printed = await run(block, namespace)
             if block.output is not None:
                 assert matches(printed, block.output), (

@@ -69,12 +69,19 @@ class Stretch(msgspec.Struct, frozen=True, gc=False):
     """A part of the log, [start, end), in which space is given back whole.
 
     `sealed`: nothing is added any more; the last one is not, and never goes. `newest_tick`: no event of a sealed one has a larger one.
+    `held`: its bytes, where positions do not count bytes.
     """
 
     start: int
     end: int
     newest_tick: int
     sealed: bool
+    held: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self.end - self.start if self.held is None else self.held
 
 
 class LogState(msgspec.Struct, frozen=True, gc=False):
@@ -110,6 +117,10 @@ class ReadableLog(abc.ABC):
     @abc.abstractmethod
     def earliest(self) -> tuple[int, int]:
         """Events at or above this (position, index) are not truncated; as `truncate` set it, (0, 0) before."""
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """About how many bytes of log lie in [start, end)."""
+        return max(0, end - start)
 
     @property
     def last_truncated(self) -> tuple[int, int] | None:
@@ -181,6 +192,10 @@ class ObservableLog(ReadableLog):
 class PChannelLog(ReadableLog):
     """One pchannel's log, opened for writing in one term."""
 
+    frames_in_flight: ClassVar[int] = 2
+    """How many frames are worth handing over before the first is answered: more where an answer comes from far."""
+    tick_frames: ClassVar[bool] = False
+    """Whether readers in other processes learn of ticks from the log alone, so that TimeTick frames have to be written to it."""
     term: int
     state: LogState
     """What was found at opening; it does not change afterwards."""

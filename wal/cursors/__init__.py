@@ -4,6 +4,7 @@ from wal.cursors.codec import decode_cursor, encode_cursor, file_name, file_pref
 from wal.cursors.cursor import CURSOR_NAME_BYTES_MAX, Cursor, CursorInfo, CursorKey, check_cursor
 from wal.cursors.desk import CursorDesk, CursorUse
 from wal.cursors.files import CursorFiles
+from wal.cursors.in_kv import CursorsInKV
 from wal.cursors.memory import MemoryCursors
 from wal.cursors.standing import LogPlace, LogView, Standing, resumable, shown, standing
 from wal.cursors.store import CursorStore, DamagedCursor
@@ -17,6 +18,7 @@ __all__ = [
     "CursorKey",
     "CursorStore",
     "CursorUse",
+    "CursorsInKV",
     "DamagedCursor",
     "LogPlace",
     "LogView",

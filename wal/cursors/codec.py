@@ -20,7 +20,8 @@ import google_crc32c
 import msgspec
 
 from wal.cursors.cursor import Cursor, CursorKey, check_cursor
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError
+from wal.errors import CorruptionError, FormatError
+from wal.message import PackedPosition, packed, unpacked
 
 __all__ = ["CURSOR_SUFFIX", "decode_cursor", "encode_cursor", "file_name", "file_prefix"]
 
@@ -37,8 +38,8 @@ def encode_cursor(cursor: Cursor) -> bytes:
             cursor.pchannel,
             cursor.incarnation,
             cursor.form,
-            cursor.start,
-            cursor.event,
+            (packed(cursor.start[0]), cursor.start[1]),
+            None if cursor.event is None else (packed(cursor.event[0]), cursor.event[1]),
             cursor.time_tick,
             cursor.saved_at,
             cursor.stale,
@@ -68,7 +69,9 @@ def decode_cursor(data: bytes) -> Cursor:
         names = [check_cursor(fields.name), *(name for name, _ in fields.vchannels)]
         for text in names:
             text.encode()
-    except (msgspec.DecodeError, UnicodeError, InvalidArgumentError) as error:
+        start = (unpacked(fields.start[0]), fields.start[1])
+        event = None if fields.event is None else (unpacked(fields.event[0]), fields.event[1])
+    except (msgspec.DecodeError, ValueError) as error:
         raise CorruptionError(f"a cursor cannot be read: {error}", expected="the fields of a cursor") from error
     vchannels = tuple(name for name, _ in fields.vchannels)
     if not vchannels or list(vchannels) != sorted(set(vchannels)):
@@ -78,8 +81,8 @@ def decode_cursor(data: bytes) -> Cursor:
         tuple(incarnation for _, incarnation in fields.vchannels),
         fields.pchannel,
         fields.incarnation,
-        fields.start,
-        fields.event,
+        start,
+        event,
         fields.time_tick,
         fields.saved_at,
         fields.form,
@@ -104,8 +107,8 @@ class _Body(msgspec.Struct, frozen=True):
     pchannel: str
     incarnation: int
     form: int
-    start: tuple[int, int]
-    event: tuple[int, int] | None
+    start: tuple[PackedPosition, int]
+    event: tuple[PackedPosition, int] | None
     time_tick: int
     saved_at: float
     stale: str

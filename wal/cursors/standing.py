@@ -25,17 +25,21 @@ class LogPlace(msgspec.Struct, frozen=True, gc=False):
     """A pchannel's log at one moment: which life of it, its first event that is not truncated, and its end.
 
     `last_frame`, if it is known: the position of the last frame, so that who stands behind it is not said to lag by it.
+    `bytes_between`: of the log, where positions do not count bytes.
     """
 
     incarnation: int
     earliest: tuple[int, int]
     durable_end: int
     last_frame: int | None = None
+    bytes_between: Callable[[int, int], int] | None = None
 
     def lag_bytes(self, start: tuple[int, int]) -> int:
         """The log from this place on."""
         if self.last_frame is not None and start[0] > self.last_frame:
             return 0
+        if self.bytes_between is not None:
+            return self.bytes_between(start[0], self.durable_end)
         return max(0, self.durable_end - start[0])
 
 

@@ -3,6 +3,7 @@
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
 from wal.message.message_id import FORM_JOURNAL, FORM_PULSAR, MessageID
+from wal.message.packed import PackedPosition, packed, unpacked
 from wal.message.properties import (
     RESERVED_PREFIX,
     Reserved,
@@ -25,6 +26,7 @@ __all__ = [
     "MessageID",
     "MessageType",
     "Origin",
+    "PackedPosition",
     "Reserved",
     "ResourceKey",
     "TimeTickMessage",
@@ -33,6 +35,8 @@ __all__ = [
     "check_properties",
     "decode_properties",
     "encode_properties",
+    "packed",
     "properties_size",
     "type_properties",
+    "unpacked",
 ]

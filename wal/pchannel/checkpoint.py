@@ -54,15 +54,20 @@ class CheckpointLedger:
         self._next: Checkpoint | None = None
         self._retry_at_s = 0.0
 
-    def is_due(self, *, end: int, keyed: int, keyed_bytes: int, held_bytes: int, now_s: float) -> bool:
-        """Whether one should begin now: the log ends at `end`, `keyed` events happened since the last, truncated space waits."""
+    def is_due(
+        self, *, end: int, keyed: int, keyed_bytes: int, held_bytes: int, now_s: float, log_bytes: int | None = None
+    ) -> bool:
+        """Whether one should begin now: the log ends at `end`, `keyed` events happened since the last, truncated space waits.
+
+        `log_bytes`: the log since the last, where positions do not count bytes.
+        """
         if self._next is not None or end <= self.last.position or now_s < self._retry_at_s:
             return False
         rule = self._rule
         return (
             keyed >= rule.keyed_events
             or (keyed > 0 and keyed_bytes >= max(rule.keyed_bytes, SHARE * self.state_bytes))
-            or end - self.last.position >= rule.log_bytes
+            or (end - self.last.position if log_bytes is None else log_bytes) >= rule.log_bytes
             or self.pays(keyed=keyed, held_bytes=held_bytes)
         )
 

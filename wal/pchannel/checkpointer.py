@@ -68,6 +68,7 @@ class Checkpointer:
             keyed_bytes=self._log.keyed_bytes - self._keyed_bytes,
             held_bytes=self._log.held_bytes,
             now_s=self._monotonic(),
+            log_bytes=self._log.bytes_between(self.ledger.last.position, self._end()),
         )
         if due or (self._requested and self._state.changes and self.ledger.is_possible(now_s=self._monotonic())):
             self._begin()

@@ -20,7 +20,7 @@ import msgspec
 
 from wal.errors import CorruptionError
 from wal.frame import RunName
-from wal.message import BroadcastHeader, ResourceKey
+from wal.message import BroadcastHeader, PackedPosition, ResourceKey, packed, unpacked
 from wal.pchannel.copies_names import NamePool
 from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
@@ -60,7 +60,8 @@ def encode_copies(broadcasts: Sequence[ListedBroadcast]) -> Iterator[bytes]:
     for listed in broadcasts:
         header = listed.header
         parts = [
-            [part.position, part.index, part.tick, copies.number(part.names), int(part.aborts)] for part in listed.parts
+            [packed(part.position), part.index, part.tick, copies.number(part.names), int(part.aborts)]
+            for part in listed.parts
         ]
         rows.append(
             [header.broadcast_id, vchannels.number(header.vchannels), header.resource_keys, header.needs_ack, parts]
@@ -99,7 +100,7 @@ def _decode(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
         for row in piece.rows:
             header = BroadcastHeader(row.broadcast_id, vchannels[row.vchannels], row.resource_keys, row.needs_ack)
             parts = [
-                CopiesPart(position, index, tick, copies[number], bool(aborts))
+                CopiesPart(unpacked(position), index, tick, copies[number], bool(aborts))
                 for position, index, tick, number, aborts in row.parts
             ]
             found.append(ListedBroadcast(header, tuple(parts)))
@@ -137,7 +138,7 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
     vchannels: int
     resource_keys: tuple[ResourceKey, ...]
     needs_ack: bool
-    parts: list[tuple[int, int, int, int, int]]
+    parts: list[tuple[PackedPosition, int, int, int, int]]
 
 
 class _Piece(msgspec.Struct, array_like=True):

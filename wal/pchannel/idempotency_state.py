@@ -21,6 +21,7 @@ import msgspec
 
 from wal.errors import CorruptionError
 from wal.frame import RunName
+from wal.message import packed, unpacked
 from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
 __all__ = ["Kept", "KeptKey", "KeptProducer", "Scope", "decode_state", "encode_state"]
@@ -122,10 +123,10 @@ def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tu
         scopes += [scope_of(tuple((name, incarnation) for name, incarnation in names)) for names in named]
         of_each = map(scopes.__getitem__, numbers)
         if kind is PieceKind.KEYS:
-            keys += map(KeptKey, of_each, texts, map(Kept, *columns))
+            keys += map(KeptKey, of_each, texts, _kept(columns))
             continue
         lasts, counts, sequences, *columns = columns
-        one_by_one, results = iter(sequences), map(Kept, *columns)
+        one_by_one, results = iter(sequences), _kept(columns)
         producers += [
             KeptProducer(scope, name, last, tuple(islice(one_by_one, count)), tuple(islice(results, count)))
             for scope, name, last, count in zip(of_each, texts, lasts, counts, strict=True)
@@ -156,9 +157,14 @@ def _groups(
         yield group, scopes
 
 
-def _columns(kept: list[Kept]) -> list[list[int]]:
+def _kept(columns: list[list[Any]]) -> Iterator[Kept]:
+    positions, *others = columns
+    return map(Kept, map(unpacked, positions), *others)
+
+
+def _columns(kept: list[Kept]) -> list[list[Any]]:
     return [
-        [one.position for one in kept],
+        [packed(one.position) for one in kept],
         [one.index for one in kept],
         [one.tick for one in kept],
         [one.txn_id for one in kept],

@@ -1,8 +1,9 @@
 """The PChannel actor: group commit. It gives ticks, makes frames, and hands them to the backend.
 
 Everything that the vchannels of its group submitted in a turn becomes one frame at the turn's end: ticks are given and the frame is
-handed over in that same turn, so that the order of ids, of ticks and of delivery is one. At most two frames are handed over at a
-time (one being synced, one next); the rest waits and makes the following frame larger. All callers of a frame hear of it at once.
+handed over in that same turn, so that the order of ids, of ticks and of delivery is one. Only so many frames are handed over at a time as
+the backend says (two where one is synced while the next is made); the rest waits and makes the following frame larger. All callers of a
+frame hear of it at once.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from wal.pchannel.submissions import (
     Submission,
     TxnSubmission,
 )
+from wal.pchannel.tick_frames import TickFrames
 from wal.pchannel.txn_table import TxnLimits, TxnTable, whole_ms
 
 if TYPE_CHECKING:
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PChannel", "PChannelStatistics", "Ticks"]
 
-FRAMES_IN_FLIGHT: Final = 2
 GROUP_BYTES: Final = 4 * 1024 * 1024
 """A group commit is cut here, so that its frame stays below FRAME_BYTES_MAX with its tables."""
 GROUP_RECORDS: Final = 4096
@@ -175,6 +176,8 @@ class PChannel(ReadablePChannel, Member):
         """An operation that waits for ticks, and all that were called behind it, which must not overtake it."""
         self._prepared: tuple[FrameDraft, list[Submission]] | None = None
         self._flights: deque[_Flight] = deque()
+        self._flights_max = log.frames_in_flight
+        self._tick_frames = TickFrames(monotonic()) if log.tick_frames else None
         self._sequence = 0
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
@@ -254,7 +257,7 @@ class PChannel(ReadablePChannel, Member):
         message()
 
     def turn_ended(self) -> None:
-        """Everything submitted in this turn becomes a frame, unless two are under way."""
+        """Everything submitted in this turn becomes a frame, unless enough are under way."""
         if self._waiting:
             self._pump()
         if self._drained is not None:
@@ -272,7 +275,16 @@ class PChannel(ReadablePChannel, Member):
         """Every `time_tick_interval_s`: leases, the promise, and what waits for it."""
         now = self._lease.advance(self._monotonic(), unsynced_since=self._unsynced_since())
         self._expired += len(self.table.expire(now))
+        if self._tick_frames is not None and self._tick_frames.is_due(self._monotonic()):
+            self._write_tick()
         self.advance_promise()
+
+    def _write_tick(self) -> None:
+        """Writes a TimeTick frame, unless other frames are under way, which say as much."""
+        if self.fault is None and not self._closing and not self._flights and not self._waiting and not self._prepared:
+            tick = self._fresh_tick()
+            if tick is not None:
+                self._hand_over(FrameDraft(), [], tick, promise=tick)
 
     def advance_for(self, tick: int) -> bool:
         """Promises this tick for a reader that waits for it, if that can be done now.
@@ -406,7 +418,7 @@ class PChannel(ReadablePChannel, Member):
     # -- frames
 
     def _pump(self) -> None:
-        while len(self._flights) < FRAMES_IN_FLIGHT and self.fault is None:
+        while len(self._flights) < self._flights_max and self.fault is None:
             if self._prepared is None:
                 if not self._waiting:
                     return
@@ -487,6 +499,8 @@ class PChannel(ReadablePChannel, Member):
         self._frames += 1
         self._bytes += flight.frame.length
         self._events += flight.indices
+        if self._tick_frames is not None:
+            self._tick_frames.written(self._monotonic(), data=flight.indices > 0)
         log = self.log
         origin = Origin(self.channel, log.incarnation, position, self.form)
         returned = 0

@@ -241,7 +241,8 @@ class Scanner:
         """A snapshot of its counts."""
         progress = self._progress
         behind = self._entered and progress.at < self._pchannel.tail.durable_end
-        lag = self._pchannel.log.durable_end - progress.at if behind else 0
+        log = self._pchannel.log
+        lag = log.bytes_between(progress.at, log.durable_end) if behind else 0
         return ScannerStatistics(progress.message_count, progress.frame_count, progress.page_count, lag, self._ended)
 
     def ended_by(self, vchannel: str, error: WALError) -> None:

@@ -74,12 +74,12 @@ def plan(
     held = [stretch for stretch in stretches if stretch.end > earliest[0]]
     if not held:
         return Plan(None, None, ())
-    size = held[-1].end - held[0].start
+    size = sum(stretch.size for stretch in held)
     wanted: int | None = None
     for stretch in held:
         if not stretch.sealed or not _too_much(stretch, size, bounds, now_s):
             break
-        size -= stretch.end - stretch.start
+        size -= stretch.size
         wanted = stretch.end
     if wanted is None:
         return Plan(None, None, ())

@@ -73,11 +73,17 @@ async def report_of(
         pchannel.channel,
         earliest,
         None if earliest is None else await _time_of(pchannel, earliest),
-        max(0, end - start),
+        pchannel.log.bytes_between(start, end),
         bounds.bytes_max,
         bounds.age_max_s,
         tuple(
-            RetentionHolder(pin.kind, pin.name, pin.vchannels, place[0], end - place[0] if place[0] < tail else 0)
+            RetentionHolder(
+                pin.kind,
+                pin.name,
+                pin.vchannels,
+                place[0],
+                pchannel.log.bytes_between(place[0], end) if place[0] < tail else 0,
+            )
             for place, pin in found
         ),
         clock_drift_s,

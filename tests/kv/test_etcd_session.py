@@ -1,0 +1,328 @@
+"""Sessions and elections on a real etcd: who holds what, who hears of its loss and when, and who can still write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kv import etcd_admin
+from tests.kv.test_etcd import new_root
+from tests.servers.etcd import EtcdServer
+from wal.errors import (
+    ChannelFencedError,
+    ClosedError,
+    InvalidArgumentError,
+    KeyNotExistError,
+    SessionLostError,
+    WALError,
+)
+from wal.kv.etcd import EtcdElection, EtcdKV, EtcdSession, Leader, Leadership
+
+WAIT_S = 60.0
+
+
+@pytest.fixture
+async def kv(etcd_address: str) -> AsyncIterator[EtcdKV]:
+    async with await EtcdKV.open([etcd_address], root_path=new_root()) as kv:
+        yield kv
+
+
+@pytest.fixture
+def server(etcd_binary: Path) -> Iterator[EtcdServer]:
+    with EtcdServer(etcd_binary) as server:
+        yield server
+
+
+# -- sessions
+
+
+async def test_a_session_outlives_its_ttl_and_takes_its_keys_with_it(kv: EtcdKV, etcd_address: str) -> None:
+    async with await kv.session(ttl_s=3) as session:
+        await session.save("nodes/a", "here")
+        async with asyncio.timeout(WAIT_S):
+            while session.renewals < 4:  # at a third of the TTL each
+                await asyncio.sleep(0.01)
+        assert session.alive
+        assert await kv.load("nodes/a") == "here"
+        assert session.lease in await etcd_admin.leases(etcd_address)
+    assert session.lease not in await etcd_admin.leases(etcd_address)
+    with pytest.raises(KeyNotExistError):
+        await kv.load("nodes/a")
+    assert not session.alive
+    for call in (session.save("nodes/a", "again"), session.guard(asyncio.sleep(0))):
+        with pytest.raises(ClosedError):
+            await call
+    await session.close()
+
+
+async def test_a_lease_that_is_revoked_behind_its_back_is_told(kv: EtcdKV, etcd_address: str) -> None:
+    async with await kv.session(ttl_s=6) as session:
+        guarded = asyncio.ensure_future(session.guard(asyncio.Event().wait()))
+        await etcd_admin.revoke(etcd_address, session.lease)
+        async with asyncio.timeout(WAIT_S):
+            assert isinstance(await session.wait_lost(), SessionLostError)
+            with pytest.raises(SessionLostError, match="expired or was revoked"):
+                await guarded
+        assert not session.alive
+
+
+async def test_who_writes_with_a_revoked_lease_hears_of_it_at_once(kv: EtcdKV, etcd_address: str) -> None:
+    async with await kv.session(ttl_s=60) as session:
+        await etcd_admin.revoke(etcd_address, session.lease)
+        with pytest.raises(SessionLostError):
+            await session.save("a", "1")
+        assert isinstance(session.error, SessionLostError)
+
+
+async def test_the_owner_is_told_before_anybody_else_can_see_the_lease_expire(server: EtcdServer) -> None:
+    """etcd is frozen, so that no renewal comes through. It is let go as soon as the owner knows: the lease must still be there."""
+    async with await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv:
+        session = await kv.session(ttl_s=3)
+        await session.save("a", "mine")
+        server.stop()
+        async with asyncio.timeout(WAIT_S):
+            error = await session.wait_lost()
+        server.cont()
+        assert isinstance(error, SessionLostError)
+        assert "not renewed in time" in str(error)
+        left = await etcd_admin.call(server.address, "lease/timetolive", ID=session.lease)
+        assert int(left.get("TTL", 0)) >= 0  # -1: it has expired
+        assert not session.alive
+        with pytest.raises(SessionLostError):
+            await session.save("a", "still mine")
+
+
+async def test_a_session_survives_a_restart_within_its_ttl(server: EtcdServer) -> None:
+    async with (
+        await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv,
+        await kv.session(ttl_s=12) as session,
+    ):
+        await session.save("a", "mine")
+        await asyncio.to_thread(server.restart)
+        renewals = session.renewals
+        async with asyncio.timeout(WAIT_S):
+            while session.renewals == renewals:
+                await asyncio.sleep(0.01)
+        assert session.alive
+        assert await kv.load("a") == "mine"
+
+
+async def test_a_clock_that_was_away_loses_the_session_at_the_next_look(kv: EtcdKV) -> None:
+    """As of a machine that slept: no timer of the loop has run, and `alive` must not say True."""
+    now = 1000.0
+    session = await EtcdSession.open(kv, ttl_s=60, on_end=lambda _: None, clock=lambda: now)
+    assert session.alive
+    now += 49.9
+    assert session.alive
+    now += 0.2  # five sixths of the TTL are over
+    assert not session.alive
+    now -= 50
+    assert not session.alive, "what was lost was found again"
+    await session.close()
+
+
+async def test_guard_gives_results_and_errors_and_cancels_with_its_caller(kv: EtcdKV) -> None:
+    async def fail() -> None:
+        raise ValueError("its own")
+
+    async with await kv.session(ttl_s=60) as session:
+        assert await session.guard(asyncio.sleep(0, "result")) == "result"
+        with pytest.raises(ValueError, match="its own"):
+            await session.guard(fail())
+        ended = asyncio.Event()
+
+        async def wait() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        caller = asyncio.ensure_future(session.guard(wait()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        caller.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await caller
+        assert ended.is_set()
+        assert session.alive
+
+
+async def test_a_ttl_that_leaves_no_time_is_refused(kv: EtcdKV) -> None:
+    for ttl_s in (0, -1, 1.9, float("nan")):
+        with pytest.raises(InvalidArgumentError, match="ttl_s"):
+            await kv.session(ttl_s=ttl_s)
+
+
+# -- elections
+
+
+async def test_one_leads_at_a_time_in_the_order_of_candidature(kv: EtcdKV, etcd_address: str) -> None:
+    leading: list[str] = []
+    tokens: list[int] = []
+
+    async def stand(name: str, stood: asyncio.Event) -> None:
+        async with (
+            await EtcdKV.open([etcd_address], root_path=kv.root_path) as own,
+            await own.session(ttl_s=30) as session,
+            await EtcdElection(own, "coordinator").campaign(name, session) as leadership,
+        ):
+            leading.append(name)
+            tokens.append(leadership.token)
+            assert (await EtcdElection(kv, "coordinator").leader()) == Leader(
+                name, leadership.token, leadership.key, leadership.token
+            )
+            if name == "0":
+                stood.set()
+                async with asyncio.timeout(WAIT_S):
+                    while len((await kv.load_with_prefix("coordinator/"))[0]) < 5:
+                        await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(WAIT_S):
+        first = asyncio.Event()
+        tasks = [asyncio.ensure_future(stand("0", first))]
+        await first.wait()
+        tasks += [asyncio.ensure_future(stand(str(number), first)) for number in range(1, 5)]
+        await asyncio.gather(*tasks)
+    assert leading[0] == "0"
+    assert sorted(leading) == ["0", "1", "2", "3", "4"]
+    assert tokens == sorted(tokens)
+    assert await EtcdElection(kv, "coordinator").leader() is None
+
+
+async def test_a_leader_that_lost_its_lease_can_change_nothing(kv: EtcdKV, etcd_address: str) -> None:
+    election = EtcdElection(kv, "coordinator")
+    async with await kv.session(ttl_s=60) as one, await kv.session(ttl_s=60) as two:
+        old = await election.campaign("old", one)
+        await old.multi_save_and_remove({"assignments/a": "by the old one", "b": "x"})
+        await old.proclaim("old, ready")
+        waiting = asyncio.ensure_future(election.campaign("new", two))
+        await etcd_admin.revoke(etcd_address, one.lease)
+        async with asyncio.timeout(WAIT_S):
+            new = await waiting
+        assert new.token > old.token
+        with pytest.raises(ChannelFencedError, match="changed nothing"):
+            await old.multi_save_and_remove({"assignments/a": "by the old one, late"})
+        with pytest.raises((ChannelFencedError, SessionLostError)):
+            await old.proclaim("old, still here")
+        await old.resign()
+        await new.multi_save_and_remove({"assignments/a": "by the new one"}, ["b"])
+        assert await kv.load("assignments/a") == "by the new one"
+        leader = await election.leader()
+        assert leader is not None
+        assert leader.value == "new"
+        with pytest.raises(InvalidArgumentError, match="candidate"):
+            await election.campaign("twice", two)
+        assert (await election.leader()) == leader
+
+
+async def test_a_candidate_that_gives_up_or_loses_its_session_leaves_the_queue(kv: EtcdKV, etcd_address: str) -> None:
+    election = EtcdElection(kv, "coordinator")
+    async with await kv.session(ttl_s=60) as one, await kv.session(ttl_s=60) as two, await kv.session(ttl_s=6) as three:
+        leadership = await election.campaign("leader", one)
+        queue: list[asyncio.Task[Leadership]] = []
+        for value, session in (("two", two), ("three", three)):
+            queue.append(asyncio.ensure_future(election.campaign(value, session)))
+            async with asyncio.timeout(WAIT_S):
+                while value not in (await kv.load_with_prefix("coordinator/"))[1]:
+                    await asyncio.sleep(0.01)
+        queue[0].cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await queue[0]
+        assert sorted((await kv.load_with_prefix("coordinator/"))[1]) == ["leader", "three"]
+        await etcd_admin.revoke(etcd_address, three.lease)
+        async with asyncio.timeout(WAIT_S):
+            with pytest.raises(SessionLostError):
+                await queue[1]
+        assert (await kv.load_with_prefix("coordinator/"))[1] == ["leader"]
+        async with await kv.session(ttl_s=60) as four:
+            waiting = asyncio.ensure_future(election.campaign("four", four))
+            async with asyncio.timeout(WAIT_S):
+                while "four" not in (await kv.load_with_prefix("coordinator/"))[1]:
+                    await asyncio.sleep(0.01)
+            await kv.remove((await kv.load_with_prefix("coordinator/"))[0][1])  # by hand: not the lease's end
+            await leadership.resign()
+            async with asyncio.timeout(WAIT_S):
+                with pytest.raises(ChannelFencedError, match="removed by somebody else"):
+                    await waiting
+        await leadership.resign()
+        assert await election.leader() is None
+
+
+async def test_observers_see_each_leader_and_end_at_the_latest(kv: EtcdKV) -> None:
+    election = EtcdElection(kv, "coordinator")
+    seen: list[str | None] = []
+    changed = asyncio.Event()
+
+    async def observe() -> None:
+        async for leader in election.observe():
+            seen.append(None if leader is None else leader.value)
+            changed.set()
+
+    async def until(value: str | None) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not seen or seen[-1] != value:
+                changed.clear()
+                await changed.wait()
+
+    observer = asyncio.ensure_future(observe())
+    await until(None)
+    async with await kv.session(ttl_s=30) as session:
+        leadership = await election.campaign("a", session)
+        await until("a")
+        await leadership.proclaim("a, ready")
+        await until("a, ready")
+    await until(None)
+    assert seen == [None, "a", "a, ready", None]
+    observer.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await observer
+
+
+async def test_over_kill_9_and_freezes_at_most_one_believes_that_it_leads(server: EtcdServer, soak: int) -> None:
+    """Three candidates, each writes as the leader while it believes to be; the writes that etcd took come with rising tokens."""
+    wins: list[int] = []
+
+    async def stand(kv: EtcdKV) -> None:
+        while True:
+            with contextlib.suppress(WALError):
+                async with await kv.session(ttl_s=2) as session:
+                    leadership = await EtcdElection(kv, "leader").campaign("x", session)
+                    wins.append(leadership.token)
+                    while session.alive:
+                        await leadership.multi_save_and_remove({"written": str(leadership.token)})
+                        if len(wins) % 2:
+                            await leadership.resign()
+                            break
+
+    kvs = [await EtcdKV.open([server.address], root_path="r", timeout_s=5) for _ in range(3)]
+    async with (
+        await EtcdKV.open([server.address], root_path="r", timeout_s=30) as reader,
+        await reader.watch("written", buffer_max=1 << 20) as watch,
+    ):
+        candidates = [asyncio.ensure_future(stand(kv)) for kv in kvs]
+        for _ in range(soak):
+            for disturb in (server.restart, server.stop):
+                count = len(wins)
+                async with asyncio.timeout(WAIT_S):
+                    while len(wins) < count + 2:
+                        await asyncio.sleep(0.01)
+                await asyncio.to_thread(disturb)
+            server.cont()
+        for candidate in candidates:
+            candidate.cancel()
+        await asyncio.gather(*candidates, return_exceptions=True)
+        await reader.save("written", "0")
+        written = []
+        async with asyncio.timeout(WAIT_S):
+            async for event in watch:
+                if event.value == "0":
+                    break
+                written.append(int(event.value or -1))
+    await asyncio.gather(*(kv.close() for kv in kvs))
+    assert written == sorted(written)
+    assert len(set(written)) >= 3
+    assert set(written) <= set(wins)

@@ -1,0 +1,102 @@
+"""The acceptance tests of the accesser, on a real Pulsar: `location` is a namespace of its own, and what a log there needs is added to
+`open_wal`.
+
+Each file beside this one takes the tests of the file of that name; those that say nothing about where the log lies run as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import wal
+from tests.accesser import conftest as accesser
+from tests.conftest import SOAK
+from tests.pulsar.conftest import location_of
+from wal import WALAccesser
+from wal.backends.pulsar import PulsarAddress
+from wal.opening import LogOpening
+
+watchdog = accesser.watchdog
+data = accesser.data
+
+collect_ignore = (
+    []
+    if SOAK
+    else [
+        f"test_{name}.py"
+        for name in (
+            "append_many",
+            "barriers",
+            "broadcast",
+            "cancellation",
+            "checkpoint",
+            "cursors",
+            "idempotency",
+            "reopening",
+            "resume",
+            "scanner",
+            "vchannels",
+        )
+    ]
+)
+"""What takes minutes runs in a soak."""
+_VIRTUAL = "runs by a clock of its own, in memory"
+NOT_HERE: Final = {
+    "test_a_running_reader_of_a_stale_cursor_hears_of_it_at_its_save": _VIRTUAL,
+    "test_age_counts_from_the_last_save": _VIRTUAL,
+    "test_a_wall_clock_that_jumps_makes_none_stale": _VIRTUAL,
+    "test_an_expired_one_leaves_its_key_free": _VIRTUAL,
+    "test_what_waits_for_a_barrier_is_pending_and_is_not_overtaken": _VIRTUAL,
+    "test_the_window_is_bounded_by_count_and_by_age": _VIRTUAL,
+    "test_what_is_behind_a_failed_sequence_fails_wherever_it_waits": "counts on two frames in flight",
+    "test_wrong_ids": "makes ids in the journal's form",
+    "test_statistics": "names the backends",
+    "test_memory_of_a_slow_reader_is_bounded_by_pages": "asks for bytes of lag more exactly than they are counted on Pulsar",
+}
+"""Tests of those files that say what a log on Pulsar is not."""
+
+
+@pytest.fixture
+def settings(address: PulsarAddress, tmp_path: Path) -> dict[str, Any]:
+    """What `open_wal` is given beside the location."""
+    return location_of(address, tmp_path / "meta.sqlite3")[1]
+
+
+@pytest.fixture
+def location(address: PulsarAddress, tmp_path: Path) -> str:
+    """Where a log may be opened."""
+    return location_of(address, tmp_path / "meta.sqlite3")[0]
+
+
+@pytest.fixture(autouse=True)
+def on_pulsar(request: pytest.FixtureRequest, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `open_wal` of the test's module knows how to open a log there."""
+    if request.function.__name__ in NOT_HERE:
+        pytest.skip(NOT_HERE[request.function.__name__])
+
+    def open_wal(location: Any, **overrides: Any) -> LogOpening:
+        return wal.open_wal(
+            location, **({**settings, **overrides} if str(location).startswith("pulsar") else overrides)
+        )
+
+    module = sys.modules[request.function.__module__]
+    if hasattr(module, "open_wal"):
+        monkeypatch.setattr(module, "open_wal", open_wal)
+
+
+@pytest.fixture
+async def log(location: str, settings: dict[str, Any]) -> AsyncIterator[WALAccesser]:
+    async with wal.open_wal(location, **settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def log4(location: str, settings: dict[str, Any]) -> AsyncIterator[WALAccesser]:
+    """A log of four pchannels."""
+    async with wal.open_wal(location, pchannels=4, **settings) as opened:
+        yield opened

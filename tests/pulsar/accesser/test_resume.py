@@ -1,0 +1,3 @@
+"""The tests of tests/accesser/test_resume.py, on Pulsar."""
+
+from tests.accesser.test_resume import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""The tests of tests/accesser/test_scanner.py, on Pulsar."""
+
+from tests.accesser.test_scanner import *  # noqa: F403

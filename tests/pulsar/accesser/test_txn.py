@@ -1,0 +1,3 @@
+"""The tests of tests/accesser/test_txn.py, on Pulsar."""
+
+from tests.accesser.test_txn import *  # noqa: F403

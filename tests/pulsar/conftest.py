@@ -1,0 +1,74 @@
+"""What tests of the Pulsar backend get: where the session's server is, and a namespace of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pulsar
+import pytest
+
+from tests.servers.pulsar import PulsarServer, admin_request
+from tests.servers.pulsar_fixtures import make_namespace
+from wal.backends.pulsar import PulsarAddress
+from wal.frame import FrameHeader
+
+
+@pytest.fixture(scope="session")
+def pulsar_server(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str) -> PulsarAddress:
+    """Where a Pulsar runs."""
+    return PulsarAddress(f"pulsar://{pulsar_host}", admin_url=f"http://{pulsar_admin_host}", token=pulsar_token or None)
+
+
+@pytest.fixture
+def address(pulsar_server: PulsarAddress) -> PulsarAddress:
+    """A namespace in which nothing is."""
+    return new_namespace(pulsar_server)
+
+
+def own(server: PulsarServer) -> PulsarAddress:
+    """The address of this server."""
+    return PulsarAddress(server.url, admin_url=server.admin_url, token=server.token)
+
+
+def new_namespace(server: PulsarAddress) -> PulsarAddress:
+    """A namespace in which nothing is, on this server."""
+    return msgspec.structs.replace(server, namespace=make_namespace(server.admin, server.token).partition("/")[2])
+
+
+def admin(server: PulsarAddress, method: str, path: str, body: object = None) -> bytes:
+    """A request to the admin REST that succeeds."""
+    status, answer = admin_request(server.admin, method, path, body, token=server.token)
+    assert 200 <= status < 300, (status, answer)
+    return answer
+
+
+def location_of(address: PulsarAddress, kv: Path) -> tuple[str, dict[str, Any]]:
+    """The location of a log there, and its settings."""
+    settings = {"kv": str(kv), "pulsar_admin_url": address.admin, "pulsar_token": address.token}
+    return f"{address.service_url}/{address.path}", settings
+
+
+def raw_client(address: PulsarAddress) -> pulsar.Client:
+    """A client of the test's own."""
+    return pulsar.Client(
+        address.service_url,
+        authentication=None if address.token is None else pulsar.AuthenticationToken(address.token),
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+
+
+def headers_in(address: PulsarAddress, pchannel: str) -> list[FrameHeader]:
+    """The headers of all frames that lie in the topic of this pchannel, whatever they are worth."""
+    client = raw_client(address)
+    try:
+        reader = client.create_reader(address.topic(pchannel), pulsar.MessageId.earliest)
+        found: list[FrameHeader] = []
+        while reader.has_message_available():
+            data = reader.read_next().data()
+            if data:
+                found.append(FrameHeader.unpack(data))
+        return found
+    finally:
+        client.close()

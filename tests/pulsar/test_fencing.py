@@ -1,0 +1,192 @@
+"""A new owner takes a log over while the old one, its producer open, goes on writing; on a real Pulsar, under load from both."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
+from tests.pulsar.conftest import new_namespace
+from wal.backends import PChannelLog, StoredFrame
+from wal.backends.pulsar import PulsarAddress, PulsarBackend
+from wal.errors import ChannelFencedError, StorageError, WALError
+from wal.kv import MemoryKV
+
+ROUNDS = 5
+WRITERS = 6
+
+
+class Owner:
+    """One term's writers: what they were told."""
+
+    def __init__(self, log: PChannelLog) -> None:
+        self.log = log
+        self.maker = FrameMaker(log.term)
+        self.acked: dict[bytes, int] = {}
+        self.errors: list[BaseException] = []
+        self.enough = asyncio.Event()
+        self._stop = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def begin(self) -> None:
+        state = self.log.state
+        await append(self.log, self.maker.term_start(state.last_term, max(state.last_sequence, 0)))
+        self._tasks = [asyncio.create_task(self._write(number)) for number in range(WRITERS)]
+
+    async def stop(self) -> None:
+        self._stop = True
+        await self.done()
+
+    async def done(self) -> None:
+        await asyncio.gather(*self._tasks)
+
+    async def _write(self, number: int) -> None:
+        count = 0
+        while not self._stop:
+            payload = b"%d/%d/%d" % (self.log.term, number, count)
+            count += 1
+            try:
+                self.acked[payload] = await append(self.log, self.maker.data(("v", payload)))
+            except WALError as error:
+                self.errors.append(error)
+                return
+            if len(self.acked) >= 40:
+                self.enough.set()
+
+
+def payloads(frames: list[StoredFrame]) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for frame in frames:
+        for run in frame.view.runs:
+            for payload in frame.view.columns(run).payloads:
+                if b"/" in payload:
+                    assert payload not in found, f"{payload!r} is in the log twice"
+                    found[payload] = frame.position
+    return found
+
+
+async def follow(log: PChannelLog, start: int, frames: list[StoredFrame], stopped: asyncio.Event) -> None:
+    """A reader that goes on until it is stopped and has reached the end."""
+    while True:
+        last = stopped.is_set()
+        end = log.durable_end
+        while start < end:
+            page = await log.read(start, names=None, bytes_max=1 << 18)
+            frames += page.frames
+            start = page.next_position
+        if last:
+            return
+        await asyncio.sleep(0.001)
+
+
+async def test_a_writer_that_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: int) -> None:
+    address, kv = new_namespace(pulsar_server), MemoryKV()
+    first = PulsarBackend(address, kv)
+    await first.create("p", incarnation=INCARNATION)
+    backends = [first]
+    owner = Owner(await first.open("p", incarnation=INCARNATION, term=1))
+    await owner.begin()
+    acked: dict[bytes, int] = {}
+    terms: dict[int, int] = {}
+    try:
+        for round_ in range(ROUNDS * soak if soak == 1 else 20):
+            await owner.enough.wait()
+            old, before = owner, owner.log.durable_end
+            early: list[StoredFrame] = []
+            stopped = asyncio.Event()
+            reading = asyncio.create_task(follow(old.log, 0, early, stopped))
+            backend = PulsarBackend(address, kv)
+            backends.append(backend)
+            owner = Owner(await backend.open("p", incarnation=INCARNATION, term=old.log.term + 1))
+            terms[owner.log.term] = owner.log.state.end
+            late: list[StoredFrame] = []
+            following = asyncio.create_task(follow(owner.log, before, late, stopped))
+            await owner.begin()
+            await old.done()
+            await owner.enough.wait()
+            stopped.set()
+            await asyncio.gather(reading, following)
+
+            assert len(old.errors) == WRITERS
+            for error in old.errors:
+                assert isinstance(error, ChannelFencedError | StorageError)
+            with pytest.raises(ChannelFencedError):
+                await append(old.log, old.maker.data(("v", b"late")))
+            acked |= old.acked
+            assert max(old.acked.values()) < owner.log.state.end, "acknowledged behind the mark of the next owner"
+            everything = await read_all(owner.log)
+            found = payloads(everything)
+            assert acked.items() <= found.items(), "what was acknowledged is where it was said to be"
+            for frames in (everything, late, await read_all(owner.log, owner.log.state.end)):
+                order = [(frame.view.header.term, frame.view.header.sequence) for frame in frames]
+                assert order == sorted(set(order)), "no frame of an old term behind one of a new one, none twice"
+            assert all(
+                frame.view.header.term <= old.log.term and frame.position < owner.log.state.end for frame in early
+            ), "who reads at the old owner is shown nothing of the next"
+            by_position = {frame.position: frame.view.header for frame in everything}
+            assert all(by_position[frame.position] == frame.view.header for frame in [*early, *late])
+            print(
+                f"round {round_}: {len(old.acked)} acknowledged, {[type(error).__name__ for error in old.errors][:2]}"
+            )
+            await old.log.close()
+        await owner.stop()
+        assert not owner.errors
+        await owner.log.close()
+    finally:
+        for backend in backends:
+            await backend.close()
+    assert len(terms) >= ROUNDS
+
+
+async def test_an_owner_that_lost_its_term_while_it_was_idle(address: PulsarAddress) -> None:
+    kv = MemoryKV()
+    one, other = PulsarBackend(address, kv), PulsarBackend(address, kv)
+    try:
+        await one.create("p", incarnation=INCARNATION)
+        old = await one.open("p", incarnation=INCARNATION, term=1)
+        maker = FrameMaker(1)
+        await append(old, maker.term_start())
+        new = await other.open("p", incarnation=INCARNATION, term=2)
+        await append(new, FrameMaker(2).term_start(1, 0))
+        with pytest.raises(ChannelFencedError, match="owned by term 2"):
+            await append(old, maker.data(("v", b"late")))
+        with pytest.raises(ChannelFencedError):
+            await old.release(old.durable_end, state=None)
+        await append(new, FrameMaker(2).data(("v", b"x")))
+        assert [frame.view.header.term for frame in await read_all(new)] == [1, 2]
+        await old.close()
+        await new.close()
+    finally:
+        await one.close()
+        await other.close()
+
+
+async def test_two_that_claim_at_the_same_time(address: PulsarAddress) -> None:
+    """The one with the higher term has the log in the end, whichever order their fences come in."""
+    kv = MemoryKV()
+    backends = [PulsarBackend(address, kv) for _ in range(4)]
+    try:
+        await backends[0].create("p", incarnation=INCARNATION)
+        logs = await asyncio.gather(
+            *(backend.open("p", incarnation=INCARNATION, term=term) for term, backend in enumerate(backends, 1)),
+            return_exceptions=True,
+        )
+        for log in logs[:-1]:
+            assert isinstance(log, PChannelLog | ChannelFencedError)
+        winner = logs[-1]
+        assert isinstance(winner, PChannelLog)
+        maker = FrameMaker(4)
+        position = await append(winner, maker.data(("v", b"mine")))
+        for log in logs[:-1]:
+            if isinstance(log, PChannelLog):
+                with pytest.raises(ChannelFencedError):
+                    await append(log, FrameMaker(log.term).data(("v", b"late")))
+        await append(winner, maker.data(("v", b"still mine")))
+        assert (await read_all(winner))[0].position == position
+        for log in logs:
+            if isinstance(log, PChannelLog):
+                await log.close()
+    finally:
+        for backend in backends:
+            await backend.close()

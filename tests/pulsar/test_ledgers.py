@@ -1,0 +1,75 @@
+"""The table of ledgers against a plain list of all positions."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal.backends.pulsar.layout import position_of
+from wal.backends.pulsar.ledgers import Ledger, LedgerRecord, LedgerTable
+
+shapes = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=6)
+"""How far each ledger's number lies behind the one before, and its entries."""
+
+
+def made(shape: list[tuple[int, int]]) -> tuple[LedgerTable, list[int]]:
+    number, ledgers, positions = 4, [], []
+    for step, entries in shape:
+        number += step
+        ledgers.append(Ledger(number, entries, entries * 10))
+        positions += [position_of(number, entry) for entry in range(entries)]
+    return LedgerTable(ledgers), positions
+
+
+places = st.builds(position_of, st.integers(0, 24), st.integers(0, 12))
+
+
+@given(shapes, places)
+def test_the_next_and_the_last_position(shape: list[tuple[int, int]], place: int) -> None:
+    table, positions = made(shape)
+    assert table.first_at(place) == min((p for p in positions if p >= place), default=None)
+    assert table.last_below(place) == max((p for p in positions if p < place), default=None)
+
+
+@given(shapes, places, st.integers(1, 40))
+def test_so_many_back_or_as_far_as_there_is(shape: list[tuple[int, int]], place: int, count: int) -> None:
+    table, positions = made(shape)
+    before = [p for p in positions if p < place]
+    assert table.back(place, count) == (before[-count:][0] if before else None)
+
+
+@given(shapes, places, places)
+def test_what_lies_between(shape: list[tuple[int, int]], one: int, other: int) -> None:
+    table, positions = made(shape)
+    start, end = sorted((one, other))
+    between = [p for p in positions if start <= p < end]
+    assert table.entries_between(start, end) == len(between)
+    assert table.bytes_between(start, end) == 10 * len(between)
+
+
+@given(shapes, places)
+def test_dropping_forgets_whole_ledgers_but_the_last(shape: list[tuple[int, int]], place: int) -> None:
+    table, positions = made(shape)
+    last = table.ledgers[-1].number
+    stretches = table.stretches(table.ledgers[-1].start, 7)
+    below = [stretch for stretch in stretches if stretch.sealed and stretch.end <= place]
+    assert table.bytes_within(0, place) == sum(stretch.size for stretch in below)
+    assert table.numbers_below(place) == [stretch.start >> 64 for stretch in below]
+    table.drop_below(place)
+    assert table.ledgers[-1].number == last
+    assert table.stretches(table.ledgers[-1].start, 7) == stretches[len(below) :]
+    kept = [p for p in positions if p >= table.ledgers[0].start]
+    assert table.first_at(0) == (kept[0] if kept else None)
+
+
+def test_entries_are_added_as_pulsar_adds_them() -> None:
+    table = LedgerTable([])
+    assert not table.added(position_of(5, 0), 100)
+    assert not table.added(position_of(5, 1), 50)
+    assert table.added(position_of(9, 0), 10), "a new ledger fills the one before"
+    full, last = table.ledgers
+    assert (full.entries, full.size, last.entries, last.size) == (2, 150, 1, 10)
+    full.record = LedgerRecord(2, 150, 77, (position_of(5, 1), 0))
+    one, two = table.stretches(position_of(9, 1), 99)
+    assert (one.start, one.end, one.newest_tick, one.sealed, one.size) == (5 << 64, 9 << 64, 77, True, 150)
+    assert (two.start, two.end, two.newest_tick, two.sealed, two.size) == (9 << 64, position_of(9, 1), 99, False, 10)

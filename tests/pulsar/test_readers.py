@@ -1,0 +1,152 @@
+"""Topics that hold more than the log (repeats, frames of fenced writers, marks) on a real Pulsar: every reader sees the same log.
+
+The messages are put there by a producer of the test's own, as `tests.pulsar.physical` plays them; the metadata knows what the owners of
+the terms would have noted.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pulsar
+import pytest
+
+from tests.backends.frames import INCARNATION, append, read_all
+from tests.pulsar.conftest import raw_client
+from tests.pulsar.physical import Item, Physical, meaning
+from wal.backends.pulsar import PulsarAddress, PulsarBackend
+from wal.backends.pulsar.connection import position_of_id
+from wal.backends.pulsar.control import Control
+from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_properties
+from wal.errors import CorruptionError
+from wal.frame import EncodedFrame, FrameDraft, Record, encode_frame
+from wal.kv import MemoryKV
+
+
+def frame_of(term: int, sequence: int) -> EncodedFrame:
+    """The frame with this number: every third one is a TimeTick, without an event."""
+    draft = FrameDraft()
+    if sequence % 3 != 2:
+        draft.append(("v", 1), [Record(b"%d/%d" % (term, sequence))])
+    tick = (term << 30) + (sequence << 10)
+    return encode_frame(
+        draft,
+        incarnation=INCARNATION,
+        term=term,
+        sequence=sequence,
+        first_tick=tick,
+        promise=None if draft.indices else tick,
+    )
+
+
+def put(address: PulsarAddress, pchannel: str, items: list[Item]) -> list[int]:
+    """Writes these messages as they are; their positions."""
+    client = raw_client(address)
+    try:
+        producer = client.create_producer(address.topic(pchannel), batching_enabled=False)
+        positions: list[int] = []
+        for item in items:
+            if item.sequence is None:
+                sent = producer.send(b"", properties=mark_properties(Mark(item.term, INCARNATION)))
+            else:
+                sent = producer.send(b"".join(frame_of(item.term, item.sequence).buffers))
+            positions.append(position_of_id(sent))
+        return positions
+    finally:
+        client.close()
+
+
+async def note(kv: MemoryKV, pchannel: str, items: list[Item], positions: list[int]) -> None:
+    """What the owners of the terms noted: their marks, unless they died behind them (which wrote no frame)."""
+    control = Control(kv, pchannel)
+    await control.load()
+    owners = {item.term for item in items if item.sequence is not None} | {items[-1].term}
+    for item, position in zip(items, positions, strict=True):
+        if item.sequence is None and item.term > control.record.term:
+            await control.claim(item.term)
+            if item.term in owners:
+                await control.change(item.term, terms={item.term: position})
+
+
+@pytest.mark.parametrize("round_", range(2))
+async def test_every_reader_sees_the_same_log(address: PulsarAddress, round_: int, soak: int) -> None:
+    for number in range(soak):
+        seed = random.randrange(1 << 32)
+        print(f"seed {seed}")
+        rng = random.Random(seed)
+        physical = Physical(rng, window=FRAMES_IN_FLIGHT)
+        while len(physical.items) < 150:
+            physical.step()
+        items = physical.items
+        kv, pchannel = MemoryKV(), f"p{number}"
+        backend = PulsarBackend(address, kv)
+        try:
+            await backend.create(pchannel, incarnation=INCARNATION)
+            positions = put(address, pchannel, items)
+            await note(kv, pchannel, items, positions)
+            counted, floors = meaning(items)
+            log = await backend.open(pchannel, incarnation=INCARNATION, term=items[-1].term + 10)
+            frames = [(items[at].term, items[at].sequence) for at in counted]
+            assert (log.state.last_term, log.state.last_sequence) == (frames[-1] if frames else (0, -1)), floors[-1]
+            events = [(positions[at], 0) for at in counted if items[at].sequence % 3 != 2]  # type: ignore[operator]
+            assert log.state.newest == (events[-1] if events else None)
+            for start in [0, *rng.sample(range(len(items)), 12), len(items) - 1]:
+                found = await read_all(log, positions[start], bytes_max=rng.choice((1, 500, 1 << 20)))
+                assert [frame.position for frame in found] == [positions[at] for at in counted if at >= start]
+                assert [(frame.view.header.term, frame.view.header.sequence) for frame in found] == [
+                    (items[at].term, items[at].sequence) for at in counted if at >= start
+                ]
+            await log.close()
+        finally:
+            await backend.close()
+
+
+async def test_missing_frames_are_loud_wherever_a_read_begins(address: PulsarAddress) -> None:
+    items = [Item(1, None), *(Item(1, sequence) for sequence in range(60) if sequence != 40)]
+    kv = MemoryKV()
+    backend = PulsarBackend(address, kv)
+    try:
+        await backend.create("p", incarnation=INCARNATION)
+        positions = put(address, "p", items)
+        await note(kv, "p", items, positions)
+        log = await backend.open("p", incarnation=INCARNATION, term=9)
+        for start in (0, positions[20], positions[39]):
+            with pytest.raises(CorruptionError, match="number 41 of term 1: frames are missing"):
+                await read_all(log, start)
+        assert len(await read_all(log, positions[45])) == len(items) - 45, "what lies behind can still be read"
+        await log.close()
+    finally:
+        await backend.close()
+
+
+async def test_a_writer_finds_its_frames_where_they_lie_first(address: PulsarAddress) -> None:
+    """Its producer is thrown out while it writes, by one of the test's: the term is still its own, so it takes the log up again."""
+    kv = MemoryKV()
+    backend = PulsarBackend(address, kv)
+    client = raw_client(address)
+    try:
+        await backend.create("p", incarnation=INCARNATION)
+        log = await backend.open("p", incarnation=INCARNATION, term=1)
+        futures = []
+        thieves = []
+        for sequence in range(200):
+            futures.append(append(log, frame_of(1, sequence)))
+            if sequence % 60 == 30:
+                await futures[-8]
+                thieves.append(
+                    client.create_producer(
+                        address.topic("p"),
+                        batching_enabled=False,
+                        access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing,
+                    )
+                )
+        positions = [await future for future in futures]
+        found = await read_all(log)
+        assert [frame.position for frame in found] == positions
+        assert [frame.view.header.sequence for frame in found] == list(range(200))
+        for start in (3, 37, 95, 150, 199):
+            assert [frame.position for frame in await read_all(log, positions[start])] == positions[start:]
+        await log.close()
+    finally:
+        client.close()
+        await backend.close()

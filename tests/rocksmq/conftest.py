@@ -1,0 +1,21 @@
+"""A RocksMQ of the test's own, and how one is opened again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from wal.rocksmq import RocksMQ
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "mq"
+
+
+@pytest.fixture
+async def mq(directory: Path) -> AsyncIterator[RocksMQ]:
+    async with await RocksMQ.open(directory) as opened:
+        yield opened

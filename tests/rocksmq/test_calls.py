@@ -1,0 +1,258 @@
+"""The calls, one by one: what they do, what they refuse, what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from wal.errors import (
+    ChannelExistError,
+    ChannelNotExistError,
+    ClosedError,
+    FormatError,
+    InnerError,
+    InvalidArgumentError,
+    LockedError,
+    WouldBlockError,
+)
+from wal.kv import MemoryKV
+from wal.rocksmq import ConsumerMessage, ProducerMessage, RocksMQ, RocksMQSettings
+from wal.timestamp import IdAllocator
+
+
+def payloads(messages: list[ConsumerMessage]) -> list[bytes]:
+    return [message.payload for message in messages]
+
+
+async def test_what_was_produced_is_consumed_once_a_group_in_order(mq: RocksMQ) -> None:
+    await mq.create_channel("orders")
+    for group in ("billing", "shipping"):
+        await mq.create_consumer_group(group, "orders")
+    ids = await mq.produce("orders", [b"a", ProducerMessage(b"b")])
+    more = await mq.produce("orders", [b""])
+    assert [len(ids), len(more)] == [2, 1]
+    assert more.start >= ids.stop
+    first = await mq.consume("billing", "orders", 2)
+    assert first == [ConsumerMessage(ids[0], b"a"), ConsumerMessage(ids[1], b"b")]
+    assert await mq.consume("billing", "orders", 9) == [ConsumerMessage(more[0], b"")]
+    assert await mq.consume("billing", "orders", 9) == []
+    assert payloads(await mq.consume("shipping", "orders", 9)) == [b"a", b"b", b""]
+
+
+async def test_channels_whose_names_begin_alike_never_mix(mq: RocksMQ) -> None:
+    names = ["a", "a/b", "a1", "a/", "a%2Fb", "a/b/c"]
+    for name in names:
+        await mq.create_channel(name)
+        await mq.create_consumer_group("g", name)
+    for name in names:
+        await mq.produce(name, [name.encode(), b"2"])
+    await mq.destroy_channel("a")
+    for name in names[1:]:
+        assert payloads(await mq.consume("g", name, 99)) == [name.encode(), b"2"]
+    await mq.create_channel("a")
+    await mq.create_consumer_group("g", "a")
+    assert await mq.consume("g", "a", 99) == []
+
+
+async def test_unknown_and_doubled_names_are_told(mq: RocksMQ) -> None:
+    with pytest.raises(ChannelNotExistError, match=r"'x'.*create_channel"):
+        await mq.produce("x", [b""])
+    with pytest.raises(ChannelNotExistError):
+        await mq.create_consumer_group("g", "x")
+    with pytest.raises(ChannelNotExistError):
+        await mq.destroy_channel("x")
+    await mq.create_channel("x")
+    with pytest.raises(ChannelExistError, match="already exists"):
+        await mq.create_channel("x")
+    for call in (
+        mq.consume("g", "x", 1),
+        mq.seek("g", "x", -1),
+        mq.ack("g", "x", 1),
+        mq.destroy_consumer_group("g", "x"),
+    ):
+        with pytest.raises(ChannelNotExistError, match="create_consumer_group"):
+            await call
+    await mq.create_consumer_group("g", "x")
+    with pytest.raises(ChannelExistError, match="already exists"):
+        await mq.create_consumer_group("g", "x")
+
+
+async def test_wrong_arguments_are_refused_before_anything_happens(directory: Path) -> None:
+    settings = RocksMQSettings(message_bytes_max=10, batch_bytes_max=15, in_flight_bytes_max=15)
+    async with await RocksMQ.open(directory, settings=settings) as mq:
+        await mq.create_channel("x")
+        await mq.create_consumer_group("g", "x")
+        for messages in ([], [b"x" * 11], [b"x" * 8, b"x" * 8]):
+            with pytest.raises(InvalidArgumentError, match=r"accepted|message_bytes_max=10|batch_bytes_max=15"):
+                await mq.produce("x", messages)
+        for wrong in ("text", b"bytes", [5], ["text"], None):
+            with pytest.raises(TypeError):
+                await mq.produce("x", wrong)  # type: ignore[arg-type]
+        for n, timeout_s in ((0, 0.0), (-1, None), (1, -0.5)):
+            with pytest.raises(InvalidArgumentError, match="out of range"):
+                await mq.consume("g", "x", n, timeout_s=timeout_s)
+        with pytest.raises(TypeError):
+            await mq.consume("g", "x", True)
+        for message_id in (0, -2, 77):
+            with pytest.raises(InvalidArgumentError, match=str(message_id)):
+                await mq.seek("g", "x", message_id)
+        waiting = [asyncio.ensure_future(mq.produce("x", [b"x" * 8])) for _ in range(2)]
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(outcomes[0], range)
+        assert isinstance(outcomes[1], WouldBlockError)
+        assert mq.statistics().in_flight_bytes == 0
+        assert len(await mq.consume("g", "x", 99)) == 1
+    with pytest.raises(InvalidArgumentError, match="page_bytes=0"):
+        RocksMQSettings(page_bytes=0)
+
+
+async def test_seek_is_behind_a_message_or_before_it(mq: RocksMQ) -> None:
+    await mq.create_channel("other")
+    await mq.create_channel("x")
+    await mq.create_consumer_group("g", "x")
+    ids = []
+    for index in range(4):
+        ids += await mq.produce("x", [b"%d" % index])
+        (foreign,) = await mq.produce("other", [b"-"])
+    await mq.seek("g", "x", ids[1])
+    assert payloads(await mq.consume("g", "x", 9)) == [b"2", b"3"]
+    await mq.seek("g", "x", ids[1], inclusive=True)
+    assert payloads(await mq.consume("g", "x", 9)) == [b"1", b"2", b"3"]
+    await mq.seek("g", "x", ids[0], inclusive=True)
+    assert payloads(await mq.consume("g", "x", 1)) == [b"0"]
+    await mq.seek("g", "x", -1)
+    assert payloads(await mq.consume("g", "x", 1)) == [b"0"]
+    await mq.seek("g", "x", None)
+    assert await mq.consume("g", "x", 1) == []
+    with pytest.raises(InvalidArgumentError, match="has no message"):
+        await mq.seek("g", "x", foreign)
+    await mq.create_consumer_group("late", "x", latest=True)
+    assert await mq.consume("late", "x", 1) == []
+    await mq.produce("x", [b"4"])
+    assert payloads(await mq.consume("late", "x", 9)) == [b"4"]
+
+
+async def test_what_was_not_acknowledged_comes_again_after_opening(directory: Path) -> None:
+    async with await RocksMQ.open(directory) as mq:
+        await mq.create_channel("x")
+        await mq.create_consumer_group("g", "x")
+        ids = await mq.produce("x", [b"0", b"1", b"2"])
+        assert len(await mq.consume("g", "x", 3, auto_ack=False)) == 3
+        assert await mq.consume("g", "x", 3, auto_ack=False) == []
+        await mq.ack("g", "x", ids[0])
+        with pytest.raises(InvalidArgumentError, match="was handed messages"):
+            await mq.ack("g", "x", ids[2] + 1)
+    async with await RocksMQ.open(directory) as mq:
+        assert payloads(await mq.consume("g", "x", 9)) == [b"1", b"2"]
+    async with await RocksMQ.open(directory) as mq:
+        assert await mq.consume("g", "x", 9) == []
+        assert (await mq.produce("x", [b"3"])).start > ids[2]
+
+
+async def test_a_consumer_is_woken_by_produce(mq: RocksMQ) -> None:
+    await mq.create_channel("x")
+    await mq.create_consumer_group("g", "x")
+    waiting = asyncio.ensure_future(mq.consume("g", "x", 5, timeout_s=None))
+    while not mq.channels()[0].groups[0].waiting:
+        await asyncio.sleep(0)
+    before = mq.statistics()
+    await mq.produce("x", [b"1", b"2"])
+    assert payloads(await waiting) == [b"1", b"2"]
+    assert mq.statistics().consumed == before.consumed + 2
+    assert await mq.consume("g", "x", 5, timeout_s=0.01) == []
+    assert mq.channels()[0].groups[0].waiting == 0
+
+
+async def test_consumers_of_a_group_share_and_a_cancelled_one_takes_nothing(mq: RocksMQ) -> None:
+    await mq.create_channel("x")
+    await mq.create_consumer_group("g", "x")
+    seen: list[bytes] = []
+
+    async def consume() -> None:
+        while True:
+            seen.extend(payloads(await mq.consume("g", "x", 3, timeout_s=None)))
+
+    sent = [b"%d" % index for index in range(300)]
+    consumers = [asyncio.ensure_future(consume()) for _ in range(4)]
+    for index, payload in enumerate(sent):
+        await mq.produce("x", [payload])
+        if index % 3 == 0:
+            consumers.pop(0).cancel()
+            consumers.append(asyncio.ensure_future(consume()))
+    while len(seen) < len(sent):
+        await asyncio.sleep(0)
+    for consumer in consumers:
+        consumer.cancel()
+    await asyncio.gather(*consumers, return_exceptions=True)
+    assert sorted(seen) == sorted(sent)
+
+
+async def test_destroying_ends_those_who_wait(mq: RocksMQ) -> None:
+    await mq.create_channel("x")
+    await mq.create_consumer_group("g", "x")
+    await mq.create_consumer_group("h", "x")
+    one = asyncio.ensure_future(mq.consume("g", "x", 1, timeout_s=None))
+    other = asyncio.ensure_future(mq.consume("h", "x", 1, timeout_s=None))
+    while sum(group.waiting for group in mq.channels()[0].groups) < 2:
+        await asyncio.sleep(0)
+    await mq.destroy_consumer_group("g", "x")
+    with pytest.raises(ChannelNotExistError, match="'g' was destroyed"):
+        await one
+    await mq.destroy_channel("x")
+    with pytest.raises(ChannelNotExistError, match="'x' was destroyed"):
+        await other
+
+
+async def test_closed_and_locked(directory: Path) -> None:
+    mq = await RocksMQ.open(directory)
+    with pytest.raises(LockedError, match="open already"):
+        await RocksMQ.open(directory)
+    await mq.create_channel("x")
+    await mq.create_consumer_group("g", "x")
+    waiting = asyncio.ensure_future(mq.consume("g", "x", 1, timeout_s=None))
+    while not mq.channels()[0].groups[0].waiting:
+        await asyncio.sleep(0)
+    await mq.close()
+    await mq.close()
+    with pytest.raises(ClosedError):
+        await waiting
+    with pytest.raises(ClosedError):
+        await mq.produce("x", [b""])
+    with pytest.raises(ClosedError):
+        await mq.create_channel("y")
+    await (await RocksMQ.open(directory)).close()
+
+
+async def test_a_directory_of_something_else_is_left_alone(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "notes.txt").write_text("mine")
+    with pytest.raises(FormatError, match="directory of its own"):
+        await RocksMQ.open(directory)
+    assert [path.name for path in directory.iterdir()] == ["notes.txt"]
+
+
+async def test_ids_of_an_allocator_of_ones_own(directory: Path) -> None:
+    class Wrong:
+        async def alloc(self, count: int) -> range:
+            return range(1, count + 1)
+
+    ids = IdAllocator(MemoryKV(), key="ids")
+    await ids.start()
+    await ids.alloc(100)
+    async with await RocksMQ.open(directory, ids) as mq:
+        await mq.create_channel("x")
+        await mq.create_consumer_group("g", "x")
+        given = [await mq.produce("x", [b"a", b"b"]), await mq.produce("x", [b"c"])]
+        assert given == [range(101, 103), range(103, 104)]
+    await ids.close()
+    async with await RocksMQ.open(directory, Wrong()) as mq:
+        with pytest.raises(InnerError, match="at or above 104"):
+            await mq.produce("x", [b"d"])
+        assert payloads(await mq.consume("g", "x", 9)) == [b"a", b"b", b"c"]
+    async with await RocksMQ.open(directory, ids) as mq:
+        with pytest.raises(ClosedError):
+            await mq.produce("x", [b"d"])
+        assert mq.statistics().in_flight_bytes == 0
+        await mq.create_channel("y")

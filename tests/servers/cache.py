@@ -1,0 +1,61 @@
+"""The cache of installed servers, outside the tree: `$XDG_CACHE_HOME/wal/servers/`, by default `~/.cache/wal/servers/`.
+
+Owns: one folder for each installation. Promises: a folder that is there is complete, because it is made under another name and then
+renamed; two processes that want the same one make it once, the second waits and says so. Never removes what another one made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["MissingServerError", "cache_folder", "installed", "say"]
+
+
+class MissingServerError(Exception):
+    """A server can neither be found nor installed here; the text says what was tried."""
+
+
+def installed(name: str, install: Callable[[Path], None]) -> Path:
+    """The folder of the installation `name` (with its version in it), made by `install(empty folder)` where it is missing.
+
+    Whatever `install` raises leaves nothing behind, and the next one tries again.
+    """
+    folder = cache_folder() / name
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another process is installing {name}: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            return folder
+        started = time.monotonic()
+        made = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+        try:
+            install(made)
+            made.chmod(0o755)
+            made.rename(folder)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        say(f"{name} is installed in {folder} ({time.monotonic() - started:.0f} s)")
+    return folder
+
+
+def cache_folder() -> Path:
+    """Where installations lie."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wal" / "servers"
+
+
+def say(text: str) -> None:
+    """Prints one line to the terminal, also while pytest captures what tests print."""
+    print(f"servers: {text}", file=sys.__stderr__, flush=True)

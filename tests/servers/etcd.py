@@ -1,0 +1,194 @@
+"""EtcdServer: a real etcd of one member, and where its program comes from.
+
+Owns: the server's directory and ports. `find_etcd` looks on PATH, then builds VERSION with Go into the cache (about 45 s, once);
+`find_old_etcd` takes Debian's 3.4 out of its package, without installing the package. Never listens beyond 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from tests.servers.cache import MissingServerError, installed, say
+from tests.servers.process import ServerProcess, free_ports
+
+__all__ = ["ADDRESS_VARIABLE", "VERSION", "EtcdServer", "cluster", "find_etcd", "find_old_etcd", "install", "started"]
+
+VERSION: Final = "3.6.6"
+ADDRESS_VARIABLE: Final = "WAL_TEST_ETCD"
+"""`host:port` of an etcd that runs already; tests that kill their server start one of their own all the same."""
+_INSTALL_TIMEOUT_S: Final = 900
+
+
+class EtcdServer(ServerProcess):
+    """One member on free ports. `address` is `host:port`; `options` are further arguments of etcd.
+
+    `tls`: certificate, key and the authority that clients must be signed by; then the client port speaks TLS only, and readiness is
+    asked on a port of its own for metrics. `peers`: the peer ports of a cluster, of which this is the `member`th.
+    """
+
+    def __init__(
+        self,
+        binary: Path | None = None,
+        *,
+        folder: Path | None = None,
+        data_dir: Path | None = None,
+        options: Sequence[str] = (),
+        tls: tuple[Path, Path, Path] | None = None,
+        member: int = 0,
+        peers: Sequence[int] = (),
+    ) -> None:
+        self._own_folder = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="wal-etcd-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.data_dir = data_dir or self.folder / "data"
+        """What the server keeps; a copy of it, taken while the server is down, is a backup."""
+        client, peer, metrics = free_ports(3)
+        peers = peers or (peer,)
+        peer = peers[member]
+        members = ",".join(f"m{number}=http://127.0.0.1:{port}" for number, port in enumerate(peers))
+        self.port = client
+        self.address = f"127.0.0.1:{client}"
+        scheme = "http" if tls is None else "https"
+        health = f"http://127.0.0.1:{metrics}"
+        command = [
+            str(binary or find_etcd()), "--name", f"m{member}", "--data-dir", str(self.data_dir),
+            "--listen-client-urls", f"{scheme}://{self.address}", "--advertise-client-urls", f"{scheme}://{self.address}",
+            "--listen-peer-urls", f"http://127.0.0.1:{peer}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
+            "--initial-cluster", members, "--listen-metrics-urls", health, *options,
+        ]  # fmt: skip
+        if tls is not None:
+            certificate, key, authority = map(str, tls)
+            command += [
+                "--cert-file",
+                certificate,
+                "--key-file",
+                key,
+                "--trusted-ca-file",
+                authority,
+                "--client-cert-auth",
+            ]
+        super().__init__(
+            "etcd", command, log=self.folder / "etcd.log", is_ready=lambda: _healthy(health), ready_timeout_s=60.0
+        )
+
+    def close(self) -> None:
+        """Kills it and removes its directory, if that is its own."""
+        self.kill()
+        if self._own_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> EtcdServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def cluster(binary: Path, count: int) -> Iterator[list[EtcdServer]]:
+    """Members of one cluster, all started."""
+    peers = free_ports(count)
+    members = [EtcdServer(binary, member=number, peers=peers) for number in range(count)]
+    try:
+        with ThreadPoolExecutor(count) as starters:  # none is ready before most of them are there
+            list(starters.map(EtcdServer.start, members))
+        yield members
+    finally:
+        for member in members:
+            member.close()
+
+
+def install() -> None:
+    """Makes sure that `started` finds its program."""
+    if ADDRESS_VARIABLE not in os.environ:
+        find_etcd()
+
+
+@contextlib.contextmanager
+def started() -> Iterator[Mapping[str, str]]:
+    """A server for the time of the block, and the variable that names it; the one that the environment names, if it does."""
+    named = os.environ.get(ADDRESS_VARIABLE)
+    if named is not None:
+        yield {ADDRESS_VARIABLE: named}
+        return
+    with EtcdServer() as server:
+        yield {ADDRESS_VARIABLE: server.address}
+
+
+def find_etcd() -> Path:
+    """The program `etcd` on PATH, or the one in the cache, built first where it is missing. MissingServerError without Go."""
+    on_path = shutil.which("etcd")
+    if on_path is not None:
+        return Path(on_path)
+    return installed(f"etcd-{VERSION}", _build) / "etcd"
+
+
+def find_old_etcd() -> Path:
+    """etcd 3.4 as Debian and Ubuntu package it. MissingServerError where apt-get has no such package."""
+    return installed("etcd-3.4-debian", _extract) / "usr" / "bin" / "etcd"
+
+
+def _build(folder: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise MissingServerError(
+            f"etcd is not on PATH and there is no Go to build it with: install etcd or Go, or name a running one in {ADDRESS_VARIABLE}"
+        )
+    say(f"building etcd {VERSION} with Go; this takes about a minute, once")
+    with tempfile.TemporaryDirectory(prefix="wal-etcd-build-") as work:
+        for arguments in (
+            ("mod", "init", "build"),
+            ("get", f"go.etcd.io/etcd/server/v3@v{VERSION}"),
+            ("build", "-trimpath", "-o", str(folder / "etcd"), "go.etcd.io/etcd/server/v3"),
+        ):
+            _run([go, *arguments], Path(work))
+
+
+def _extract(folder: Path) -> None:
+    apt, dpkg = shutil.which("apt-get"), shutil.which("dpkg-deb")
+    if apt is None or dpkg is None:
+        raise MissingServerError("etcd 3.4 comes out of Debian's package etcd-server, and there is no apt-get here")
+    say("taking etcd 3.4 out of Debian's package etcd-server")
+    with tempfile.TemporaryDirectory(prefix="wal-etcd-deb-") as work:
+        try:
+            _run([apt, "download", "etcd-server"], Path(work))
+        except MissingServerError:
+            if os.geteuid() != 0:
+                raise
+            _run([apt, "update"], Path(work))  # a fresh container has no lists of packages
+            _run([apt, "download", "etcd-server"], Path(work))
+        (package,) = Path(work).glob("etcd-server_*.deb")
+        if not package.name.startswith("etcd-server_3.4."):
+            raise MissingServerError(f"this system's etcd-server is {package.name}, which is not 3.4")
+        _run([dpkg, "-x", str(package), str(folder)], Path(work))
+
+
+def _run(command: list[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env={**os.environ, "GOFLAGS": "-mod=mod"}, timeout=_INSTALL_TIMEOUT_S,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingServerError(f"{' '.join(command)}: {error}") from error
+    if done.returncode != 0:
+        raise MissingServerError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}")
+
+
+def _healthy(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=2) as answer:
+            return b'"true"' in answer.read()
+    except (OSError, urllib.error.URLError):
+        return False

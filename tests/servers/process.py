@@ -1,0 +1,174 @@
+"""ServerProcess: a real server as a child of this process, which tests start, freeze, kill and start again.
+
+Owns: the child and its log file. Promises: when `start` returns the server answered; whatever ends this process, kill -9 included, ends
+the child too. Never restarts a server by itself, and never hides why one did not come up: the end of its log is in the error.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final
+
+__all__ = ["ServerProcess", "free_ports"]
+
+POLL_S: Final = 0.02
+LOG_TAIL_BYTES: Final = 4000
+
+
+class ServerProcess:
+    """One server. `command` is run with `environment` over this process' own; what it prints goes to `log`.
+
+    `is_ready` is asked until it says True: one look that neither waits long nor raises.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        is_ready: Callable[[], bool],
+        ready_timeout_s: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self.command = list(command)
+        self._environment = {**os.environ, **(environment or {})}
+        self._is_ready = is_ready
+        self._ready_timeout_s = ready_timeout_s
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server."""
+        return self._running().pid
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        """Starts it and waits until it answers; RuntimeError with the end of its log when it ends first or takes too long."""
+        if self.running:
+            raise RuntimeError(f"{self.name} is running already, as process {self.pid}")
+        self._child = _spawn(self.command, self._environment, self.log)
+        end = time.monotonic() + self._ready_timeout_s
+        while not self._is_ready():
+            if self._child.poll() is not None:
+                raise RuntimeError(f"{self.name} ended with {self._child.returncode} at its start; {self._log_tail()}")
+            if time.monotonic() > end:
+                self.kill()
+                raise RuntimeError(f"{self.name} did not answer within {self._ready_timeout_s} s; {self._log_tail()}")
+            time.sleep(POLL_S)
+
+    def kill(self) -> None:
+        """kill -9, and waits for the end. Idempotent."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
+    def terminate(self) -> None:
+        """Asks it to end (SIGTERM), and kills it when it takes more than ten seconds. Idempotent."""
+        if self._child is not None and self.running:
+            self._child.send_signal(signal.SIGCONT)
+            self._child.terminate()
+            try:
+                self._child.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def stop(self) -> None:
+        """Freezes it (SIGSTOP), and waits until it is: its connections stay open, and nothing answers."""
+        self._running().send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def cont(self) -> None:
+        """Lets it go on after `stop`."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """kill -9 if it runs, then starts it on the same ports and directory."""
+        self.kill()
+        self.start()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._child is None or self._child.poll() is not None:
+            raise RuntimeError(f"{self.name} is not running: start() it first")
+        return self._child
+
+    def _log_tail(self) -> str:
+        try:
+            tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        except OSError:
+            tail = ""
+        return f"its log {self.log} ends with:\n{tail}"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that were free a moment ago; all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+_DIE_WITH: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+if os.getppid() != int(sys.argv[1]):  # it ended before the line above
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""What the child runs before it becomes the server. A `preexec_fn` would do, but for the threads of gRPC, which mind a plain fork."""
+
+_Order = tuple[list[str], dict[str, str], Path, "Future[subprocess.Popen[bytes]]"]
+_orders: Final[queue.SimpleQueue[_Order]] = queue.SimpleQueue()
+_spawner: threading.Thread | None = None
+_spawner_lock: Final = threading.Lock()
+
+
+def _spawn(command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    # The kernel sends PR_SET_PDEATHSIG when the *thread* that made the child ends, so one thread, which lives as long as this
+    # process, makes all of them: a test may then start a server from any thread.
+    global _spawner
+    with _spawner_lock:
+        if _spawner is None:
+            _spawner = threading.Thread(target=_serve, name="servers", daemon=True)
+            _spawner.start()
+    child: Future[subprocess.Popen[bytes]] = Future()
+    _orders.put((command, environment, log, child))
+    return child.result()
+
+
+def _serve() -> None:
+    while True:
+        command, environment, log, child = _orders.get()
+        try:
+            with log.open("ab") as output:
+                child.set_result(
+                    subprocess.Popen(
+                        [sys.executable, "-I", "-S", "-c", _DIE_WITH, str(os.getpid()), *command],
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,  # Ctrl-C is for the one who started it, which then ends it
+                    )
+                )
+        except BaseException as error:
+            child.set_exception(error)

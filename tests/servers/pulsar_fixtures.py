@@ -1,0 +1,78 @@
+"""Fixtures of a real Pulsar, one for the session; namespaces of it, one for each who asks.
+
+It gives ledgers of a hundred entries, so that every longer test goes over several; it wants a token, and speaks TLS on a second port.
+One that the environment names (WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN) is used as it is, but by tests that kill it or need its TLS.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.servers.fixtures import require
+from tests.servers.pulsar import ADDRESS_VARIABLE, ADMIN_VARIABLE, PulsarServer, admin_request, find_pulsar
+
+__all__ = [
+    "SMALL_LEDGERS",
+    "make_namespace",
+    "pulsar_admin_host",
+    "pulsar_host",
+    "pulsar_namespace",
+    "pulsar_process",
+    "pulsar_token",
+]
+
+SMALL_LEDGERS: Final = {
+    "managedLedgerMaxEntriesPerLedger": 100,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+}
+_session: Final = secrets.token_hex(4)
+_numbers: Final = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def pulsar_process() -> Iterator[PulsarServer]:
+    """A server of the session's own, which a test may kill and start again."""
+    require(find_pulsar)
+    with PulsarServer(options=SMALL_LEDGERS, secured=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pulsar_host(request: pytest.FixtureRequest) -> str:
+    """`host:port` of the service."""
+    url = os.environ.get(ADDRESS_VARIABLE) or request.getfixturevalue("pulsar_process").url
+    return str(url).partition("://")[2]
+
+
+@pytest.fixture(scope="session")
+def pulsar_admin_host(request: pytest.FixtureRequest) -> str:
+    """`host:port` of its admin REST."""
+    named = os.environ.get(ADDRESS_VARIABLE)
+    url = os.environ[ADMIN_VARIABLE] if named else request.getfixturevalue("pulsar_process").admin_url
+    return str(url).partition("://")[2]
+
+
+@pytest.fixture(scope="session")
+def pulsar_token(request: pytest.FixtureRequest) -> str:
+    """A token that it lets in; empty where it wants none."""
+    return "" if os.environ.get(ADDRESS_VARIABLE) else str(request.getfixturevalue("pulsar_process").token)
+
+
+@pytest.fixture
+def pulsar_namespace(pulsar_admin_host: str, pulsar_token: str) -> str:
+    """A namespace in which nothing is, as tenant/namespace."""
+    return make_namespace(f"http://{pulsar_admin_host}", pulsar_token or None)
+
+
+def make_namespace(admin_url: str, token: str | None) -> str:
+    """The same, on any server."""
+    name = f"public/wal-{_session}-{next(_numbers)}"
+    status, body = admin_request(admin_url, "PUT", f"namespaces/{name}", {}, token=token)
+    assert status == 204, (status, body)
+    return name

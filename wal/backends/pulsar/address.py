@@ -1,0 +1,75 @@
+"""PulsarAddress: where a Pulsar is and how to get in. Pure.
+
+Owns: the names of topics, and what is derived where it is not given (the admin REST's address). It holds a token and never shows it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+
+__all__ = ["Allowances", "PulsarAddress"]
+
+ADMIN_PORT: Final = 8080
+ADMIN_TLS_PORT: Final = 8443
+"""Pulsar's defaults."""
+
+
+class PulsarAddress(msgspec.Struct, frozen=True):
+    """`service_url`: `pulsar://host:port[,host:port…]` or `pulsar+ssl://…`. `admin_url`: of the admin REST (None: the first host,
+    Pulsar's default port). `token`: a JSON Web Token. `tls_authority`: path of the certificates that the server's is checked against
+    (None: the system's).
+    """
+
+    service_url: str
+    tenant: str = "public"
+    namespace: str = "default"
+    admin_url: str | None = None
+    token: str | None = None
+    tls_authority: str | None = None
+
+    @property
+    def is_tls(self) -> bool:
+        return self.service_url.startswith("pulsar+ssl://")
+
+    @property
+    def admin(self) -> str:
+        """The address of the admin REST, without a slash at its end."""
+        if self.admin_url is not None:
+            return self.admin_url.rstrip("/")
+        host = self.service_url.partition("://")[2].split(",")[0].rpartition(":")[0]
+        return f"https://{host}:{ADMIN_TLS_PORT}" if self.is_tls else f"http://{host}:{ADMIN_PORT}"
+
+    @property
+    def path(self) -> str:
+        """The namespace: tenant/namespace."""
+        return f"{self.tenant}/{self.namespace}"
+
+    def topic(self, pchannel: str) -> str:
+        """The topic of this pchannel's log. A name that cannot name one is an InvalidArgumentError."""
+        if not isinstance(pchannel, str):
+            raise TypeError(f"a pchannel's name is a str, not {type(pchannel).__name__}")
+        if not pchannel or not all(each.isascii() and (each.isalnum() or each in "-_.") for each in pchannel):
+            raise InvalidArgumentError(
+                f"pchannel name {pchannel!r} cannot name a topic of Pulsar: use ASCII letters, digits, '-', '_' and '.'"
+            )
+        return f"persistent://{self.path}/{pchannel}"
+
+    def checkpoints(self, pchannel: str) -> str:
+        """The topic of this pchannel's checkpoints."""
+        return f"{self.topic(pchannel)}-checkpoints"
+
+    def __repr__(self) -> str:
+        return f"PulsarAddress({self.service_url!r}, {self.path!r})"
+
+    __str__ = __repr__
+
+
+class Allowances(msgspec.Struct, frozen=True):
+    """Policies of Pulsar that could delete what the log holds, or block its writer, and with which a log is opened all the same."""
+
+    message_ttl: bool = False
+    backlog_quota: bool = False

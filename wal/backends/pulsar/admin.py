@@ -1,0 +1,129 @@
+"""Admin: what a log needs of Pulsar's admin REST.
+
+Owns: the requests, in threads, and what their failures mean. It changes nothing but what belongs to the log's own topics.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any, Final
+
+from wal.backends.pulsar.address import PulsarAddress
+from wal.backends.pulsar.ledgers import Ledger
+from wal.errors import InvalidArgumentError, StorageError
+
+__all__ = ["Admin"]
+
+TIMEOUT_S: Final = 10.0
+
+
+class Admin:
+    """The admin REST of one Pulsar. Every method blocks, for `TIMEOUT_S` at most.
+
+    StorageError when it does not answer, InvalidArgumentError when it does not let this client in.
+    """
+
+    def __init__(self, address: PulsarAddress) -> None:
+        self._address = address
+        self._context: ssl.SSLContext | None = None
+
+    def check_namespace(self) -> None:
+        """InvalidArgumentError when there is no such namespace."""
+        path = self._address.path
+        if self._request("GET", f"namespaces/{path}", missing=None) is None:
+            raise InvalidArgumentError(
+                f"Pulsar at {self._address.admin} has no namespace {path}: make it (pulsar-admin namespaces create {path}) or name "
+                "another one in the location"
+            )
+
+    def policy(self, topic: str, name: str) -> Any:
+        """A policy as it applies to this topic: its own, or else its namespace's, or else the broker's."""
+        return self._request("GET", f"{_path(topic)}/{name}?applied=true", missing=None)
+
+    def namespace_policy(self, name: str) -> Any:
+        """A policy of the namespace; None when it has none."""
+        return self._request("GET", f"namespaces/{self._address.path}/{name}", missing=None)
+
+    def make_topic(self, topic: str) -> None:
+        """An empty topic without partitions, unless it is there."""
+        try:
+            self._request("PUT", _path(topic))
+        except StorageError as error:
+            if not isinstance(error.__cause__, urllib.error.HTTPError) or error.__cause__.code != 409:
+                raise
+
+    def disable_deduplication(self, topic: str) -> None:
+        """For this topic alone."""
+        self._request("POST", f"{_path(topic)}/deduplicationEnabled", body=False)
+
+    def ledgers(self, topic: str) -> list[Ledger] | None:
+        """The ledgers of a topic as they are now, oldest first; None when there is no such topic."""
+        found = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
+        if found is None:
+            return None
+        ledgers = [Ledger(each["ledgerId"], each["entries"], each["size"]) for each in found["ledgers"]]
+        if ledgers:
+            # Of the one that is open the list says nothing.
+            ledgers[-1].entries = max(ledgers[-1].entries, found["currentLedgerEntries"])
+            ledgers[-1].size = max(ledgers[-1].size, found["currentLedgerSize"])
+        return [ledger for at, ledger in enumerate(ledgers, 1) if ledger.entries or at == len(ledgers)]
+
+    def cursor(self, topic: str, subscription: str) -> str | None:
+        """Up to where a durable cursor gave the log back, as `ledger:entry`; None when there is none."""
+        found = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
+        cursor = (found or {}).get("cursors", {}).get(subscription)
+        return None if cursor is None else str(cursor["markDeletePosition"])
+
+    def _request(self, method: str, path: str, body: object = None, missing: object = ...) -> Any:
+        url = f"{self._address.admin}/admin/v2/{path}"
+        request = urllib.request.Request(url, method=method, headers={"Accept": "application/json"})
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
+        if self._address.token is not None:
+            request.add_header("Authorization", f"Bearer {self._address.token}")
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._tls(url)) as answer:
+                data = answer.read()
+        except urllib.error.HTTPError as error:
+            text = error.read().decode(errors="replace")[:500]
+            if error.code in (401, 403):
+                raise self._refused(url, error.code, text) from error
+            if error.code == 404 and missing is not ...:
+                return missing
+            raise StorageError(f"Pulsar's admin REST answered {method} {url} with {error.code}: {text}") from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise StorageError(
+                f"Pulsar's admin REST at {self._address.admin} did not answer: {reason}; is it running, and is that its address "
+                "(setting pulsar_admin_url)?"
+            ) from error
+        return json.loads(data) if data else None
+
+    def _refused(self, url: str, code: int, text: str) -> InvalidArgumentError:
+        if self._address.token is None:
+            return InvalidArgumentError(
+                f"Pulsar wants a token ({url} answered {code}): give one in the setting pulsar_token, or in WAL_PULSAR_TOKEN"
+            )
+        return InvalidArgumentError(
+            f"Pulsar does not accept the token of the setting pulsar_token for {self._address.path} ({url} answered {code}: {text}): is "
+            "it whole, not expired, and of a role that may produce and consume there?"
+        )
+
+    def _tls(self, url: str) -> ssl.SSLContext | None:
+        if not url.startswith("https://"):
+            return None
+        if self._context is None:
+            self._context = ssl.create_default_context(cafile=self._address.tls_authority)
+        return self._context
+
+
+def _path(topic: str) -> str:
+    domain, _, rest = topic.partition("://")
+    tenant, namespace, name = rest.split("/", 2)
+    return f"{domain}/{tenant}/{namespace}/{urllib.parse.quote(name, safe='')}"

@@ -1,0 +1,106 @@
+"""Checkpoints: the states that a recovery begins with, in a topic of their own beside the log's.
+
+Owns: the pieces of each state, one message each, and where they lie: that stands in the control record, so that only the owner of the
+term can have stored one. A state is read back whole and checked. What is not needed any more is given back as the log is, by a durable
+cursor. They are not in the log itself, because a state can be needed for much longer than the log around it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+import google_crc32c
+
+from wal.backends.pulsar.connection import Connection, failure, position_of_id
+from wal.backends.pulsar.control import Control, SavedState
+from wal.backends.pulsar.layout import KIND, PIECE, text_of
+from wal.backends.pulsar.topic import TopicReader
+from wal.backends.pulsar.truncation import move_cursor
+from wal.errors import CorruptionError
+
+__all__ = ["Checkpoints"]
+
+PIECE_BYTES: Final = 1 << 20
+
+
+class Checkpoints:
+    """Of one log in one term."""
+
+    def __init__(self, connection: Connection, control: Control, *, topic: str, term: int) -> None:
+        self._connection = connection
+        self._control = control
+        self._topic = topic
+        self._term = term
+
+    async def save(self, position: int, pieces: Sequence[bytes]) -> None:
+        """Stores a state; one stored for this position before is replaced. ChannelFencedError, StorageError."""
+        await self._control.check_owner(self._term)
+        saved = await self._connection.run(lambda: self._write(b"".join(pieces)))
+        states = {**self._control.record.states, str(position): saved}
+        await self._control.change(self._term, states=states)
+
+    async def load(self, position: int) -> bytes:
+        """The state stored for this position. CorruptionError when there is none, or it is damaged."""
+        saved = self._control.record.states.get(str(position))
+        if saved is None:
+            raise CorruptionError(
+                f"pchannel {self._control.pchannel!r} has no checkpoint for position {text_of(position)}",
+                path=self._topic,
+                expected="one that was saved",
+            )
+        return await self._connection.run(lambda: self._read(saved))
+
+    async def keep(self, position: int | None) -> None:
+        """Only this one is needed from now on; None: none is. ChannelFencedError."""
+        before = self._control.record.states
+        states = {at: saved for at, saved in before.items() if position is not None and at == str(position)}
+        if states == before:
+            return
+        await self._control.change(self._term, states=states)
+        # What follows the state that is kept, or was saved meanwhile, stays too.
+        end = min((saved.first for saved in states.values()), default=None)
+        last = max(saved.last for saved in before.values()) if end is None else None
+        if end is not None:
+            last = max((saved.last for saved in before.values() if saved.last < end), default=None)
+        if last is not None:
+            await self._connection.run(lambda: move_cursor(self._connection, self._topic, last))
+
+    def _write(self, blob: bytes) -> SavedState:
+        save = secrets.token_hex(8)
+        positions: list[int] = []
+        try:
+            producer = self._connection.producer(self._topic, fencing=False)
+            try:
+                for part, start in enumerate(range(0, max(len(blob), 1), PIECE_BYTES)):
+                    properties = {KIND: PIECE, "save": save, "part": str(part)}
+                    sent = producer.send(blob[start : start + PIECE_BYTES], properties=properties)
+                    positions.append(position_of_id(sent))
+            finally:
+                producer.close()
+        except Exception as error:
+            raise failure(error, f"storing a checkpoint in {self._topic}", self._connection.address) from error
+        return SavedState(positions[0], positions[-1], save, len(blob), google_crc32c.value(blob))
+
+    def _read(self, saved: SavedState) -> bytes:
+        reader = TopicReader(self._connection, self._topic, saved.first)
+        parts: dict[int, bytes] = {}
+        try:
+            while reader.last is None or reader.last < saved.last:
+                message = reader.message()
+                properties = message.properties()
+                if properties.get("save") == saved.save:
+                    parts.setdefault(int(properties["part"]), message.data())
+        finally:
+            reader.close()
+        blob = b"".join(parts[part] for part in sorted(parts))
+        crc = google_crc32c.value(blob)
+        if (len(blob), crc) != (saved.size, saved.crc):
+            raise CorruptionError(
+                f"the checkpoint at {text_of(saved.first)} of {self._topic} is damaged: {len(blob)} bytes with CRC32C {crc:#010x}",
+                path=self._topic,
+                offset=saved.first,
+                expected=f"{saved.size} bytes with {saved.crc:#010x}",
+            )
+        return blob

@@ -1,0 +1,247 @@
+"""ControlRecord: what is known of a log beside its topic, and the one who may change it.
+
+Owns: the records below `<pchannel>/` in a `RecordStore` (the metadata of the WAL): `control`, one `terms/…` for each term that owned
+the log (the position of its mark) and one `ledgers/…` for each full ledger. Every change is one compare-and-swap on `control`, which
+names the term of the owner: a writer that was fenced changes nothing, and hears ChannelFencedError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+import msgspec
+
+from wal.backends.pulsar.ledgers import LedgerRecord
+from wal.errors import ChannelFencedError, CorruptionError, KeyNotExistError
+
+__all__ = ["Control", "ControlRecord", "RecordStore", "SavedState"]
+
+CHANGES_MAX: Final = 100
+"""Records changed with one swap, below the 128 operations that every KV takes."""
+VERSION: Final = 1
+
+
+class RecordStore(Protocol):
+    """What a log needs of the metadata: a KV of the WAL, rooted where nobody else writes."""
+
+    async def load(self, key: str) -> str:
+        """The value on `key`; KeyNotExistError."""
+
+    async def load_with_prefix(self, prefix: str) -> tuple[list[str], list[str]]:
+        """The keys that start with `prefix`, and their values."""
+
+    async def compare_and_swap(
+        self,
+        key: str,
+        expected: str | None,
+        value: str,
+        *,
+        saves: Mapping[str, str] | None = None,
+        removals: Sequence[str] = (),
+    ) -> bool:
+        """Puts `value` on `key` if its value is `expected`, with `saves` and `removals`; whether it did."""
+
+
+class SavedState(msgspec.Struct, frozen=True, gc=False):
+    """Where a checkpoint's state lies in the topic of checkpoints: from position `first` to `last`, of this `save`, with its CRC32C."""
+
+    first: int
+    last: int
+    save: str
+    size: int
+    crc: int
+
+
+class ControlRecord(msgspec.Struct, frozen=True):
+    """`term`: of the owner, 0 before the first. `earliest`: the first event that is not truncated, and `floor` the (term, sequence) of
+    the frame before it. `kept_from`: what lies below may be gone. `clean`, `promise`, `newest`, `end`: as the last writer said when it
+    closed the log. `last_truncated`: the newest event below `earliest`, if it is known. `states`: the checkpoints, by position.
+    """
+
+    version: int
+    incarnation: int
+    term: int = 0
+    clean: bool = True
+    promise: int = 0
+    end: int = 0
+    newest: tuple[int, int] | None = None
+    earliest: tuple[int, int] = (0, 0)
+    floor: tuple[int, int] = (0, -1)
+    kept_from: int = 0
+    last_truncated: tuple[int, int] | None = None
+    states: dict[str, SavedState] = {}
+
+
+class Control:
+    """The records of one pchannel, as one owner changes them. `load` before anything else; one change at a time, in order."""
+
+    def __init__(self, store: RecordStore, pchannel: str) -> None:
+        self.pchannel = pchannel
+        self.record: ControlRecord
+        self.terms: dict[int, int] = {}
+        """The position of the mark of each term."""
+        self.ledgers: dict[int, LedgerRecord] = {}
+        self._store = store
+        self._key = f"{pchannel}/control"
+        self._text: str | None = None
+        self._turn = asyncio.Lock()
+
+    async def load(self) -> ControlRecord | None:
+        """The control record, None when there is none; terms and ledgers with it."""
+        text = await self._load_text()
+        if text is None:
+            return None
+        self._text, self.record = text, self._decode(text)
+        await self._load_beside()
+        return self.record
+
+    async def create(self, incarnation: int) -> None:
+        """The record of a log that was never opened, in the place of one that was never written to."""
+        record = ControlRecord(VERSION, incarnation)
+        text = _encode(record)
+        removals = [self._terms + str(term) for term in self.terms] + [self._ledgers + str(one) for one in self.ledgers]
+        while not await self._store.compare_and_swap(self._key, self._text, text, removals=removals[:CHANGES_MAX]):
+            raise ChannelFencedError(
+                f"pchannel {self.pchannel!r} was made or opened by another writer meanwhile: try again"
+            )
+        self._text, self.record, self.terms, self.ledgers = text, record, {}, {}
+
+    async def claim(self, term: int) -> ControlRecord:
+        """Makes this the owner's term; answers the record before. ChannelFencedError when it is not above every term before."""
+        async with self._turn:
+            while True:
+                before = self.record
+                if term <= before.term:
+                    raise ChannelFencedError(
+                        f"pchannel {self.pchannel!r} was opened in term {before.term}; term {term} is not above it: take a higher one"
+                    )
+                changed = msgspec.structs.replace(before, term=term, clean=False)
+                if await self._swap(changed):
+                    await self._load_beside()  # the owner before may have changed that until now
+                    return before
+                await self._reload()
+
+    async def change(
+        self,
+        term: int,
+        *,
+        terms: Mapping[int, int] | None = None,
+        ledgers: Mapping[int, LedgerRecord] | None = None,
+        dropped_terms: Sequence[int] = (),
+        dropped_ledgers: Sequence[int] = (),
+        **fields: object,
+    ) -> None:
+        """Changes these fields of the record, and these records beside it, if `term` still owns the log; else ChannelFencedError."""
+        terms, ledgers = terms or {}, ledgers or {}
+        saves = {self._terms + str(one): str(place) for one, place in terms.items()}
+        saves |= {self._ledgers + str(one): _encoder.encode(record).decode() for one, record in ledgers.items()}
+        removals = [self._terms + str(one) for one in dropped_terms] + [
+            self._ledgers + str(one) for one in dropped_ledgers
+        ]
+        async with self._turn:
+            if self.record.term != term:
+                raise self.fenced(term)
+            while True:
+                now = dict(islice(saves.items(), CHANGES_MAX))
+                gone = removals[: CHANGES_MAX - len(now)]
+                changed = msgspec.structs.replace(self.record, **fields)
+                if await self._swap(changed, saves=now, removals=gone):
+                    saves = {key: value for key, value in saves.items() if key not in now}
+                    removals = removals[len(gone) :]
+                    if not saves and not removals:
+                        break
+                    continue
+                # Somebody else's change, or one of ours whose answer was lost.
+                await self._reload()
+                if self.record.term != term:
+                    raise self.fenced(term)
+        self.terms.update(terms)
+        self.ledgers.update(ledgers)
+        for one in dropped_terms:
+            self.terms.pop(one, None)
+        for one in dropped_ledgers:
+            self.ledgers.pop(one, None)
+
+    async def check_owner(self, term: int) -> None:
+        """ChannelFencedError when another term owns the log by now."""
+        async with self._turn:
+            await self._reload()
+            if self.record.term != term:
+                raise self.fenced(term)
+
+    def term_at(self, position: int) -> int:
+        """The last term whose mark lies below this position; 0 when there is none."""
+        return max((term for term, place in self.terms.items() if place < position), default=0)
+
+    def fenced(self, term: int) -> ChannelFencedError:
+        """What a writer of this term is told once another owns the log."""
+        return ChannelFencedError(
+            f"pchannel {self.pchannel!r} is owned by term {self.record.term} now; this handle is of term {term}"
+        )
+
+    @property
+    def _terms(self) -> str:
+        return f"{self.pchannel}/terms/"
+
+    @property
+    def _ledgers(self) -> str:
+        return f"{self.pchannel}/ledgers/"
+
+    async def _load_text(self) -> str | None:
+        try:
+            return await self._store.load(self._key)
+        except KeyNotExistError:
+            return None
+
+    async def _load_beside(self) -> None:
+        terms, places = await self._store.load_with_prefix(self._terms)
+        self.terms = {int(key[len(self._terms) :]): int(place) for key, place in zip(terms, places, strict=True)}
+        numbers, records = await self._store.load_with_prefix(self._ledgers)
+        try:
+            self.ledgers = {
+                int(key[len(self._ledgers) :]): _ledgers.decode(record)
+                for key, record in zip(numbers, records, strict=True)
+            }
+        except msgspec.DecodeError as error:
+            raise CorruptionError(f"a record of a ledger cannot be read: {error}", expected=self._ledgers) from error
+
+    async def _reload(self) -> None:
+        text = await self._load_text()
+        if text is None:
+            raise CorruptionError(f"the control record of pchannel {self.pchannel!r} has gone", expected=self._key)
+        if text != self._text:
+            self._text, self.record = text, self._decode(text)
+
+    async def _swap(
+        self, changed: ControlRecord, *, saves: Mapping[str, str] | None = None, removals: Sequence[str] = ()
+    ) -> bool:
+        text = _encode(changed)
+        if not await self._store.compare_and_swap(self._key, self._text, text, saves=saves, removals=removals):
+            return False
+        self._text, self.record = text, changed
+        return True
+
+    def _decode(self, text: str) -> ControlRecord:
+        try:
+            record = _decoder.decode(text)
+        except msgspec.DecodeError as error:
+            raise CorruptionError(
+                f"the control record of pchannel {self.pchannel!r} cannot be read: {error}", expected=self._key
+            ) from error
+        if record.version != VERSION:
+            raise CorruptionError(
+                f"the control record of pchannel {self.pchannel!r} has version {record.version}", expected=str(VERSION)
+            )
+        return record
+
+
+def _encode(record: ControlRecord) -> str:
+    return _encoder.encode(record).decode()
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(ControlRecord)
+_ledgers: Final = msgspec.json.Decoder(LedgerRecord)

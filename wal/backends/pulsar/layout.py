@@ -1,0 +1,86 @@
+"""What a Pulsar message of a log is, and where it lies. Pure.
+
+    frame   the bytes of a frame (wal.frame) as they are, no properties; unbatched, so that an entry of the ledger is a frame
+    mark    no bytes; properties `wal=mark`, `term`, `incarnation` (decimal): from here on the log belongs to this term
+    piece   a piece of a checkpoint, in the topic of checkpoints; properties `wal=piece`, `save` (of which save), `part` (from 0 on)
+
+A position is `ledger << 64 | entry`, as in message ids. The next position in a ledger is one more; where the next ledger begins, only
+the list of ledgers knows (wal.backends.pulsar.ledgers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from wal.errors import CorruptionError
+
+__all__ = [
+    "ENTRY_BITS",
+    "FRAMES_IN_FLIGHT",
+    "FRAME_BYTES_LIMIT",
+    "KIND",
+    "PIECE",
+    "Mark",
+    "entry_of",
+    "ledger_of",
+    "mark_of",
+    "mark_properties",
+    "position_of",
+    "text_of",
+]
+
+ENTRY_BITS: Final = 64
+_ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
+FRAME_BYTES_LIMIT: Final = 5 * 1024 * 1024 - 64 * 1024
+"""Pulsar's default `maxMessageSize` is 5 MiB; what its own metadata of a message takes is far below the rest."""
+FRAMES_IN_FLIGHT: Final = 8
+"""A writer has at most so many frames sent and unanswered. Part of the format: readers conclude from it how far back a repeat can
+reach."""
+KIND: Final = "wal"
+MARK: Final = "mark"
+PIECE: Final = "piece"
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """A mark in the log: frames of a lower term behind it are of a writer that was fenced, and are nobody's."""
+
+    term: int
+    incarnation: int
+
+
+def position_of(ledger: int, entry: int) -> int:
+    """The position of this entry."""
+    return ledger << ENTRY_BITS | entry
+
+
+def ledger_of(position: int) -> int:
+    return position >> ENTRY_BITS
+
+
+def entry_of(position: int) -> int:
+    return position & _ENTRY_MASK
+
+
+def text_of(position: int) -> str:
+    """How a position is shown: ledger.entry, as in message ids."""
+    return f"{ledger_of(position)}.{entry_of(position)}"
+
+
+def mark_properties(mark: Mark) -> dict[str, str]:
+    """The properties that make a message a mark."""
+    return {KIND: MARK, "term": str(mark.term), "incarnation": str(mark.incarnation)}
+
+
+def mark_of(properties: Mapping[str, str], position: int) -> Mark | None:
+    """The mark with these properties, None for a message of another kind; CorruptionError for one that is damaged."""
+    if properties.get(KIND) != MARK:
+        return None
+    try:
+        return Mark(int(properties["term"]), int(properties["incarnation"]))
+    except (KeyError, ValueError) as error:
+        raise CorruptionError(
+            f"the mark at {text_of(position)} says {dict(properties)}", expected="a term and an incarnation"
+        ) from error

@@ -1,0 +1,161 @@
+"""LedgerTable: the ledgers of a topic, in which its positions lie and in which Pulsar gives space back. Pure.
+
+Owns: which positions there are (a ledger's entries are 0, 1, 2 …; the next ledger has any larger number), how far two of them lie
+apart, and the stretches of the log. What was in a ledger that is full is told by a `LedgerRecord`, which is kept for those who open the
+log later.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from itertools import islice, pairwise
+
+import msgspec
+
+from wal.backends.base import Stretch
+from wal.backends.pulsar.layout import entry_of, ledger_of, position_of
+from wal.errors import InvalidArgumentError
+
+__all__ = ["Ledger", "LedgerRecord", "LedgerTable"]
+
+
+class LedgerRecord(msgspec.Struct, frozen=True, gc=False):
+    """A ledger to which nothing is added any more. `newest_tick`: no event in it or below it has a larger one.
+
+    `newest`: (position, index) of the newest event in it or below it, as far as it is known.
+    """
+
+    entries: int
+    size: int
+    newest_tick: int
+    newest: tuple[int, int] | None
+
+
+class Ledger(msgspec.Struct, gc=False):
+    """A ledger of the topic: `entries` and `size` (bytes) so far; `record` once it is full and that is known."""
+
+    number: int
+    entries: int
+    size: int
+    record: LedgerRecord | None = None
+
+    @property
+    def start(self) -> int:
+        return position_of(self.number, 0)
+
+
+class LedgerTable:
+    """The ledgers, oldest first. The last one is open; it is grown by `added`."""
+
+    def __init__(self, ledgers: Iterable[Ledger]) -> None:
+        # Readers in threads look at it while the loop adds: it is appended to, or replaced, never cut.
+        self._ledgers = list(ledgers)
+
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        return tuple(self._ledgers)
+
+    def added(self, position: int, size: int) -> bool:
+        """An entry was added; whether it begins a ledger, so that the one before it is full.
+
+        Those of a ledger may be told late and with gaps (they are of others): its entries are what is known.
+        """
+        number, entries = ledger_of(position), entry_of(position) + 1
+        if self._ledgers and number < self._ledgers[-1].number:
+            raise InvalidArgumentError(f"ledger {number} comes before ledger {self._ledgers[-1].number}")
+        begins = not self._ledgers or number > self._ledgers[-1].number
+        if begins:
+            self._ledgers.append(Ledger(number, 0, 0))
+        last = self._ledgers[-1]
+        last.entries = max(last.entries, entries)
+        last.size += size
+        return begins and len(self._ledgers) > 1
+
+    def numbers_below(self, position: int) -> list[int]:
+        """The ledgers that lie below this position whole, except the last one."""
+        return [ledger.number for ledger, following in pairwise(self._ledgers) if following.start <= position]
+
+    def drop_below(self, position: int) -> None:
+        """Forgets them."""
+        self._ledgers = self._ledgers[len(self.numbers_below(position)) :]
+
+    def first_at(self, position: int) -> int | None:
+        """The first position with an entry at or above this one; None when there is none."""
+        number, entry = ledger_of(position), entry_of(position)
+        ledgers = self._ledgers
+        at = bisect_right(ledgers, number, key=_number) - 1
+        if at >= 0 and ledgers[at].number == number and entry < ledgers[at].entries:
+            return position
+        return next((ledger.start for ledger in islice(ledgers, at + 1, None) if ledger.entries), None)
+
+    def last_below(self, position: int) -> int | None:
+        """The last position with an entry below this one; None when there is none."""
+        return self.back(position, 1)
+
+    def back(self, position: int, count: int) -> int | None:
+        """The position `count` entries before this one, or the first there is; None when none lies before it."""
+        number, entry = ledger_of(position), entry_of(position)
+        found = None
+        for ledger in reversed(self._ledgers):
+            if ledger.number > number:
+                continue
+            entries = min(ledger.entries, entry) if ledger.number == number else ledger.entries
+            if entries >= count:
+                return position_of(ledger.number, entries - count)
+            if entries:
+                found = ledger.start
+            count -= entries
+        return found
+
+    def entries_between(self, start: int, end: int) -> int:
+        """How many entries lie in [start, end)."""
+        return sum(last - first for _, first, last in self._parts(start, end))
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """About how many bytes of log lie in [start, end): within a ledger entries count as equally large."""
+        return sum(
+            ledger.size * (last - first) // ledger.entries
+            for ledger, first, last in self._parts(start, end)
+            if ledger.entries
+        )
+
+    def bytes_within(self, start: int, end: int) -> int:
+        """Bytes of the full ledgers that begin at or above `start` or hold it, and end at or below `end`."""
+        ledgers = self._ledgers
+        return sum(ledger.size for ledger, following in pairwise(ledgers) if start < following.start <= end)
+
+    def stretches(self, end: int, newest_tick: int) -> list[Stretch]:
+        """The stretches up to the end of the log, where no event has a larger tick than this."""
+        ledgers = self._ledgers
+        found = [
+            Stretch(
+                ledger.start,
+                following.start,
+                ledger.record.newest_tick if ledger.record is not None else newest_tick,
+                sealed=True,
+                held=ledger.size,
+            )
+            for ledger, following in pairwise(ledgers)
+        ]
+        if ledgers:
+            last = ledgers[-1]
+            found.append(Stretch(last.start, max(end, last.start), newest_tick, sealed=False, held=last.size))
+        return found
+
+    def _parts(self, start: int, end: int) -> Iterable[tuple[Ledger, int, int]]:
+        """Each ledger with the entries [first, last) of it that lie in [start, end)."""
+        ledgers = self._ledgers
+        for at in range(bisect_left(ledgers, ledger_of(start), key=_number), len(ledgers)):
+            ledger = ledgers[at]
+            number = ledger.number
+            if number > ledger_of(end):
+                break
+            first = entry_of(start) if number == ledger_of(start) else 0
+            last = min(entry_of(end), ledger.entries) if number == ledger_of(end) else ledger.entries
+            if first < last:
+                yield ledger, first, last
+
+
+def _number(ledger: Ledger) -> int:
+    return ledger.number

@@ -1,0 +1,247 @@
+"""PulsarLog: one pchannel's log in a topic of Pulsar, opened for writing in one term.
+
+Owns the parts and the order in which they begin and end: writer, reader, truncation, checkpoints. On the loop it only hands over and
+answers; whatever waits for Pulsar runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, ClassVar, Final, TypeVar
+
+import msgspec
+
+from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Stretch
+from wal.backends.pulsar.checkpoints import Checkpoints
+from wal.backends.pulsar.connection import Connection
+from wal.backends.pulsar.control import Control
+from wal.backends.pulsar.floor import Floor
+from wal.backends.pulsar.floors import FloorIndex
+from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT, Mark, text_of
+from wal.backends.pulsar.ledgers import LedgerRecord, LedgerTable
+from wal.backends.pulsar.reader import LogReader
+from wal.backends.pulsar.truncation import Truncation
+from wal.backends.pulsar.writer import Writer
+from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, WALError
+from wal.frame import EncodedFrame
+
+__all__ = ["Opened", "PulsarLog"]
+
+_T = TypeVar("_T")
+_log: Final = logging.getLogger("wal.pulsar")
+
+
+class Opened(msgspec.Struct):
+    """What an opening made and found; PulsarLog takes all of it over. `producer` is pulsar's, fenced in."""
+
+    connection: Connection
+    control: Control
+    producer: Any
+    ledgers: LedgerTable
+    floors: FloorIndex
+    topic: str
+    checkpoint_topic: str
+    mark: Mark
+    floor: Floor
+    state: LogState
+    checkpoint: int | None
+
+
+class PulsarLog(PChannelLog):
+    """See `PChannelLog`. Made by `PulsarBackend.open`, on the loop that uses it."""
+
+    frames_in_flight: ClassVar[int] = 4
+    tick_frames: ClassVar[bool] = True
+
+    def __init__(self, opened: Opened, *, pchannel: str) -> None:
+        self.pchannel = pchannel
+        self.incarnation = opened.mark.incarnation
+        self.term = opened.mark.term
+        self.state = opened.state
+        self._loop = asyncio.get_running_loop()
+        self._connection = opened.connection
+        self._control = opened.control
+        self._ledgers = opened.ledgers
+        self._promise = opened.state.promise
+        self._working: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._writer = Writer(
+            opened.connection,
+            opened.control,
+            opened.producer,
+            opened.ledgers,
+            opened.floors,
+            topic=opened.topic,
+            mark=opened.mark,
+            last=opened.state.end - 1,
+            floor=opened.floor,
+            promise=opened.state.promise,
+            newest=opened.state.newest,
+            ledger_full=self._ledger_full,
+        )
+        self._reader = LogReader(
+            opened.connection,
+            opened.topic,
+            opened.ledgers,
+            opened.floors,
+            pchannel=pchannel,
+            incarnation=self.incarnation,
+            earliest=lambda: self.earliest,
+            kept_from=lambda: opened.control.record.kept_from,
+            term_at=opened.control.term_at,
+        )
+        self._truncation = Truncation(
+            opened.connection,
+            opened.control,
+            opened.ledgers,
+            opened.floors,
+            topic=opened.topic,
+            term=self.term,
+            checkpoint=opened.checkpoint,
+            floor_before=self._reader.floor_before,
+        )
+        self._checkpoints = Checkpoints(
+            opened.connection, opened.control, topic=opened.checkpoint_topic, term=self.term
+        )
+
+    @property
+    def durable_end(self) -> int:
+        return self._writer.durable_end
+
+    @property
+    def earliest(self) -> tuple[int, int]:
+        return self._truncation.earliest
+
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        return self._control.record.last_truncated
+
+    def append(self, frame: EncodedFrame, done: AppendDone) -> None:
+        if self._closing is not None:
+            closed = ClosedError(f"pchannel {self.pchannel!r} was closed before this append")
+            self._closing.add_done_callback(lambda _: done(-1, closed))
+            return
+        refused: BaseException | None = None
+        if frame.length > FRAME_BYTES_LIMIT:
+            refused = InvalidArgumentError(
+                f"a frame of {frame.length} bytes is above the limit of {FRAME_BYTES_LIMIT}: make smaller frames"
+            )
+        self._writer.append(frame, done, refused=refused)
+
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        self._check_open()
+        end = self._writer.durable_end
+        self._reader.check(start, end)
+        if start >= end:
+            return FramePage([], start, None, 0)
+        return await self._connection.run(lambda: self._reader.page(start, end, names, bytes_max))
+
+    async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
+        self._check_open()
+        end = self._writer.durable_end
+        self._reader.check_held(start, end)
+        if start >= end:
+            return FramePage([], start, None, 0)
+        return await self._connection.run(lambda: self._reader.keyed_page(start, end, bytes_max))
+
+    async def truncate(self, position: int, index: int) -> None:
+        self._check_open()
+        if position > self.durable_end:
+            raise InvalidArgumentError(
+                f"truncation up to position {text_of(position)} is past the end of the log, {text_of(self.durable_end)}: truncate at "
+                "the position of a frame that was acknowledged"
+            )
+        await self._whole(self._truncation.truncate((position, index)))
+
+    def stretches(self) -> list[Stretch]:
+        return self._ledgers.stretches(self.durable_end, self._writer.promise)
+
+    def bytes_between(self, start: int, end: int) -> int:
+        return self._ledgers.bytes_between(start, end)
+
+    @property
+    def checkpointed(self) -> int | None:
+        return self._truncation.checkpoint
+
+    @property
+    def held_bytes(self) -> int:
+        return self._ledgers.bytes_within(self._control.record.kept_from, self.earliest[0])
+
+    @property
+    def keyed_bytes(self) -> int:
+        return self._writer.keyed_bytes
+
+    def promise(self, tick: int, limit: int) -> None:
+        if self._closing is None:
+            self._promise = max(self._promise, tick)
+
+    async def save_state(self, position: int, pieces: Sequence[bytes]) -> None:
+        self._check_open()
+        await self._whole(self._checkpoints.save(position, list(pieces)))
+
+    async def load_state(self, position: int) -> bytes:
+        self._check_open()
+        return await self._checkpoints.load(position)
+
+    async def release(self, position: int, *, state: int | None) -> None:
+        self._check_open()
+        if await self._whole(self._truncation.release(position)):
+            await self._whole(self._checkpoints.keep(state))
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(), name=f"close pchannel {self.pchannel}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await self._writer.close()
+        if self._working:
+            await asyncio.wait(list(self._working))
+        if self._writer.failure is None:
+            try:
+                await self._control.change(
+                    self.term,
+                    clean=True,
+                    promise=max(self._promise, self._writer.promise),
+                    end=self.durable_end,
+                    newest=self._writer.newest,
+                )
+            except ChannelFencedError:
+                pass  # it is the other one's now
+            except WALError as error:
+                _log.warning("pchannel %s is closed, but could not be marked so: %s", self.pchannel, error)
+        await self._connection.run(self._reader.close)
+
+    def _ledger_full(self, position: int) -> None:
+        """The ledger before the one of this position is full."""
+        full = self._ledgers.ledgers[-2]
+        full.record = LedgerRecord(full.entries, full.size, self._writer.promise, self._writer.newest)
+        saving = self._loop.create_task(self._save_record(full.number, full.record), name="save the record of a ledger")
+        self._working.add(saving)
+        saving.add_done_callback(self._ended)
+        if self.sealed is not None:
+            self.sealed()
+
+    async def _save_record(self, number: int, record: LedgerRecord) -> None:
+        try:
+            await self._control.change(self.term, ledgers={number: record})
+        except WALError as error:  # the next opening reads what is in it
+            _log.info("the record of ledger %d of pchannel %s was not saved: %s", number, self.pchannel, error)
+
+    async def _whole(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Does this to its end, whether or not its caller still waits: what is stored beside the log must go together."""
+        task = self._loop.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._working.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have been cancelled
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")

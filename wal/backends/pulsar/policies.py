@@ -1,0 +1,73 @@
+"""Policies: which of Pulsar's settings for a topic could delete what the log holds, or block its writer. Pure.
+
+A log is kept until it is truncated, by a durable cursor that Pulsar holds messages for. A message TTL moves that cursor on by itself;
+so does a backlog quota that evicts; one that holds or refuses producers stops the log when it is full; and a subscription that expires,
+or a topic that is deleted for being idle, takes everything with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wal.backends.pulsar.address import Allowances
+from wal.errors import InvalidArgumentError
+
+__all__ = ["check_policies"]
+
+
+def check_policies(
+    topic: str,
+    namespace: str,
+    *,
+    ttl_s: int | None,
+    quotas: Mapping[str, Mapping[str, Any]] | None,
+    subscription_expiry_min: int | None,
+    inactive: Mapping[str, Any] | None,
+    allowed: Allowances,
+) -> None:
+    """InvalidArgumentError, naming the policy and the remedy, for one that is not `allowed`.
+
+    `ttl_s`, `quotas`, `inactive`: as they apply to the topic; `subscription_expiry_min`: of the namespace. None where nothing is set.
+    """
+    if ttl_s and not allowed.message_ttl:
+        raise InvalidArgumentError(
+            f"{topic} has a message TTL of {ttl_s} s: Pulsar would delete messages of the log that are older, read or not. Remove it "
+            f"(pulsar-admin namespaces remove-message-ttl {namespace}, or topicPolicies remove-message-ttl {topic}), or open the log "
+            "with allow_message_ttl=True to accept the loss"
+        )
+    for kind, quota in sorted((quotas or {}).items()):
+        size, seconds = quota.get("limitSize", quota.get("limit", -1)), quota.get("limitTime", -1)
+        limit = size if kind == "destination_storage" else seconds
+        if limit is None or limit < 0 or allowed.backlog_quota:
+            continue
+        what = f"{limit} bytes" if kind == "destination_storage" else f"{limit} s"
+        policy = quota.get("policy")
+        then = (
+            "Pulsar would delete the oldest messages of the log"
+            if policy == "consumer_backlog_eviction"
+            else "Pulsar would take no more appends"
+        )
+        raise InvalidArgumentError(
+            f"{topic} has a backlog quota of {what} ({kind}, {policy}): above it {then}. Remove it (pulsar-admin namespaces "
+            f"remove-backlog-quota -t {kind} {namespace}, or topicPolicies remove-backlog-quota -t {kind} {topic}), or open the log with "
+            "allow_backlog_quota=True to accept that"
+        )
+    if subscription_expiry_min and not allowed.message_ttl:
+        raise InvalidArgumentError(
+            f"subscriptions of {namespace} expire after {subscription_expiry_min} min: the one that holds the log would go while the "
+            f"log is closed, and the log with it. Switch that off (pulsar-admin namespaces set-subscription-expiration-time -t 0 "
+            f"{namespace}), or open the log with allow_message_ttl=True to accept the loss"
+        )
+    mode = (inactive or {}).get("inactiveTopicDeleteMode")
+    if (
+        inactive
+        and inactive.get("deleteWhileInactive")
+        and mode != "delete_when_no_subscriptions"
+        and not allowed.message_ttl
+    ):
+        raise InvalidArgumentError(
+            f"{topic} is deleted when it is idle and its subscriptions have caught up ({mode}). Switch that off (pulsar-admin namespaces "
+            f"set-inactive-topic-policies -m delete_when_no_subscriptions -t 60s -e {namespace}), or open the log with "
+            "allow_message_ttl=True to accept the loss"
+        )

@@ -1,0 +1,144 @@
+"""Recovery: what a log ends with, once nothing of an earlier writer can come any more.
+
+Owns: reading back from our mark until the last frame and the newest event are known, and what was in ledgers that were left full
+without a record. The mark is the newest message; what lies before it is settled. It blocks, so it runs in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from wal.backends.pulsar.connection import Connection
+from wal.backends.pulsar.floor import Floor, FloorSearch
+from wal.backends.pulsar.floors import FloorIndex
+from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT
+from wal.backends.pulsar.ledgers import LedgerRecord, LedgerTable
+from wal.backends.pulsar.topic import TopicReader
+
+__all__ = ["LogEnd", "end_before", "missing_records"]
+
+LOOK_ENTRIES: Final = 2 * FRAMES_IN_FLIGHT
+
+
+class LogEnd(msgspec.Struct, frozen=True):
+    """`floor`: the last frame that counts. `promise`: its promise, 0 without one. `newest`: (position, index) of the newest event."""
+
+    floor: Floor
+    promise: int
+    newest: tuple[int, int] | None
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """Term and sequence of the last frame; (0, -1) when there is none, or it is not known."""
+        return (self.floor.term, self.floor.sequence) if self.floor.sequence >= 0 else self.floor.before
+
+
+def end_before(
+    connection: Connection,
+    topic: str,
+    position: int,
+    *,
+    incarnation: int,
+    ledgers: LedgerTable,
+    floors: FloorIndex,
+    term_at: Callable[[int], int],
+    stop: int = 0,
+) -> LogEnd:
+    """What counts below this position. It looks back, further each time, until it has met an event, or `stop`, or where the log begins.
+
+    The index must know the floor where the log begins.
+    """
+    count = LOOK_ENTRIES
+    while True:
+        back = ledgers.back(position, count)
+        begin = position if back is None else back
+        known = floors.before(begin)
+        whole = begin <= stop
+        floor: Floor | None = None
+        if known is None:
+            begin, floor = floors.first()
+            whole = True
+        elif ledgers.entries_between(known[0], begin) <= count:
+            begin, floor = known
+        found = _read(connection, topic, begin, position, floor, incarnation, ledgers, term_at(begin))
+        if found is not None and ((found.newest is not None and found.last[1] >= 0) or whole):
+            return found
+        if whole or back is None or ledgers.back(position, count + 1) == back:
+            begin, floor = floors.before(stop) or floors.first()
+            found = _read(connection, topic, begin, position, floor, incarnation, ledgers, 0)
+            assert found is not None, "the floor was known"
+            return found
+        count *= 8
+
+
+def _read(
+    connection: Connection,
+    topic: str,
+    begin: int,
+    end: int,
+    floor: Floor | None,
+    incarnation: int,
+    ledgers: LedgerTable,
+    term: int,
+) -> LogEnd | None:
+    """Reads [begin, end); None when no frame lies behind the place where the floor became known."""
+    at = ledgers.first_at(begin)
+    if at is None or at >= end:
+        return None if floor is None else LogEnd(floor, 0, None)
+    search = FloorSearch(window=FRAMES_IN_FLIGHT, term=term)
+    search.found = floor
+    exact = floor is not None
+    promise, newest = 0, None
+    reader = TopicReader(connection, topic, at)
+    try:
+        while at is not None and at < end:
+            entry = reader.next(incarnation)
+            header = entry.header
+            if entry.mark is not None:
+                search.mark(entry.mark.term)
+            elif header is not None:
+                if search.found is None:
+                    search.frame(header.term, header.sequence, entry.position)
+                elif search.found.takes(header.term, header.sequence, entry.position):
+                    exact = True
+                    promise = max(promise, header.promise)
+                    if header.indices:
+                        newest = (entry.position, header.indices - 1)
+            at = ledgers.first_at(entry.position + 1)
+    finally:
+        reader.close()
+    return LogEnd(search.found, promise, newest) if exact and search.found is not None else None
+
+
+def missing_records(
+    connection: Connection,
+    topic: str,
+    *,
+    incarnation: int,
+    ledgers: LedgerTable,
+    floors: FloorIndex,
+    term_at: Callable[[int], int],
+) -> dict[int, LedgerRecord]:
+    """Records for the full ledgers that have none: their writer was killed before it said what is in them. Sets them, too."""
+    made: dict[int, LedgerRecord] = {}
+    tick, newest = 0, None
+    for ledger, following in zip(ledgers.ledgers, ledgers.ledgers[1:], strict=False):
+        if ledger.record is None:
+            end = end_before(
+                connection,
+                topic,
+                following.start,
+                incarnation=incarnation,
+                ledgers=ledgers,
+                floors=floors,
+                term_at=term_at,
+                stop=ledger.start,
+            )
+            ledger.record = made[ledger.number] = LedgerRecord(
+                ledger.entries, ledger.size, max(tick, end.promise), end.newest or newest
+            )
+        tick, newest = ledger.record.newest_tick, ledger.record.newest
+    return made

@@ -1,0 +1,203 @@
+"""Connection: calls to an etcd of one or more members, each with a deadline.
+
+Owns: the endpoints, the token, and the rules of what may be done twice. A read is made again, at another member where there is one, until
+its deadline. A write is sent once: without a connection it is not sent (UnavailableError); once it was sent and no answer came, it has
+perhaps been carried out, or will be by a member that was only slow, so that reading back would not settle it (UnknownOutcomeError). What
+etcd refused before it did anything is made again in either case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, TypeVar
+
+import grpc
+import grpc.aio
+
+from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
+from wal.kv.etcd.api import rpc_pb2 as rpc
+from wal.kv.etcd.endpoints import Endpoints
+from wal.kv.etcd.methods import AUTHENTICATE, Method
+from wal.kv.etcd.refusals import Refusal, classify, explain
+from wal.kv.etcd.token import Token
+
+__all__ = ["Connection", "Stream"]
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+_PAUSE_FIRST_S: Final = 0.05
+_PAUSE_MAX_S: Final = 1.0
+_TRIES_OF_A_READ: Final = 3
+"""A read spends at most this part of its time at one of several members, so that a frozen one does not use it up."""
+_RENEWALS_MAX: Final = 3
+_LEADER: Final = ("hasleader", "true")
+"""Asks a member that has lost its leader to refuse at once (etcd's rpctypes.MetadataRequireLeaderKey)."""
+
+
+class Connection:
+    """`timeout_s` is the deadline of a call that names none."""
+
+    def __init__(self, endpoints: Endpoints, *, timeout_s: float, user: tuple[str, str] | None) -> None:
+        self._endpoints = endpoints
+        self._user = user
+        self._token = None if user is None else Token(self._authenticate)
+        self._calls: dict[tuple[int, str], Any] = {}
+        self._closing = False
+        self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
+        self.timeout_s = timeout_s
+        self.attempts = 0
+        """Calls and streams that were sent, repeats included."""
+
+    @property
+    def where(self) -> str:
+        """The members, for texts."""
+        return ",".join(self._endpoints.addresses)
+
+    async def read(
+        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
+    ) -> Response:
+        """The answer to what changes nothing, made again until the deadline. UnavailableError when there is none by then."""
+        return await self._call(method, request, what, timeout_s, writing=False)
+
+    async def write(
+        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
+    ) -> Response:
+        """The answer to what changes data, sent at most once. UnavailableError: not carried out; UnknownOutcomeError: perhaps."""
+        return await self._call(method, request, what, timeout_s, writing=True)
+
+    async def open_stream(self, method: Method[Request, Response], what: str, *, timeout_s: float | None) -> Stream:
+        """A stream to a connected member. With `timeout_s` None it waits for one as long as it takes, and the stream lives as long."""
+        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        number, channel = await self._connected(deadline, what)
+        token = await self.token()
+        call = channel.stream_stream(method.path, **method.serializers())
+        self.attempts += 1
+        return Stream(call(metadata=_metadata(token), timeout=self._left(deadline)), number, token)
+
+    async def failed(self, stream: Stream, error: grpc.aio.AioRpcError) -> Refusal:
+        """What the end of a stream means; the member is left, or the token renewed, where that helps."""
+        refusal = classify(_code(error), error.details() or "")
+        if refusal in (Refusal.AWAY, Refusal.BUSY):
+            self._endpoints.turn_away(stream.number)
+        elif refusal is Refusal.TOKEN:
+            await self.renew(stream.token)
+        return refusal
+
+    async def renew(self, refused: str | None) -> bool:
+        """Another token than `refused`; False when there is no user to get one for."""
+        if self._token is None:
+            return False
+        await self._token.renew(refused)
+        return True
+
+    def stop(self) -> None:
+        """From now on nothing waits for a member or is made again: it is a ClosedError."""
+        self._closing = True
+        self._endpoints.stop()
+
+    async def close(self) -> None:
+        self.stop()
+        await self._endpoints.close()
+
+    async def _call(
+        self, method: Method[Request, Response], request: Request, what: str, timeout_s: float | None, *, writing: bool
+    ) -> Response:
+        loop = asyncio.get_running_loop()
+        total = self.timeout_s if timeout_s is None else timeout_s
+        deadline = loop.time() + total
+        pause, renewals, last = _PAUSE_FIRST_S, 0, ""
+        while True:
+            number, channel = await self._connected(deadline, what, last)
+            token = None if method is AUTHENTICATE else await self.token()
+            left = deadline - loop.time()
+            try:
+                self.attempts += 1
+                return await self._unary(number, channel, method)(  # type: ignore[no-any-return]
+                    request,
+                    timeout=max(0.001, left if writing else min(left, total / self._tries)),
+                    metadata=_metadata(token),
+                )
+            except grpc.aio.AioRpcError as error:
+                last = error.details() or str(error.code())
+                refusal = classify(_code(error), last)
+            if refusal is Refusal.TOKEN and self._token is not None and renewals < _RENEWALS_MAX:
+                renewals += 1
+                await self._token.renew(token)
+                continue
+            if refusal in (Refusal.AWAY, Refusal.BUSY):
+                self._endpoints.turn_away(number)
+            again = refusal is Refusal.BUSY or (refusal is Refusal.AWAY and not writing)
+            if not again or self._closing or loop.time() + pause >= deadline:
+                where = self._endpoints.addresses[number]
+                raise explain(refusal, f"etcd at {where}, {what}", last, writing=writing)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_MAX_S)
+
+    def _unary(self, number: int, channel: grpc.aio.Channel, method: Method[Any, Any]) -> Any:
+        key = (number, method.path)
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = channel.unary_unary(method.path, **method.serializers())
+        return call
+
+    async def _connected(self, deadline: float | None, what: str, last: str = "") -> tuple[int, grpc.aio.Channel]:
+        while (found := self._endpoints.connected()) is None:
+            if self._closing:
+                raise ClosedError(f"the KV was closed before etcd could be reached; {what} was not sent")
+            if not await self._endpoints.look(self._left(deadline)):
+                why = await self._endpoints.why()
+                raise UnavailableError(
+                    f"etcd is not reachable, {what} was not sent{f' again after: {last}' if last else ''}; tried {why}; "
+                    f"is it running, and are address and TLS right?"
+                )
+        return found
+
+    def _left(self, deadline: float | None) -> float | None:
+        return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+
+    async def token(self) -> str | None:
+        """What says who this client is; None where there is no user."""
+        return None if self._token is None else await self._token.get()
+
+    async def _authenticate(self) -> str | None:
+        assert self._user is not None
+        name, password = self._user
+        try:
+            answer = await self.read(
+                AUTHENTICATE, rpc.AuthenticateRequest(name=name, password=password), f"authenticating user {name!r}"
+            )
+        except InvalidArgumentError as error:
+            if "authentication is not enabled" in str(error):
+                return None  # nobody is asked for a token there
+            raise
+        return answer.token
+
+
+class Stream:
+    """One stream, the number of its member and the token it was opened with."""
+
+    def __init__(self, call: Any, number: int, token: str | None) -> None:
+        self._call = call
+        self.number = number
+        self.token = token
+
+    async def write(self, request: object) -> None:
+        await self._call.write(request)
+
+    async def read(self) -> Any:
+        """The next answer; None when the member ended the stream. AioRpcError when it broke."""
+        answer = await self._call.read()
+        return None if answer is grpc.aio.EOF else answer
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
+def _metadata(token: str | None) -> tuple[tuple[str, str], ...]:
+    return (_LEADER,) if token is None else (_LEADER, ("token", token))
+
+
+def _code(error: grpc.aio.AioRpcError) -> int:
+    code: int = error.code().value[0]
+    return code

@@ -1,0 +1,176 @@
+"""EtcdElection: one of many is the leader, as long as its session lives.
+
+Owns: the keys under its name, one a candidate, each hanging on the candidate's lease. The leader is the candidate whose key was created
+first (the order of etcd's own election recipe: no stampede, nobody is overtaken). Promises: `Leadership.token`, the create revision of the
+leader's key, rises from leader to leader; what is changed through the Leadership is changed only while that key is there, decided by etcd
+in the same transaction. Never decides by a clock who leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from wal.errors import ChannelFencedError, InvalidArgumentError, TruncatedError, WALError
+from wal.kv.etcd.api import rpc_pb2 as rpc
+from wal.kv.etcd.kv import EtcdKV
+from wal.kv.etcd.methods import RANGE
+from wal.kv.etcd.ranges import decoded, range_of
+from wal.kv.etcd.session import EtcdSession
+from wal.kv.keys import check_key, check_keys, check_saves, check_value
+
+__all__ = ["EtcdElection", "Leader", "Leadership"]
+
+_WITHDRAW_TIMEOUT_S: Final = 2.0
+
+
+class Leader(msgspec.Struct, frozen=True):
+    """Who leads: `value` is what the leader last proclaimed, `token` its fencing number, `key` its key in the KV."""
+
+    value: str
+    token: int
+    key: str
+    revision: int
+    """Of the store, when this value was put."""
+
+
+class EtcdElection:
+    """The election called `name`, a path below the KV's root path that nothing else uses."""
+
+    def __init__(self, kv: EtcdKV, name: str) -> None:
+        self._kv = kv
+        self._prefix = check_key(name).rstrip("/") + "/"
+
+    async def campaign(self, value: str, session: EtcdSession) -> Leadership:
+        """Waits to be the leader, with `value` to be seen by all. The session's error when it is lost before; cancelling withdraws."""
+        check_value("the candidate", value)
+        key = f"{self._prefix}{session.lease:016x}"
+        return await session.guard(self._campaign(key, value, session))
+
+    async def leader(self) -> Leader | None:
+        """Who leads now; None when there is no candidate."""
+        candidates = await self._candidates()
+        return candidates[0] if candidates else None
+
+    async def observe(self) -> AsyncIterator[Leader | None]:
+        """Who leads now, then each change of leader or of its value; values that follow each other fast may be left out."""
+        seen: Leader | None = None
+        first = True
+        while True:
+            async with await self._kv.watch_with_prefix(self._prefix) as watch:
+                try:
+                    while True:
+                        leader = await self.leader()
+                        if first or leader != seen:
+                            first, seen = False, leader
+                            yield leader
+                        await anext(watch)
+                except TruncatedError:
+                    continue  # the state is loaded again, and nothing but the state matters here
+
+    async def _campaign(self, key: str, value: str, session: EtcdSession) -> Leadership:
+        full = self._kv.full_key(key)
+        absent = rpc.Compare(target=rpc.Compare.CREATE, key=full, create_revision=0)
+        put = rpc.PutRequest(key=full, value=value.encode(), lease=session.lease)
+        put_it = [rpc.RequestOp(request_put=put)]
+        try:
+            answer = await session.transact([absent], put_it, "becoming a candidate")
+            if answer.succeeded:
+                await self._wait_for_turn(key, answer.header.revision, session)
+                return Leadership(self._kv, session, key, answer.header.revision, value)
+        except BaseException:
+            if session.alive:  # else it goes with the lease
+                with contextlib.suppress(WALError, TimeoutError):
+                    await asyncio.wait_for(self._kv.remove(key), _WITHDRAW_TIMEOUT_S)
+            raise
+        raise InvalidArgumentError(
+            f"this session is a candidate of {self._prefix!r} already: one campaign a session, or open another session"
+        )
+
+    async def _wait_for_turn(self, key: str, token: int, session: EtcdSession) -> None:
+        while True:
+            candidates = await self._candidates()
+            before = [candidate for candidate in candidates if candidate.token < token]
+            if all(candidate.token != token for candidate in candidates):
+                await session.confirm()  # it may have gone with the lease
+                raise ChannelFencedError(f"the candidate's key {key!r} was removed by somebody else: campaign again")
+            if not before:
+                return
+            async with await self._kv.watch(before[-1].key) as watch:
+                with contextlib.suppress(TruncatedError):
+                    # It may have gone between the load and the watch.
+                    while any(one.token == before[-1].token for one in await self._candidates()):
+                        await anext(watch)
+
+    async def _candidates(self) -> list[Leader]:
+        first, end = range_of(self._kv.full_key(self._prefix).decode())
+        answer = await self._kv.connection.read(
+            RANGE, rpc.RangeRequest(key=first, range_end=end), "looking for the leader"
+        )
+        cut = len(self._kv.full_key(""))
+        found = [
+            Leader(decoded("value", one.value), one.create_revision, decoded("key", one.key[cut:]), one.mod_revision)
+            for one in answer.kvs
+        ]
+        self._kv.saw(answer)
+        return sorted(found, key=lambda leader: leader.token)
+
+
+class Leadership:
+    """What `campaign` won: it lasts as long as the session, unless resigned. `async with` resigns at its end."""
+
+    def __init__(self, kv: EtcdKV, session: EtcdSession, key: str, token: int, value: str) -> None:
+        self.session = session
+        self.key = key
+        self.token = token
+        """The create revision of the key: higher than that of every leader before. Who is handed it can refuse older ones."""
+        self.value = value
+        self._kv = kv
+
+    @property
+    def alive(self) -> bool:
+        """Whether nobody else can be the leader yet, by the session's clock."""
+        return self.session.alive
+
+    async def proclaim(self, value: str) -> None:
+        """Puts another value for all to see. ChannelFencedError when this is not the leader any more."""
+        put = rpc.PutRequest(
+            key=self._kv.full_key(self.key), value=check_value(self.key, value).encode(), lease=self.session.lease
+        )
+        await self._transact([rpc.RequestOp(request_put=put)], "proclaiming")
+        self.value = value
+
+    async def multi_save_and_remove(self, saves: Mapping[str, str], removals: Sequence[str] = ()) -> None:
+        """Puts and removes keys of the KV, if this is still the leader: etcd decides in the same transaction. Else ChannelFencedError."""
+        checked, removed = check_saves(saves), check_keys("removals", removals)
+        puts = [
+            rpc.RequestOp(request_put=rpc.PutRequest(key=self._kv.full_key(key), value=value.encode()))
+            for key, value in checked.items()
+        ]
+        deletes = [
+            rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self._kv.full_key(key))) for key in removed
+        ]
+        await self._transact(puts + deletes, "saving as the leader")
+
+    async def resign(self) -> None:
+        """Makes way for the next candidate. Quiet when this is not the leader any more."""
+        delete = rpc.DeleteRangeRequest(key=self._kv.full_key(self.key))
+        with contextlib.suppress(ChannelFencedError):
+            await self._transact([rpc.RequestOp(request_delete_range=delete)], "resigning")
+
+    async def __aenter__(self) -> Leadership:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.resign()
+
+    async def _transact(self, operations: list[rpc.RequestOp], what: str) -> None:
+        own = rpc.Compare(target=rpc.Compare.CREATE, key=self._kv.full_key(self.key), create_revision=self.token)
+        if not (await self._kv.transact([own], operations, what)).succeeded:
+            raise ChannelFencedError(
+                f"the leadership of {self.key!r} with token {self.token} is over, {what} changed nothing: campaign again"
+            )

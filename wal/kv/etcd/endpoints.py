@@ -1,0 +1,133 @@
+"""Endpoints: the members of one etcd, a channel to each, and which of them is asked.
+
+Owns: the channels, and the one task that looks for a member while none is reachable. Promises: a channel is given out only while it is
+connected, so that a call that finds none has surely not been sent. gRPC reconnects by itself, at most every two seconds; nothing here
+spins. Never makes a call of its own but the one that asks why a member cannot be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from wal.kv.etcd.api import rpc_pb2 as rpc
+from wal.kv.etcd.methods import RANGE
+
+__all__ = ["Endpoints"]
+
+_OPTIONS: Final[list[tuple[str, Any]]] = [
+    # An answer may be larger than gRPC's default of 4 MiB: one value has up to 1.5 MiB, and a transaction reads 128 of them.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A member that is frozen, or behind a cut cable, is noticed by pings: after 10 s of silence, when no answer came for 5 s. It is
+    # ping_timeout_ms that decides in grpcio 1.76 to 1.85. Without calls there are none: etcd ends such connections (too_many_pings).
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_permit_without_calls", 0),
+    # gRPC's own back-off grows to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.service_config_disable_resolution", 1),  # no question to the DNS for settings of a service
+    ("grpc.enable_http_proxy", 0),  # metadata goes to etcd, not through the proxy that a shell happens to name
+    ("grpc.use_local_subchannel_pool", 1),  # closing one KV must not close another's connection
+]
+_WHY_TIMEOUT_S: Final = 1.0
+
+
+class Endpoints:
+    """Members by `host:port`. The one that answered is asked until it fails."""
+
+    def __init__(self, addresses: Sequence[str], *, credentials: grpc.ChannelCredentials | None) -> None:
+        self.addresses = tuple(addresses)
+        self._channels = [
+            grpc.aio.insecure_channel(address, options=_OPTIONS)
+            if credentials is None
+            else grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+            for address in addresses
+        ]
+        self._current = 0
+        self._looking: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[str] | None = None
+        self._stopped = False
+
+    def connected(self) -> tuple[int, grpc.aio.Channel] | None:
+        """The channel to ask and its number; None while no member is connected."""
+        for step in range(len(self._channels)):
+            number = (self._current + step) % len(self._channels)
+            if self._channels[number].get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
+                self._current = number
+                return number, self._channels[number]
+        return None
+
+    async def look(self, timeout_s: float | None) -> bool:
+        """Waits until a member is connected, or all of it was stopped; False after `timeout_s`. One look serves all who wait."""
+        if not self._stopped:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._look(), name="etcd: looking for a member")
+            done, _ = await asyncio.wait([self._looking], timeout=timeout_s)
+            return bool(done)
+        return True
+
+    def turn_away(self, number: int) -> None:
+        """The member with this number failed: another one is asked from now on, if it is connected."""
+        if self._current == number:
+            self._current = (number + 1) % len(self._channels)
+
+    async def why(self) -> str:
+        """For people: what each member that is not connected says to a call."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="etcd: asking why")
+        await asyncio.wait([self._asking])
+        return "nothing, it was closed" if self._asking.cancelled() else self._asking.result()
+
+    def stop(self) -> None:
+        """Nobody waits for a member any more."""
+        self._stopped = True
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def close(self) -> None:
+        """Ends what waits and closes the channels. Idempotent."""
+        self.stop()
+        tasks = [task for task in (self._looking, self._asking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(channel.close() for channel in self._channels))
+
+    async def _look(self) -> None:
+        waiting = [asyncio.create_task(_until_ready(channel)) for channel in self._channels]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _ask_all(self) -> str:
+        return "; ".join(await asyncio.gather(*map(self._ask, range(len(self._channels)))))
+
+    async def _ask(self, number: int) -> str:
+        address, channel = self.addresses[number], self._channels[number]
+        if channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
+            return f"{address} is connected"
+        call = channel.unary_unary(RANGE.path, **RANGE.serializers())
+        try:
+            await call(rpc.RangeRequest(key=b"\0", count_only=True), timeout=_WHY_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                return f"{address}: {error.details()}"
+            return f"{address}: no connection within {_WHY_TIMEOUT_S} s"
+        return f"{address} is connected"
+
+
+async def _until_ready(channel: grpc.aio.Channel) -> None:
+    while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+        await channel.wait_for_state_change(state)

@@ -1,0 +1,311 @@
+"""EtcdKV: metadata in etcd, shared by every process that names the same cluster and root path.
+
+Owns: the connection, the tasks of its watches, and the sessions opened through it. It promises what KVBase promises, with etcd's
+linearizable reads and its transactions; a multi-operation is one transaction of at most 128 operations. It never makes a write twice: an
+answer that was lost is UnknownOutcomeError, never a guess, because a member that was slow may still carry it out. It keeps no data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import grpc
+
+from wal.errors import ClosedError, InvalidArgumentError, TruncatedError, UnavailableError, WouldBlockError
+from wal.kv.base import OPERATIONS_MAX, KVBase
+from wal.kv.etcd.api import rpc_pb2 as rpc
+from wal.kv.etcd.connection import Connection
+from wal.kv.etcd.endpoints import Endpoints
+from wal.kv.etcd.methods import RANGE, TXN
+from wal.kv.etcd.ranges import decoded, page_limit, range_of
+from wal.kv.etcd.refusals import CompactedError
+from wal.kv.etcd.session import EtcdSession
+from wal.kv.etcd.tls import EtcdTls
+from wal.kv.etcd.watcher import Watcher
+from wal.kv.statistics import KVStatistics
+from wal.kv.watch import Watch
+
+if TYPE_CHECKING:
+    from wal.kv.batch import Batch
+
+__all__ = ["EtcdKV"]
+
+Answer = TypeVar("Answer")
+
+TIMEOUT_S: Final = 10.0
+"""Deadline of a call unless told otherwise: etcd itself gives up a change after 7 s."""
+_COMPARED_BYTES_MAX: Final = 64 << 10
+"""A longer value is compared here, and by its revision there, so that a request does not carry it twice."""
+_SCANS_MAX: Final = 5
+"""Compactions that may overtake a scan before it gives up."""
+
+
+class EtcdKV(KVBase):
+    """A KV in etcd 3.4 or newer. Make one with `await EtcdKV.open([\"host:2379\", …])`.
+
+    A call waits for a connection until its deadline: UnavailableError, and nothing was changed. UnknownOutcomeError: a change was sent and
+    no answer came; it has perhaps been made. Over 1.5 MiB in one change (etcd's --max-request-bytes) it is an InvalidArgumentError, with
+    etcd's quota used up a NoSpaceError; nothing was changed then. A compaction that overtakes a read by prefix again and again is a
+    TruncatedError.
+    """
+
+    operations_max = OPERATIONS_MAX
+
+    def __init__(self, connection: Connection, *, root_path: str, waiting_max: int) -> None:
+        super().__init__(root_path=root_path)
+        self.connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._waiting_max = waiting_max
+        self._waiting = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._watchers: dict[Watch, tuple[Watcher, asyncio.Task[None]]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._sessions: set[EtcdSession] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._revision = 0
+        self._operations = 0
+        self._commits = 0
+
+    @classmethod
+    async def open(
+        cls,
+        endpoints: Sequence[str],
+        *,
+        root_path: str = "",
+        timeout_s: float = TIMEOUT_S,
+        tls: EtcdTls | None = None,
+        user: tuple[str, str] | None = None,
+        waiting_max: int = 65_536,
+    ) -> Self:
+        """Connects to one of `endpoints` (`host:port`, members of one cluster), and asks it something.
+
+        `user`: name and password, for an etcd with authentication. `waiting_max` calls may be under way: over it a call is a
+        WouldBlockError.
+        UnavailableError, with what was tried, when no member answers within `timeout_s`; InvalidArgumentError for a wrong user, a wrong
+        password or certificates that cannot be read.
+        """
+        if isinstance(endpoints, str) or not endpoints:
+            raise InvalidArgumentError(
+                f"endpoints={endpoints!r} is no list of addresses: name for example ['127.0.0.1:2379']"
+            )
+        if timeout_s <= 0:
+            raise InvalidArgumentError(f"timeout_s={timeout_s} is not above 0: a call needs time to be answered")
+        if waiting_max < 1:
+            raise InvalidArgumentError(f"waiting_max={waiting_max} is below 1: then no call could be made")
+        credentials: grpc.ChannelCredentials | None = None if tls is None else await tls.credentials()
+        connection = Connection(Endpoints(endpoints, credentials=credentials), timeout_s=timeout_s, user=user)
+        kv = cls(connection, root_path=root_path, waiting_max=waiting_max)
+        try:
+            await kv.store_revision()
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(kv.close()))
+            raise
+        return kv
+
+    async def session(self, *, ttl_s: float = 15.0) -> EtcdSession:
+        """A session: a lease that is kept until its `close()`, or until it is lost. `ttl_s` is rounded up to whole seconds."""
+        self._check_open()
+        session = await self._counted(EtcdSession.open(self, ttl_s=ttl_s, on_end=self._sessions.discard))
+        self._sessions.add(session)
+        if self._closed:
+            await session.close()
+            raise ClosedError("the KV was closed while a session was being opened: open it again")
+        return session
+
+    async def close(self) -> None:
+        """Waits for what was sent, closes the sessions, ends the watches with ClosedError and disconnects. Idempotent."""
+        self._closed = True
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(), name="etcd: closing")
+        await asyncio.shield(self._closing)
+
+    def statistics(self) -> KVStatistics:
+        """`revision` is the highest one of the store that was seen, other clients' changes included."""
+        return KVStatistics(
+            revision=self._revision,
+            operations=self._operations,
+            commits=self._commits,
+            waiting=self._waiting,
+            watches=len(self._watchers),
+        )
+
+    async def store_revision(self) -> int:
+        """The newest revision of the store, by a linearizable read."""
+        key, _ = range_of(self._root)
+        answer = await self._counted(
+            self.connection.read(RANGE, rpc.RangeRequest(key=key, count_only=True), "asking for the revision")
+        )
+        return self.saw(answer)
+
+    async def transact(
+        self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str
+    ) -> rpc.TxnResponse:
+        """For sessions and elections: one transaction that changes something; not carried out unless all of `compares` hold."""
+        answer = await self._counted(
+            self.connection.write(TXN, rpc.TxnRequest(compare=compares, success=operations), what)
+        )
+        self._commits += answer.succeeded
+        self.saw(answer)
+        return answer
+
+    def saw(self, answer: Any) -> int:
+        """For sessions and elections: the revision that an answer tells."""
+        revision: int = answer.header.revision
+        self._revision = max(self._revision, revision)
+        return revision
+
+    def watcher_of(self, watch: Watch) -> Watcher:
+        """For people who look closer: what feeds a watch of this KV that has not ended."""
+        return self._watchers[watch][0]
+
+    def full_key(self, key: str) -> bytes:
+        """For sessions and elections: the key as etcd has it."""
+        return self._full(key).encode()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(
+                f"the KV at etcd {self.connection.where} was not closed: await kv.close()",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
+
+    async def _load(self, keys: list[str]) -> list[str | None]:
+        if len(keys) == 1:
+            request = rpc.RangeRequest(key=keys[0].encode())
+            answers = [await self._counted(self.connection.read(RANGE, request, "loading a key"))]
+        else:
+            gets = [rpc.RequestOp(request_range=rpc.RangeRequest(key=key.encode())) for key in keys]
+            answer = await self._counted(
+                self.connection.read(TXN, rpc.TxnRequest(success=gets), f"loading {len(keys)} keys")
+            )
+            self.saw(answer)
+            answers = [one.response_range for one in answer.responses]
+        if len(keys) == 1:
+            self.saw(answers[0])
+        return [decoded("value", one.kvs[0].value) if one.kvs else None for one in answers]
+
+    async def _scan(self, prefix: str) -> list[tuple[str, str]]:
+        for _ in range(_SCANS_MAX):
+            try:
+                return await self._counted(self._pages(prefix))
+            except CompactedError as error:
+                overtaken = error
+        raise TruncatedError(
+            f"etcd was compacted {_SCANS_MAX} times while the keys that start with {prefix!r} were loaded: compact it less often"
+        ) from overtaken
+
+    async def _pages(self, prefix: str) -> list[tuple[str, str]]:
+        first, end = range_of(prefix)
+        pairs: list[tuple[str, str]] = []
+        revision, limit = 0, page_limit(0, 0)
+        while True:
+            request = rpc.RangeRequest(key=first, range_end=end, limit=limit, revision=revision)
+            answer = await self.connection.read(RANGE, request, "loading a prefix")
+            revision = revision or self.saw(answer)
+            pairs += [(decoded("key", kv.key), decoded("value", kv.value)) for kv in answer.kvs]
+            if not answer.more:
+                return pairs
+            first = answer.kvs[-1].key + b"\0"
+            limit = page_limit(len(answer.kvs), answer.ByteSize())
+
+    async def _commit(self, batch: Batch) -> bool:
+        operations = [
+            rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value.encode()))
+            for key, value in batch.saves.items()
+        ]
+        operations += [
+            rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key.encode())) for key in batch.removals
+        ]
+        if batch.removed_prefix is not None:
+            first, end = range_of(batch.removed_prefix)
+            operations.append(rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=first, range_end=end)))
+        if batch.compare is None:
+            return (await self.transact([], operations, "saving")).succeeded
+        key, expected = batch.compare
+        while True:
+            compare = await self._compared(key, expected)
+            if compare is None:
+                return False
+            answer = await self.transact([compare], operations, "comparing and swapping")
+            if answer.succeeded or compare.target != rpc.Compare.MOD:
+                return answer.succeeded
+            # It was written again since it was compared here, perhaps with the same value.
+
+    async def _compared(self, key: str, expected: str | None) -> rpc.Compare | None:
+        """What etcd shall compare; None when the comparison fails already."""
+        encoded = key.encode()
+        if expected is None:
+            return rpc.Compare(target=rpc.Compare.CREATE, key=encoded, create_revision=0)
+        value = expected.encode()
+        if len(value) <= _COMPARED_BYTES_MAX:
+            return rpc.Compare(target=rpc.Compare.VALUE, key=encoded, value=value)
+        answer = await self.connection.read(RANGE, rpc.RangeRequest(key=encoded), "comparing a value")
+        if not answer.kvs or answer.kvs[0].value != value:
+            return None
+        return rpc.Compare(target=rpc.Compare.MOD, key=encoded, mod_revision=answer.kvs[0].mod_revision)
+
+    async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
+        name = f"{'prefix' if is_prefix else 'key'} {subject[root_length:]!r}"
+        watch = Watch(name, buffer_max=buffer_max, on_end=self._watch_ended)
+        # The start is asked for first, so that a member that lags behind does not show what was before.
+        start = await self.store_revision() + 1
+        self._check_open()
+        watcher = Watcher(self.connection, watch, subject, is_prefix=is_prefix, root_length=root_length, start=start)
+        task = self._loop.create_task(watcher.run(), name=f"etcd: watching {subject!r}")
+        self._watchers[watch] = watcher, task
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        try:
+            await asyncio.wait([watcher.active], timeout=self.connection.timeout_s)
+            if not watcher.active.done():
+                if watch.ended:
+                    raise ClosedError("the KV was closed while a watch was being opened: open it again")
+                raise UnavailableError(
+                    f"{watcher} was not confirmed within {self.connection.timeout_s} s: is the member alive? Try again"
+                )
+            watcher.active.result()
+        except BaseException:
+            await watch.close()
+            raise
+        return watch
+
+    def _watch_ended(self, watch: Watch) -> None:
+        _, task = self._watchers.pop(watch, (None, None))
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    async def _counted(self, call: Coroutine[Any, Any, Answer]) -> Answer:
+        """One call that counts as under way: `close` waits for it."""
+        if asyncio.get_running_loop() is not self._loop:  # a forked child has another loop as well
+            call.close()
+            raise InvalidArgumentError("this KV was opened by another event loop: open a KV in each loop")
+        if self._waiting >= self._waiting_max:
+            call.close()
+            raise WouldBlockError(f"{self._waiting_max} calls wait for etcd: await some of them first")
+        self._waiting += 1
+        self._idle.clear()
+        try:
+            return await call
+        finally:
+            self._operations += 1
+            self._waiting -= 1
+            if not self._waiting:
+                self._idle.set()
+
+    async def _close(self) -> None:
+        self.connection.stop()
+        await asyncio.gather(*(session.close() for session in list(self._sessions)))
+        await self._idle.wait()
+        await asyncio.gather(*(session.close() for session in list(self._sessions)))  # of one that was being opened
+        error = ClosedError("the KV was closed: open it again, load the keys again and watch them again")
+        for watch in list(self._watchers):
+            watch.fail(error)
+        if self._ending:
+            await asyncio.wait(list(self._ending))
+        await self.connection.close()

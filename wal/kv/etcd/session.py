@@ -1,0 +1,236 @@
+"""EtcdSession: a lease in etcd, kept alive by its owner, who hears in time when it is lost.
+
+Owns: the lease and the task that renews it. Promises: as long as `alive` is True no one else can see the lease expired; the owner is told
+before that could happen, by its own clock, which counts from when a renewal was *sent* and goes on while the machine sleeps. A session
+that was lost stays lost, even where etcd still has the lease after an election. Never renews what it has told its owner to be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import grpc.aio
+
+from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, WALError
+from wal.kv.etcd.api import rpc_pb2 as rpc
+from wal.kv.etcd.methods import GRANT, KEEP_ALIVE, REVOKE
+from wal.kv.etcd.refusals import Refusal
+from wal.kv.keys import check_key, check_value
+
+if TYPE_CHECKING:
+    from wal.kv.etcd.kv import EtcdKV
+
+__all__ = ["EtcdSession"]
+
+Result = TypeVar("Result")
+
+TTL_MIN_S: Final = 2.0
+_RENEWALS_PER_TTL: Final = 3
+_MARGIN: Final = 6
+"""The last sixth of the TTL is the owner's, to stop in. A renewal that takes as long is tried again, at another member."""
+_REVOKE_TIMEOUT_S: Final = 2.0
+_GONE: Final = "etcd does not know it any more: it expired or was revoked"
+
+
+class EtcdSession:
+    """Open one with `await kv.session(ttl_s=15)`; then `async with`, or `close()`. A TTL of 10 s or more outlives an election of etcd's."""
+
+    def __init__(
+        self,
+        kv: EtcdKV,
+        lease: int,
+        ttl_s: float,
+        sent: float,
+        clock: Callable[[], float],
+        on_end: Callable[[EtcdSession], object],
+    ) -> None:
+        self.lease = lease
+        """The lease's id in etcd."""
+        self.ttl_s = ttl_s
+        """Seconds, as etcd granted it."""
+        self.renewals = 0
+        """Renewals that etcd has answered."""
+        self._kv = kv
+        self._clock = clock
+        self._on_end = on_end
+        self._until = self._owned_until(sent)
+        self._ended: asyncio.Future[WALError] = asyncio.get_running_loop().create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tell_in_time()
+        self._task = asyncio.get_running_loop().create_task(self._keep(), name=f"etcd: keeping lease {lease:x}")
+
+    @classmethod
+    async def open(
+        cls,
+        kv: EtcdKV,
+        *,
+        ttl_s: float,
+        on_end: Callable[[EtcdSession], object],
+        clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> Self:
+        """Takes a lease of at least `ttl_s`. `clock` must go on while the machine sleeps."""
+        if not ttl_s >= TTL_MIN_S:
+            raise InvalidArgumentError(f"ttl_s={ttl_s} is below {TTL_MIN_S}: a lease needs time to be renewed")
+        sent = clock()
+        # Made again after a lost answer, it leaves a lease that nobody renews, and that ends by itself.
+        answer = await kv.connection.read(GRANT, rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)), "taking a lease")
+        return cls(kv, answer.ID, float(answer.TTL), sent, clock, on_end)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the lease is surely held, now. Look at it before each thing that only its holder may do."""
+        if not self._ended.done() and self._clock() >= self._until:
+            self._lose(f"it was not renewed in time: {self.ttl_s:g} s, less a sixth to stop in, are over")
+        return not self._ended.done()
+
+    @property
+    def error(self) -> WALError | None:
+        """Why it ended: SessionLostError, or ClosedError after `close()`; None while it is held."""
+        return self._ended.result() if self._ended.done() else None
+
+    async def wait_lost(self) -> WALError:
+        """Waits for the end and returns its error."""
+        return await asyncio.shield(self._ended)
+
+    async def guard(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Runs `work` while the session is held: when it is lost, `work` is cancelled and the session's error raised."""
+        task = asyncio.ensure_future(work)
+        try:
+            if self.alive:
+                both: list[asyncio.Future[Any]] = [task, self._ended]
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        if not task.cancelled():
+            return task.result()  # it was done, or failed, while it was being cancelled
+        raise self._failure()
+
+    async def save(self, key: str, value: str) -> None:
+        """Puts `value` on `key` for as long as the session is held: etcd removes it with the lease. SessionLostError when it is gone."""
+        self.check_alive()
+        put = rpc.PutRequest(
+            key=self._kv.full_key(check_key(key)), value=check_value(key, value).encode(), lease=self.lease
+        )
+        await self.transact([], [rpc.RequestOp(request_put=put)], "saving for a session")
+
+    async def transact(
+        self, compares: list[rpc.Compare], operations: list[rpc.RequestOp], what: str
+    ) -> rpc.TxnResponse:
+        """One transaction that names the lease; SessionLostError when etcd does not know it any more."""
+        try:
+            return await self._kv.transact(compares, operations, what)
+        except InvalidArgumentError as error:
+            if "lease not found" not in str(error):
+                raise
+            self._lose(_GONE)
+            raise self._failure() from error
+
+    def check_alive(self) -> None:
+        """Raises the session's error unless it is `alive`."""
+        if not self.alive:
+            raise self._failure()
+
+    async def confirm(self) -> None:
+        """Asks etcd for a renewal now, and raises the session's error when the lease is gone; no answer is no proof of that."""
+        if self.alive:
+            await self._renew()
+        self.check_alive()
+
+    async def close(self) -> None:
+        """Gives the lease back, with the keys that hang on it. Idempotent; without an answer the lease ends by itself, within its TTL."""
+        self._end(ClosedError("the session was closed: open another one"))
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            with contextlib.suppress(WALError):
+                await self._kv.connection.read(
+                    REVOKE, rpc.LeaseRevokeRequest(ID=self.lease), "giving a lease back", timeout_s=_REVOKE_TIMEOUT_S
+                )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = self.ttl_s / _RENEWALS_PER_TTL
+        while self.alive:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(pause, max(0.0, self._until - self._clock()))):
+                    await asyncio.shield(self._ended)
+            if not self.alive:
+                return
+            began = loop.time()
+            renewed = await self._renew()
+            # After a failure at once, but not faster than members can be asked in turn.
+            pause = self.ttl_s / _RENEWALS_PER_TTL if renewed else max(0.0, self.ttl_s / 60 - (loop.time() - began))
+
+    async def _renew(self) -> bool:
+        connection = self._kv.connection
+        timeout_s = min(max(0.5, self.ttl_s / _MARGIN), max(0.0, self._until - self._clock()))
+        sent = self._clock()
+        try:
+            stream = await connection.open_stream(KEEP_ALIVE, "renewing a lease", timeout_s=timeout_s)
+            try:
+                await stream.write(rpc.LeaseKeepAliveRequest(ID=self.lease))
+                answer = await stream.read()
+            except grpc.aio.AioRpcError as error:
+                if await connection.failed(stream, error) is Refusal.LEASE_GONE:
+                    self._lose(_GONE)
+                return False
+            finally:
+                stream.cancel()
+        except (
+            WALError,
+            asyncio.InvalidStateError,
+        ):  # no member, no token; or the stream broke before it was written to
+            return False
+        if answer is None:
+            return False
+        if answer.TTL <= 0:
+            self._lose(_GONE)
+            return False
+        if self.alive:  # not if it came too late
+            self.renewals += 1
+            self.ttl_s = float(answer.TTL)
+            self._until = self._owned_until(sent)
+        return True
+
+    def _tell_in_time(self) -> None:
+        """By a timer of its own: whatever a renewal waits for, the owner hears of the end when it comes."""
+        if self.alive:
+            self._timer = asyncio.get_running_loop().call_later(
+                max(0.001, self._until - self._clock()), self._tell_in_time
+            )
+
+    def _owned_until(self, sent: float) -> float:
+        return sent + self.ttl_s - self.ttl_s / _MARGIN
+
+    def _lose(self, why: str) -> None:
+        self._end(
+            SessionLostError(
+                f"the session with etcd lease {self.lease:x} is lost, {why}; stop what it gave the right to"
+            )
+        )
+
+    def _end(self, error: WALError) -> None:
+        if not self._ended.done():
+            self._ended.set_result(error)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._on_end(self)
+
+    def _failure(self) -> WALError:
+        error = self._ended.result()
+        return type(error)(str(error))

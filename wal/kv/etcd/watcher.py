@@ -1,0 +1,208 @@
+"""Watcher: the task that feeds one Watch from etcd, over broken streams and restarts.
+
+Owns: the watch's stream. Promises: every event from its start on is fed once and in order, or the watch ends with an error that says
+what is missing: TruncatedError where etcd compacted it away, or where its data is not the data that was watched (a restored backup, an
+empty directory). It never skips silently, waits for etcd as long as it takes, and ends when its watch does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import grpc.aio
+
+from wal.errors import CorruptionError, InnerError, TruncatedError, UnavailableError, WALError
+from wal.kv.etcd.api import rpc_pb2 as rpc
+from wal.kv.etcd.connection import Connection, Stream
+from wal.kv.etcd.methods import RANGE, WATCH
+from wal.kv.etcd.ranges import decoded, range_of
+from wal.kv.etcd.refusals import CompactedError, Refusal, RevisionAheadError, explain
+from wal.kv.etcd.watch_position import WatchPosition
+from wal.kv.watch import Watch, WatchEvent, WatchKind
+
+__all__ = ["Watcher"]
+
+_PAUSE_FIRST_S: Final = 0.05
+_PAUSE_MAX_S: Final = 2.0
+_log: Final = logging.getLogger("wal.kv.etcd")
+
+
+class _BrokenError(Exception):
+    """The stream ended in a way that another one mends."""
+
+
+class Watcher:
+    """`run` is the task. `active` is done when the watch sees events, or with the error of a first attempt that cannot succeed.
+
+    `subject`: the complete key or prefix; its first `root_length` characters are cut from the keys that the watch gives.
+    """
+
+    def __init__(
+        self, connection: Connection, watch: Watch, subject: str, *, is_prefix: bool, root_length: int, start: int
+    ) -> None:
+        self.active: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.active.add_done_callback(lambda active: active.cancelled() or active.exception())  # its opener may be gone
+        self._connection = connection
+        self._watch = watch
+        self._subject = subject
+        self._root = subject[:root_length]
+        self._key, self._end = range_of(subject) if is_prefix else (subject.encode(), b"")
+        self._position = WatchPosition(start)
+        self._cluster: int | None = None
+        self._refused_tokens = 0
+        self._pause_s = _PAUSE_FIRST_S
+        self._unverified = False
+        """Whether the store may be another one than the one whose events were given."""
+
+    @property
+    def next_revision(self) -> int:
+        """The watch has everything below this revision."""
+        return self._position.next_revision
+
+    async def run(self) -> None:
+        """Until the watch ends or this is cancelled."""
+        try:
+            while not self._watch.ended:
+                try:
+                    await self._follow()
+                except _BrokenError as broken:
+                    self._unverified = True
+                    _log.debug("%s: the stream ended (%s)", self, broken)
+                    await asyncio.sleep(self._pause_s)
+                    self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+        except WALError as error:
+            self._fail(error)
+        except Exception as error:
+            inner = InnerError(f"{self} failed: {error!r}; watch again, and report this")
+            inner.__cause__ = error
+            self._fail(inner)
+
+    def __str__(self) -> str:
+        return f"the watch of {self._subject!r} at etcd {self._connection.where}"
+
+    async def _follow(self) -> None:
+        if self._unverified:
+            await self._verify()
+        stream = await self._connection.open_stream(WATCH, str(self), timeout_s=None)
+        try:
+            self._position.begin_stream()
+            create = rpc.WatchCreateRequest(
+                key=self._key,
+                range_end=self._end,
+                start_revision=self._position.next_revision,
+                progress_notify=True,
+                fragment=True,
+            )
+            await stream.write(rpc.WatchRequest(create_request=create))
+            while (answer := await stream.read()) is not None:
+                await self._take(answer, stream)
+                if self._watch.ended:
+                    return
+            raise _BrokenError("ended by the member")
+        except grpc.aio.AioRpcError as error:
+            refusal = await self._connection.failed(stream, error)
+            details = error.details() or str(error.code())
+            if refusal in (Refusal.AWAY, Refusal.BUSY) or (refusal is Refusal.TOKEN and self._renewed()):
+                raise _BrokenError(details) from error
+            raise explain(refusal, str(self), details, writing=False) from error
+        except asyncio.InvalidStateError as error:  # a request on a stream that broke just before
+            raise _BrokenError(repr(error)) from error
+        finally:
+            stream.cancel()
+
+    async def _take(self, answer: Any, stream: Stream) -> None:
+        if answer.canceled:
+            await self._refused(answer, stream)
+        self._check_cluster(answer.header.cluster_id)
+        if answer.created:
+            if self._position.gone_back(answer.header.revision):
+                await (
+                    self._verify()
+                )  # or this member lags behind; then it is asked by the verification's read to catch up
+            self._pause_s, self._refused_tokens, self._unverified = _PAUSE_FIRST_S, 0, False
+            if not self.active.done():
+                self.active.set_result(None)
+        elif answer.events:
+            groups = self._position.take(map(self._event, answer.events), more=answer.fragment)
+            for events in groups:
+                self._watch.feed(events)
+            put = next((one for events in reversed(groups) for one in events if one.kind is WatchKind.PUT), None)
+            if put is not None:
+                self._position.saw_put((self._root + put.key).encode(), put.revision)
+        elif not answer.fragment:
+            self._position.progressed(answer.header.revision)
+
+    async def _refused(self, answer: Any, stream: Stream) -> None:
+        if answer.compact_revision:
+            raise CompactedError(
+                f"{self} wanted revision {self._position.next_revision}, and etcd has compacted all below {answer.compact_revision}: "
+                f"changes are missing; load the keys again and watch them again"
+            )
+        reason = answer.cancel_reason
+        if "permission denied" in reason or "invalid auth token" in reason:
+            # etcd says so, too, of a token that it has forgotten
+            if self._renewed() and await self._connection.renew(stream.token):
+                raise _BrokenError(reason)
+            raise explain(Refusal.DENIED, str(self), reason, writing=False)
+        if "future revision" in reason:
+            raise _replaced(self, "it refuses the revision as one of the future")
+        raise _BrokenError(reason or "cancelled by the member")
+
+    async def _verify(self) -> None:
+        """That the store is the one whose events were given, asked of a majority: one member may only lag behind."""
+        position, witness = self._position, self._position.witness
+        while True:
+            try:
+                if witness is not None:
+                    asked = rpc.RangeRequest(key=witness.key, revision=witness.revision, keys_only=True)
+                else:
+                    asked = rpc.RangeRequest(key=self._key, count_only=True)
+                answer = await self._connection.read(RANGE, asked, str(self))
+            except CompactedError:
+                witness = None  # what lies that far back cannot be told any more
+            except RevisionAheadError as error:
+                raise _replaced(self, f"its newest revision is below {position.next_revision - 1}") from error
+            except UnavailableError as error:
+                raise _BrokenError(str(error)) from error
+            else:
+                break
+        self._check_cluster(answer.header.cluster_id)
+        if position.gone_back(answer.header.revision):
+            raise _replaced(
+                self, f"its newest revision is {answer.header.revision}, and {position.next_revision - 1} was seen"
+            )
+        if witness is not None and [kv.mod_revision for kv in answer.kvs] != [witness.revision]:
+            raise _replaced(self, f"revision {witness.revision} holds something else than before")
+
+    def _check_cluster(self, cluster: int) -> None:
+        if self._cluster is None:
+            self._cluster = cluster
+        elif cluster != self._cluster:
+            raise _replaced(self, f"it is cluster {cluster:x}, and was {self._cluster:x}")
+
+    def _event(self, event: Any) -> WatchEvent:
+        key = decoded("key", event.kv.key)[len(self._root) :]
+        if event.type == rpc.Event.PUT:
+            return WatchEvent(WatchKind.PUT, key, decoded("value", event.kv.value), event.kv.mod_revision)
+        return WatchEvent(WatchKind.DELETE, key, None, event.kv.mod_revision)
+
+    def _renewed(self) -> bool:
+        self._refused_tokens += 1
+        return self._refused_tokens <= 2
+
+    def _fail(self, error: WALError) -> None:
+        if self.active.done():
+            if not isinstance(error, TruncatedError | CorruptionError):
+                _log.warning("%s ended: %s", self, error)
+            self._watch.fail(error)
+        else:
+            self.active.set_exception(error)
+
+
+def _replaced(watcher: Watcher, evidence: str) -> TruncatedError:
+    return TruncatedError(
+        f"{watcher}: the data in etcd is not the data that was watched, it was restored or replaced ({evidence}); "
+        f"load the keys again and watch them again"
+    )

@@ -1,0 +1,403 @@
+"""Broker: the actor of a RocksMQ. One turn takes all calls that wait, writes once, syncs once, then answers.
+
+Owns the catalog, the thread that alone touches the store, and the consumers that wait. Promises: calls on one channel take effect in their
+order; what is answered is durable (but for the position of `consume` with auto_ack, see there); nobody is shown a message before it is;
+a consumer that goes away has taken nothing. A failing disk ends it: later calls get that error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol, TypeVar
+
+from actors import Actor, ActorError, InboxFullError
+from wal.errors import (
+    ChannelNotExistError,
+    ClosedError,
+    InnerError,
+    InvalidArgumentError,
+    TruncatedError,
+    WALError,
+    WouldBlockError,
+)
+from wal.rocksmq.catalog import Catalog
+from wal.rocksmq.changes import Changes
+from wal.rocksmq.channel import Channel, Group
+from wal.rocksmq.keys import NOTHING, prefix_end
+from wal.rocksmq.message import ConsumerMessage
+from wal.rocksmq.requests import Ack, Change, Consume, Produce, Retain, Seek, Withdraw
+from wal.rocksmq.retention import pages_to_drop
+from wal.rocksmq.settings import RocksMQSettings
+from wal.rocksmq.store import Store
+
+__all__ = ["Broker", "IDAllocator"]
+
+T = TypeVar("T")
+
+WAITING_MAX: Final = 65_536
+"""Calls of `consume` that may wait for messages, over all channels."""
+
+
+class IDAllocator(Protocol):
+    """The seeds' allocator: `count` ids in a row, positive, above all that it gave before; `wal.timestamp.IdAllocator` is one."""
+
+    def alloc(self, count: int) -> Awaitable[range]: ...
+
+
+class Broker(Actor):
+    """Told the structs of `wal.rocksmq.requests`."""
+
+    def __init__(
+        self, store: Store, catalog: Catalog, settings: RocksMQSettings, allocator: IDAllocator | None
+    ) -> None:
+        self.catalog = catalog
+        self.in_flight_bytes = 0
+        self.writes = self.produced = self.consumed = self.pages_dropped = 0
+        self._store = store
+        self._settings = settings
+        self._allocator = allocator
+        self._thread = ThreadPoolExecutor(1, "rocksmq")
+        self._compactions = ThreadPoolExecutor(1, "rocksmq-compaction")
+        self._waiting: dict[str, deque[Consume]] = defaultdict(deque)
+        self._returned: dict[tuple[str, str], deque[ConsumerMessage]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def waiting(self, channel: str, group: str) -> int:
+        """How many calls of `consume` wait."""
+        return sum(consume.group == group and not consume.reply.done() for consume in self._waiting.get(channel, ()))
+
+    async def started(self) -> None:
+        self._look_later()
+
+    async def receive_control(self, message: Withdraw) -> None:
+        """Takes back what a consumer has not got, before anybody else asks; others who wait get it."""
+        consume = message.consume
+        if message.messages:
+            self._take_back(consume, message.messages)
+            await self._consume(list(self._waiting.pop(consume.channel, ())))
+            return
+        waiting = self._waiting.get(consume.channel)
+        if waiting is not None and consume in waiting:
+            waiting.remove(consume)
+
+    async def receive(self, batch: list[Any]) -> None:
+        changes = Changes()
+        answers: list[tuple[asyncio.Future[Any], Any]] = []
+        consumes: list[Consume] = []
+        now_us = time.time_ns() // 1000
+        produced: dict[str, Channel] = {}
+        dropped: list[Channel] = []
+        try:
+            first = await self._take_ids(batch, changes)
+        except (
+            Exception
+        ) as error:  # whatever an allocator raises is an answer to those who wanted ids, and to nobody else
+            batch, first = self._without_ids(batch, error), 0
+        for request in batch:
+            try:
+                if type(request) is Produce:
+                    first = self._produce(request, first, now_us, changes, answers, produced)
+                elif isinstance(request, Consume):
+                    consumes.append(request)
+                elif isinstance(request, Retain):
+                    count = self._retain(changes, dropped)
+                    if request.reply is not None:
+                        answers.append((request.reply, count))
+                else:
+                    if isinstance(request, Seek):
+                        await self._seek(request, changes)
+                    elif isinstance(request, Ack):
+                        self._ack(request, changes)
+                    else:
+                        self._change(request, changes, produced)
+                    answers.append((request.reply, None))
+            except WALError as error:
+                if request.reply is not None and not request.reply.done():
+                    request.reply.set_exception(error)
+        for channel in produced.values():
+            channel.store_end(changes)
+        if changes:
+            await self._run(self._store.write, changes)
+            self.writes += 1
+        for reply, answer in answers:
+            if not reply.done():
+                reply.set_result(answer)
+        waited = [consume for name in produced for consume in self._waiting.pop(name, ())]
+        if waited or consumes:
+            await self._consume(waited + consumes)
+        for channel in dropped:
+            self._compactions.submit(self._store.compact, channel.prefix, prefix_end(channel.prefix))
+
+    async def stopped(self) -> None:
+        for waiting in self._waiting.values():
+            for consume in waiting:
+                if not consume.reply.done():
+                    consume.reply.set_exception(
+                        ClosedError("the RocksMQ was closed while this call waited for messages")
+                    )
+        self._waiting.clear()
+        self._end_timer()
+        await self.close_store()
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        for waiting in self._waiting.values():
+            unhandled.extend(waiting)
+        self._waiting.clear()
+        for request in unhandled:
+            reply = getattr(request, "reply", None)
+            if reply is not None and not reply.done():
+                reply.set_exception(cause)
+            if isinstance(request, Produce):
+                self._landed(request)
+        self._end_timer()
+
+    async def close_store(self) -> None:
+        """Closes the database and ends the threads; idempotent. Only when the actor is through."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._shut)
+
+    def _shut(self) -> None:
+        self._compactions.shutdown(cancel_futures=True)
+        self._thread.shutdown()
+        self._store.close()
+
+    def _look_later(self) -> None:
+        settings = self._settings
+        if settings.retention_bytes is None and settings.retention_s is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(settings.retention_interval_s, self._look)
+
+    def _look(self) -> None:
+        try:
+            self.ref.tell(Retain(None))
+        except InboxFullError:
+            pass  # next time
+        except ActorError:
+            return
+        self._look_later()
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _landed(self, request: Produce) -> None:
+        """Its payloads are not in flight any more."""
+        self.in_flight_bytes -= request.size
+        request.size = 0
+
+    def _without_ids(self, batch: list[Any], error: Exception) -> list[Any]:
+        """Fails what wanted ids; the rest of the turn."""
+        for request in batch:
+            if isinstance(request, Produce):
+                self._landed(request)
+                if not request.reply.done():
+                    request.reply.set_exception(error)
+        return [request for request in batch if not isinstance(request, Produce)]
+
+    async def _run(self, call: Callable[..., T], *args: Any, **named: Any) -> T:
+        """On the store's thread; a cancelled turn waits for it all the same."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: call(*args, **named))
+
+    async def _take_ids(self, batch: list[Any], changes: Changes) -> int:
+        count = sum([len(request.payloads) for request in batch if type(request) is Produce])
+        if not count:
+            return 0
+        if self._allocator is None:
+            return self.catalog.take_ids(count, changes)
+        ids = await self._allocator.alloc(count)
+        if len(ids) != count or ids.step != 1 or ids.start < self.catalog.next_id:
+            raise InnerError(
+                f"the id allocator gave {ids} for {count} ids: they must be that many in a row, and at or above {self.catalog.next_id}"
+            )
+        self.catalog.next_id = ids.start
+        self.catalog.take_ids(count, changes)
+        return ids.start
+
+    def _produce(
+        self,
+        request: Produce,
+        first: int,
+        now_us: int,
+        changes: Changes,
+        answers: list[tuple[asyncio.Future[Any], Any]],
+        produced: dict[str, Channel],
+    ) -> int:
+        behind = first + len(request.payloads)
+        self._landed(request)
+        channel = self.catalog.channels.get(request.channel)
+        if channel is None:
+            if not request.reply.done():
+                request.reply.set_exception(
+                    ChannelNotExistError(f"channel {request.channel!r} does not exist: create_channel() makes it")
+                )
+            return behind
+        channel.produce(request.payloads, first, changes, now_us=now_us, page_bytes=self._settings.page_bytes)
+        produced[channel.name] = channel
+        self.produced += len(request.payloads)
+        answers.append((request.reply, range(first, behind)))
+        return behind
+
+    def _change(self, request: Change, changes: Changes, produced: dict[str, Channel]) -> None:
+        match request.kind, request.group:
+            case "create", None:
+                self.catalog.create_channel(request.channel, changes)
+            case "create", str(group):
+                self.catalog.create_group(group, request.channel, changes, latest=request.latest)
+            case "destroy", None:
+                channel = self.catalog.channel(request.channel)
+                channel.destroy(changes)
+                del self.catalog.channels[channel.name]
+                produced.pop(channel.name, None)
+                self._end_waiting(channel, None)
+            case "destroy", str(group):
+                channel, _ = self.catalog.group(group, request.channel)
+                channel.remove_group(group, changes)
+                self._end_waiting(channel, group)
+
+    def _end_waiting(self, channel: Channel, group: str | None) -> None:
+        """Those who wait for messages of the channel, or of this group, learn that it was destroyed."""
+        for consume in list(self._waiting.get(channel.name, ())):
+            if group is None or consume.group == group:
+                self._waiting[channel.name].remove(consume)
+                if not consume.reply.done():
+                    what = f"channel {channel.name!r}" if group is None else f"consumer group {group!r}"
+                    consume.reply.set_exception(ChannelNotExistError(f"{what} was destroyed while this call waited"))
+        for key in [key for key in self._returned if key[1] == channel.name and group in (None, key[0])]:
+            del self._returned[key]
+
+    async def _seek(self, request: Seek, changes: Changes) -> None:
+        channel, group = self.catalog.group(request.group, request.channel)
+        if request.message_id is None:
+            behind = channel.last_id
+        elif request.message_id == NOTHING:
+            behind = self._beginning(channel)
+        else:
+            behind = await self._found(channel, request.message_id)
+            if not request.inclusive:
+                behind = request.message_id
+        group = channel.groups[group.name] = Group(group.name)  # what was handed out before is nothing to give back
+        channel.move(group, behind, changes)
+        self._returned.pop((group.name, channel.name), None)
+
+    async def _found(self, channel: Channel, message_id: int) -> int:
+        """The id before this one; an error if there is no such message."""
+        if message_id <= channel.dropped_id:
+            raise self._truncated(channel, f"message {message_id} of channel {channel.name!r} was dropped")
+        before = None
+        if channel.begin_id <= message_id < channel.end_id:
+            before = await self._run(self._store.before, channel.prefix, message_id)
+        if before is None:
+            raise InvalidArgumentError(
+                f"channel {channel.name!r} has no message {message_id}: seek to the id of one, to -1 for the beginning or to the latest"
+            )
+        return self._beginning(channel) if message_id == channel.begin_id else before
+
+    def _beginning(self, channel: Channel) -> int:
+        """The position of a group that reads from the first message that is there."""
+        return channel.dropped_id or NOTHING
+
+    def _ack(self, request: Ack, changes: Changes) -> None:
+        channel, group = self.catalog.group(request.group, request.channel)
+        if request.message_id > group.read_id:
+            raise InvalidArgumentError(
+                f"group {group.name!r} was handed messages of {channel.name!r} up to {group.read_id}, not {request.message_id}: "
+                "acknowledge what was consumed"
+            )
+        channel.ack(group, request.message_id, changes)
+
+    def _retain(self, changes: Changes, dropped: list[Channel]) -> int:
+        total, now_us = 0, time.time_ns() // 1000
+        for channel in self.catalog.channels.values():
+            count = pages_to_drop(channel, self._settings, now_us=now_us)
+            if count:
+                channel.drop(count, changes)
+                dropped.append(channel)
+                total += count
+        self.pages_dropped += total
+        return total
+
+    async def _consume(self, consumes: list[Consume]) -> None:
+        """Answers those for whom there is something; what is left waits. Positions are written once, unsynced, before the answers."""
+        changes = Changes()
+        answers: list[tuple[Consume, list[ConsumerMessage]]] = []
+        again: list[Consume] = []
+        for consume in consumes:
+            if consume.reply.done():
+                continue
+            try:
+                channel, group = self.catalog.group(consume.group, consume.channel)
+                messages = await self._next(channel, group, consume.count_max)
+            except WALError as error:
+                if not consume.reply.done():
+                    consume.reply.set_exception(error)
+                continue
+            if messages:
+                if consume.auto_ack:
+                    channel.ack(group, messages[-1].message_id, changes)
+                consume.taken = group
+                answers.append((consume, messages))
+            elif not consume.waits:
+                consume.reply.set_result([])
+            elif sum(map(len, self._waiting.values())) >= WAITING_MAX:
+                consume.reply.set_exception(
+                    WouldBlockError(f"{WAITING_MAX} calls of consume wait for messages: end some of them first")
+                )
+            else:
+                self._waiting[consume.channel].append(consume)
+        if changes:
+            await self._run(self._store.write, changes, sync=False)
+        for consume, messages in answers:
+            self.consumed += len(messages)
+            if consume.reply.done():  # cancelled meanwhile
+                self._take_back(consume, messages)
+                again.extend(self._waiting.pop(consume.channel, ()))
+            else:
+                consume.reply.set_result(messages)
+        if again:
+            await self._consume(again)
+
+    def _take_back(self, consume: Consume, messages: list[ConsumerMessage]) -> None:
+        """The next call of the group gets them first, unless it is not where it was when they were handed out."""
+        self.consumed -= len(messages)
+        channel = self.catalog.channels.get(consume.channel)
+        if channel is not None and channel.groups.get(consume.group) is consume.taken:
+            self._returned.setdefault((consume.group, consume.channel), deque()).extendleft(reversed(messages))
+
+    async def _next(self, channel: Channel, group: Group, count_max: int) -> list[ConsumerMessage]:
+        """What the group reads next; the group has read it then."""
+        returned = self._returned.get((group.name, channel.name))
+        if returned:
+            messages = [returned.popleft() for _ in range(min(count_max, len(returned)))]
+            if not returned:
+                del self._returned[group.name, channel.name]
+            return messages
+        if channel.is_lost(group):
+            raise self._truncated(
+                channel, f"messages of channel {channel.name!r} that group {group.name!r} has not consumed were dropped"
+            )
+        if channel.last_id in (NOTHING, group.read_id) or group.read_id > channel.last_id:
+            return []
+        messages = await self._run(
+            self._store.scan,
+            channel.prefix,
+            group.read_id,
+            channel.begin_id,
+            channel.last_id,
+            count_max=count_max,
+            bytes_max=self._settings.consume_bytes_max,
+        )
+        group.read_id = messages[-1].message_id
+        return messages
+
+    def _truncated(self, channel: Channel, what: str) -> TruncatedError:
+        earliest = None if channel.begin_id == channel.end_id else channel.begin_id
+        return TruncatedError(
+            f"{what}; the earliest is {earliest}: seek to it, to -1 or to the latest", earliest=earliest
+        )

@@ -1,0 +1,94 @@
+"""Catalog: all channels and the next id, as they are stored; loads them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from wal.errors import ChannelExistError, ChannelNotExistError, CorruptionError
+from wal.rocksmq.changes import Changes
+from wal.rocksmq.channel import Channel, Group, Page
+from wal.rocksmq.keys import NEXT_ID_KEY, number, numbers, parse_meta
+
+__all__ = ["FIRST_ID", "Catalog"]
+
+FIRST_ID: Final = 1
+
+
+class Catalog:
+    """Channels by name, and `next_id`, the lowest id that was never given out."""
+
+    def __init__(self) -> None:
+        self.channels: dict[str, Channel] = {}
+        self.next_id = FIRST_ID
+
+    @classmethod
+    def load(cls, stored: Iterable[tuple[bytes, bytes]]) -> Catalog:
+        """From keys in their order and values; CorruptionError for what no RocksMQ stores."""
+        catalog = cls()
+        for key, value in stored:
+            try:
+                catalog._load(parse_meta(key), value)
+            except (ValueError, KeyError) as error:
+                raise CorruptionError(f"{key!r} = {value!r} is not what a RocksMQ stores: {error}") from error
+        return catalog
+
+    def channel(self, name: str) -> Channel:
+        """The channel; ChannelNotExistError."""
+        found = self.channels.get(name)
+        if found is None:
+            raise ChannelNotExistError(f"channel {name!r} does not exist: create_channel() makes it")
+        return found
+
+    def group(self, name: str, channel: str) -> tuple[Channel, Group]:
+        """The channel and its group; ChannelNotExistError."""
+        found = self.channel(channel)
+        group = found.groups.get(name)
+        if group is None:
+            raise ChannelNotExistError(
+                f"consumer group {name!r} does not exist on channel {channel!r}: create_consumer_group() makes it"
+            )
+        return found, group
+
+    def create_channel(self, name: str, changes: Changes) -> None:
+        """Adds an empty channel; ChannelExistError."""
+        if name in self.channels:
+            raise ChannelExistError(f"channel {name!r} already exists")
+        channel = self.channels[name] = Channel(name)
+        channel.create(changes)
+
+    def create_group(self, name: str, channel: str, changes: Changes, *, latest: bool) -> None:
+        """Adds a group to a channel; ChannelExistError."""
+        found = self.channel(channel)
+        if name in found.groups:
+            raise ChannelExistError(f"consumer group {name!r} already exists on channel {channel!r}")
+        found.add_group(name, changes, latest=latest)
+
+    def take_ids(self, count: int, changes: Changes) -> int:
+        """Gives out `count` ids in a row: the first of them."""
+        first, self.next_id = self.next_id, self.next_id + count
+        changes.put(NEXT_ID_KEY, number(self.next_id))
+        return first
+
+    def _load(self, parsed: tuple[str, ...], value: bytes) -> None:
+        match parsed:
+            case ("format",):
+                pass
+            case ("next_id",):
+                (self.next_id,) = numbers(value)
+            case ("channel", name, what):
+                channel = self.channels.setdefault(name, Channel(name))
+                if what == "begin_id":
+                    (channel.begin_id,) = numbers(value)
+                elif what == "end_id":
+                    (channel.end_id,) = numbers(value)
+                else:
+                    channel.first_id, channel.open_bytes, channel.dropped_id = numbers(value)
+            case ("page", name, last_id):
+                first_id, size, filled_us = numbers(value)
+                self.channels[name].pages.append(Page(first_id, int(last_id), size, filled_us))
+            case ("group", name, group):
+                (current_id,) = numbers(value)
+                self.channels[name].groups[group] = Group(group, current_id, current_id)
+            case _:
+                raise ValueError(f"{parsed} means nothing")

@@ -1,0 +1,172 @@
+"""Channel: what is known of one channel, and the changes of it as puts and deletions. Pure: it never waits and reads no clock.
+
+Owns: the range of ids that is there, the pages by which retention drops, and the consumer groups with their positions. It promises
+that what it says is in `changes` brings the stored channel to the state that it is in itself.
+
+    begin_id <= ids < end_id                    equal: empty
+    full pages, oldest first | the open page    a message that fills a page is the last one in it
+    current_id of a group                       the last id consumed for good; NOTHING for none, LOST where the unconsumed was dropped
+    read_id of a group                          the last id handed over in this opening; a new opening begins behind current_id
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from wal.rocksmq.changes import Changes
+from wal.rocksmq.keys import (
+    NOTHING,
+    begin_id_key,
+    current_id_key,
+    data_prefix,
+    end_id_key,
+    group_prefix,
+    number,
+    open_page_key,
+    page_key,
+    page_prefix,
+    record_key,
+)
+
+__all__ = ["LOST", "RECORD_BYTES", "Channel", "Group", "Page"]
+
+RECORD_BYTES: Final = 16
+"""What a message counts besides its payload: its id, and the id before it."""
+LOST: Final = 0
+"""The current_id of a group that had consumed nothing when the beginning was dropped. Ids begin at 1."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Messages that go together: the first and the last id, their bytes, and when it was filled (µs since 1970)."""
+
+    first_id: int
+    last_id: int
+    bytes: int
+    filled_us: int
+
+
+class Group(msgspec.Struct):
+    """A consumer group of one channel."""
+
+    name: str
+    current_id: int = NOTHING
+    read_id: int = NOTHING
+
+
+class Channel:
+    """One channel; a new one is empty."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.prefix = data_prefix(name)
+        self.begin_id = 0
+        self.end_id = 0
+        self.first_id = 0
+        """Of the open page; 0 while nothing is in it."""
+        self.open_bytes = 0
+        self.dropped_id = 0
+        """The last id that retention dropped; 0 for none."""
+        self.pages: deque[Page] = deque()
+        self.groups: dict[str, Group] = {}
+
+    @property
+    def size(self) -> int:
+        """Of all that is there: the payloads, and RECORD_BYTES a message."""
+        return self.open_bytes + sum(page.bytes for page in self.pages)
+
+    @property
+    def last_id(self) -> int:
+        """The last id that is there; NOTHING when it is empty."""
+        return NOTHING if self.begin_id == self.end_id else self.end_id - 1
+
+    def consumed(self) -> int:
+        """Every group has consumed all up to this id; NOTHING without groups."""
+        return min((group.current_id for group in self.groups.values()), default=NOTHING)
+
+    def create(self, changes: Changes) -> None:
+        """Stores the empty channel."""
+        changes.put(begin_id_key(self.name), number(self.begin_id))
+        changes.put(end_id_key(self.name), number(self.end_id))
+        self._store_page(changes)
+
+    def destroy(self, changes: Changes) -> None:
+        """Removes the channel, all that is in it, and its groups."""
+        for key in (begin_id_key(self.name), end_id_key(self.name), open_page_key(self.name)):
+            changes.delete(key)
+        for prefix in (self.prefix, page_prefix(self.name), group_prefix(self.name)):
+            changes.delete_prefix(prefix)
+
+    def produce(
+        self, payloads: Sequence[bytes], first_id: int, changes: Changes, *, now_us: int, page_bytes: int
+    ) -> None:
+        """Adds the payloads under the ids from `first_id` on, which must lie at or above `end_id`."""
+        prefix, previous, message_id = self.prefix, self.last_id, first_id
+        if self.begin_id == self.end_id:
+            self.begin_id = first_id
+            changes.put(begin_id_key(self.name), number(first_id))
+        for payload in payloads:
+            changes.put(record_key(prefix, message_id), number(previous) + payload)
+            self.first_id = self.first_id or message_id
+            self.open_bytes += len(payload) + RECORD_BYTES
+            if self.open_bytes >= page_bytes:
+                self._fill(message_id, now_us, changes)
+            previous = message_id
+            message_id += 1
+        self.end_id = message_id
+
+    def store_end(self, changes: Changes) -> None:
+        """Stores where it ends; once for all that was produced in a turn."""
+        changes.put(end_id_key(self.name), number(self.end_id))
+        self._store_page(changes)
+
+    def drop(self, count: int, changes: Changes) -> None:
+        """Removes the `count` oldest pages; groups that had not consumed them know it from now on."""
+        dropped = [self.pages.popleft() for _ in range(count)]
+        begin = self.begin_id
+        self.begin_id = self.pages[0].first_id if self.pages else self.first_id or self.end_id
+        self.dropped_id = dropped[-1].last_id
+        for page in dropped:
+            changes.delete(page_key(self.name, page.last_id))
+        changes.delete_range(record_key(self.prefix, begin), record_key(self.prefix, self.dropped_id + 1))
+        changes.put(begin_id_key(self.name), number(self.begin_id))
+        self._store_page(changes)
+        for group in self.groups.values():
+            if group.current_id == NOTHING:
+                self.move(group, LOST, changes)
+
+    def add_group(self, name: str, changes: Changes, *, latest: bool) -> None:
+        """Adds a group that has consumed nothing, or everything."""
+        group = self.groups[name] = Group(name)
+        self.move(group, self.last_id if latest else NOTHING, changes)
+
+    def remove_group(self, name: str, changes: Changes) -> None:
+        del self.groups[name]
+        changes.delete(current_id_key(name, self.name))
+
+    def move(self, group: Group, message_id: int, changes: Changes) -> None:
+        """The group has consumed everything up to this id, for good, and reads on behind it."""
+        group.current_id = group.read_id = message_id
+        changes.put(current_id_key(group.name, self.name), number(message_id))
+
+    def ack(self, group: Group, message_id: int, changes: Changes) -> None:
+        """The group has consumed everything up to this id, for good; what it reads next stays. Going back is a no-op."""
+        if message_id > group.current_id:
+            group.current_id = message_id
+            changes.put(current_id_key(group.name, self.name), number(message_id))
+
+    def is_lost(self, group: Group) -> bool:
+        """Whether something that the group has not read was dropped."""
+        return group.read_id != NOTHING and group.read_id < self.dropped_id
+
+    def _fill(self, last_id: int, now_us: int, changes: Changes) -> None:
+        page = Page(self.first_id, last_id, self.open_bytes, now_us)
+        self.pages.append(page)
+        changes.put(page_key(self.name, last_id), number(page.first_id) + number(page.bytes) + number(page.filled_us))
+        self.first_id = self.open_bytes = 0
+
+    def _store_page(self, changes: Changes) -> None:
+        changes.put(open_page_key(self.name), number(self.first_id) + number(self.open_bytes) + number(self.dropped_id))

@@ -1,0 +1,129 @@
+"""The keys in RocksDB: the seeds' names, of fixed width where they count, and none of them a prefix of another channel's.
+
+    data/<channel>/<id: 8 bytes, big-endian>          the id before it (8 bytes, -1: none), then the payload
+    meta/channel/<channel>/begin_id                   the first id that is there          (8 bytes, as all numbers)
+    meta/channel/<channel>/end_id                     behind the last id ever given out
+    meta/channel/<channel>/page                       the open page: first id (0: empty), bytes; last id dropped (0: none)
+    meta/page/<channel>/<last id: 8 bytes>            a full page: first id, bytes, when it was filled (µs since 1970)
+    meta/group/<channel>/<group>/current_id           the last id consumed; -1: nothing
+    meta/format, meta/next_id                         FORMAT; the next id that is not given out
+
+Names are percent-encoded, so that "/" stands in none of them: `a` never sees what is in `a/b` or `a1`. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+from urllib.parse import quote, unquote
+
+from wal.errors import InvalidArgumentError
+
+__all__ = [
+    "FORMAT", "FORMAT_KEY", "ID_BYTES", "META", "NEXT_ID_KEY", "NOTHING", "begin_id_key", "check_name", "current_id_key", "data_prefix",
+    "end_id_key", "group_prefix", "number", "numbers", "open_page_key", "page_key", "page_prefix", "parse_meta", "prefix_end", "record_key",
+]  # fmt: skip
+
+FORMAT: Final = b"rocksmq 1"
+FORMAT_KEY: Final = b"meta/format"
+NEXT_ID_KEY: Final = b"meta/next_id"
+META: Final = b"meta/"
+ID_BYTES: Final = 8
+NOTHING: Final = -1
+"""The seeds' current_id of a group that has consumed nothing."""
+NAME_BYTES_MAX: Final = 255
+"""Of a name of a channel or group, in UTF-8: as the WAL's names of vchannels."""
+
+_NUMBER: Final = struct.Struct(">q")
+_KEY_NUMBER: Final = struct.Struct(">Q")
+
+
+def check_name(what: str, name: object) -> str:
+    """The name, if it is one: a non-empty str of at most NAME_BYTES_MAX bytes in UTF-8."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a str, not {name!r}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{what} {name!r} holds lone surrogates: use text that is valid UTF-8") from None
+    if not 0 < size <= NAME_BYTES_MAX:
+        raise InvalidArgumentError(f"{what} {name!r} has {size} bytes in UTF-8: 1 to {NAME_BYTES_MAX} are accepted")
+    return name
+
+
+def number(value: int) -> bytes:
+    """A stored number."""
+    return _NUMBER.pack(value)
+
+
+def numbers(data: bytes) -> tuple[int, ...]:
+    """The numbers that are stored one after the other; ValueError for anything else."""
+    if len(data) % _NUMBER.size:
+        raise ValueError(f"{len(data)} bytes are no numbers of {_NUMBER.size} bytes")
+    return tuple(value for (value,) in _NUMBER.iter_unpack(data))
+
+
+def data_prefix(channel: str) -> bytes:
+    """What every record of the channel begins with."""
+    return b"data/%s/" % _encoded(channel)
+
+
+def record_key(prefix: bytes, message_id: int) -> bytes:
+    return prefix + _KEY_NUMBER.pack(message_id)
+
+
+def begin_id_key(channel: str) -> bytes:
+    return b"meta/channel/%s/begin_id" % _encoded(channel)
+
+
+def end_id_key(channel: str) -> bytes:
+    return b"meta/channel/%s/end_id" % _encoded(channel)
+
+
+def open_page_key(channel: str) -> bytes:
+    return b"meta/channel/%s/page" % _encoded(channel)
+
+
+def page_prefix(channel: str) -> bytes:
+    return b"meta/page/%s/" % _encoded(channel)
+
+
+def page_key(channel: str, last_id: int) -> bytes:
+    return page_prefix(channel) + _KEY_NUMBER.pack(last_id)
+
+
+def group_prefix(channel: str) -> bytes:
+    return b"meta/group/%s/" % _encoded(channel)
+
+
+def current_id_key(group: str, channel: str) -> bytes:
+    return group_prefix(channel) + b"%s/current_id" % _encoded(group)
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The first key behind all keys that begin with `prefix`, which ends with a slash."""
+    return prefix[:-1] + b"0"  # the character after "/"
+
+
+def parse_meta(key: bytes) -> tuple[str, ...]:
+    """("channel", name, what), ("page", name, last id), ("group", name, group), ("format",) or ("next_id",); else ValueError."""
+    if key in (FORMAT_KEY, NEXT_ID_KEY):
+        return (key[len(META) :].decode(),)
+    kind, _, rest = key[len(META) :].partition(b"/")
+    name, _, what = rest.partition(b"/")
+    if kind == b"page" and len(what) == ID_BYTES:
+        return ("page", _decoded(name), str(_KEY_NUMBER.unpack(what)[0]))
+    if kind == b"channel" and what in (b"begin_id", b"end_id", b"page"):
+        return ("channel", _decoded(name), what.decode())
+    group, _, last = what.partition(b"/")
+    if kind == b"group" and last == b"current_id":
+        return ("group", _decoded(name), _decoded(group))
+    raise ValueError(f"{key!r} is no key of a RocksMQ")
+
+
+def _encoded(name: str) -> bytes:
+    return quote(name, safe="").encode("ascii")
+
+
+def _decoded(name: bytes) -> str:
+    return unquote(name.decode("ascii"), errors="strict")

@@ -1,0 +1,331 @@
+"""RocksMQ: the calls. Each is checked here and told to the broker, which is the one that does it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from actors import ActorFailedError, ActorRef, ActorStoppedError, ActorSystem, InboxFullError
+from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError, WouldBlockError
+from wal.rocksmq.broker import Broker, IDAllocator
+from wal.rocksmq.catalog import Catalog
+from wal.rocksmq.keys import NOTHING, check_name
+from wal.rocksmq.message import ConsumerMessage, ProducerMessage
+from wal.rocksmq.requests import Ack, Change, Consume, Produce, Retain, Seek, Withdraw
+from wal.rocksmq.settings import BATCH_MESSAGES_MAX, RocksMQSettings
+from wal.rocksmq.statistics import ChannelInfo, GroupInfo, RocksMQStatistics
+from wal.rocksmq.store import Store
+
+__all__ = ["IDAllocator", "RocksMQ"]
+
+STOP_TIMEOUT_S = 60.0
+"""How long a close waits for the writes under way: a disk that stalls is given that long."""
+
+
+class RocksMQ:
+    """Channels of messages, and consumer groups that read them, in one RocksDB. Made by `await RocksMQ.open(…)`.
+
+    A wrong type is a TypeError, a wrong value an InvalidArgumentError, an unknown channel or group a ChannelNotExistError, and every call
+    after `close` a ClosedError. When a write fails, that call and all later ones get StorageError until it is opened again.
+    """
+
+    def __init__(
+        self, broker: Broker, ref: ActorRef, system: ActorSystem, settings: RocksMQSettings, path: Path
+    ) -> None:
+        self._broker = broker
+        self._ref = ref
+        self._system = system
+        self._settings = settings
+        self._path = path
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        name: str | os.PathLike[str],
+        id_allocator: IDAllocator | None = None,
+        *,
+        settings: RocksMQSettings | None = None,
+    ) -> Self:
+        """Opens the RocksMQ in the directory `name`, or makes it.
+
+        Ids come from `id_allocator`, else from the database itself, which never gives one twice. LockedError when it is open
+        already, also in this process; FormatError when the directory is something else's; CorruptionError for damage;
+        ImportError without rocksdict.
+        """
+        settings = settings or RocksMQSettings()
+        path = Path(name)
+        opening = asyncio.ensure_future(asyncio.to_thread(_open, path, settings))
+        try:
+            store, catalog = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_again)
+            raise
+        broker = Broker(store, catalog, settings, id_allocator)
+        system = ActorSystem(f"rocksmq {path}", stop_timeout_s=STOP_TIMEOUT_S)
+        try:
+            await system.start()
+            ref = system.spawn(broker, name="broker", inbox_max=settings.calls_max)
+            await ref.wait_started()
+        except BaseException:
+            await system.stop()
+            await broker.close_store()
+            raise
+        return cls(broker, ref, system, settings, path)
+
+    async def close(self) -> None:
+        """Does what was called before, answers consumers that wait with ClosedError, and closes the database. Idempotent."""
+        self._closed = True
+        await self._system.stop()
+        await self._broker.close_store()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def create_channel(self, channel_name: str) -> None:
+        """Makes an empty channel; ChannelExistError when there is one of that name."""
+        check_name("channel_name", channel_name)
+        await self._ask(lambda reply: Change(reply, "create", channel_name))
+
+    async def destroy_channel(self, channel_name: str) -> None:
+        """Removes a channel with its messages and groups; consumers that wait get ChannelNotExistError."""
+        check_name("channel_name", channel_name)
+        await self._ask(lambda reply: Change(reply, "destroy", channel_name))
+
+    async def create_consumer_group(self, group_name: str, channel_name: str, *, latest: bool = False) -> None:
+        """Makes a group of a channel that has consumed nothing, or all that is there if `latest`; ChannelExistError when there is one."""
+        check_name("group_name", group_name)
+        check_name("channel_name", channel_name)
+        await self._ask(lambda reply: Change(reply, "create", channel_name, group_name, latest=latest))
+
+    async def destroy_consumer_group(self, group_name: str, channel_name: str) -> None:
+        """Forgets a group and its position; those of its consumers that wait get ChannelNotExistError."""
+        check_name("group_name", group_name)
+        check_name("channel_name", channel_name)
+        await self._ask(lambda reply: Change(reply, "destroy", channel_name, group_name))
+
+    async def produce(self, channel_name: str, messages: Sequence[ProducerMessage | bytes]) -> range:
+        """Adds the messages in their order, all or none of them; durable when it returns. The range of their ids.
+
+        None, more than BATCH_MESSAGES_MAX or over `message_bytes_max` or `batch_bytes_max` is an InvalidArgumentError; over
+        `in_flight_bytes_max` a WouldBlockError. Cancelled, it has happened whole or not at all.
+        """
+        if channel_name not in self._broker.catalog.channels:
+            check_name("channel_name", channel_name)
+        payloads = [
+            message if type(message) is bytes else _payload(message)
+            for message in (messages if type(messages) is list else _sequence(messages))
+        ]
+        size = self._check_sizes(payloads)
+        broker = self._broker
+        if broker.in_flight_bytes + size > self._settings.in_flight_bytes_max:
+            raise WouldBlockError(
+                f"{broker.in_flight_bytes} bytes wait to be written and {size} more would pass in_flight_bytes_max="
+                f"{self._settings.in_flight_bytes_max}: await some calls first"
+            )
+        self._check_open()
+        broker.in_flight_bytes += size
+        reply: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        request = Produce(reply, channel_name, payloads, size)
+        try:
+            try:
+                self._ref.tell(request)
+            except InboxFullError:
+                await self._ref.tell_wait(request)
+        except BaseException as error:
+            broker.in_flight_bytes -= size
+            if isinstance(error, ActorFailedError | ActorStoppedError):
+                raise self._ended(error) from error
+            raise
+        return await reply
+
+    async def consume(
+        self, group_name: str, channel_name: str, n: int, *, timeout_s: float | None = 0.0, auto_ack: bool = True
+    ) -> list[ConsumerMessage]:
+        """The next messages of the group, at most `n` and about `consume_bytes_max` bytes; empty when there are none within `timeout_s`.
+
+        None waits for good; a wait is woken by `produce`. Several consumers of a group share its messages. Cancelled, it has taken
+        nothing. With `auto_ack` they count as consumed: the next opening goes on behind them (after a power cut, not a crash of the
+        process, some may come again). Without it, that begins behind what `ack` said. TruncatedError, with the id to `seek` to, when
+        retention dropped something that the group had not consumed.
+        """
+        check_name("group_name", group_name)
+        check_name("channel_name", channel_name)
+        _check_int("n", n)
+        if n < 1:
+            raise InvalidArgumentError(f"n={n} is out of range: at least 1 message")
+        if timeout_s is not None and not timeout_s >= 0:
+            raise InvalidArgumentError(f"timeout_s={timeout_s} is out of range: 0 or more, or None to wait for good")
+        self._check_open()
+        reply: asyncio.Future[list[ConsumerMessage]] = asyncio.get_running_loop().create_future()
+        request = Consume(
+            reply, group_name, channel_name, n, waits=timeout_s is None or timeout_s > 0, auto_ack=auto_ack
+        )
+        try:
+            await self._ref.tell_wait(request)
+        except (ActorFailedError, ActorStoppedError) as error:
+            raise self._ended(error) from error
+        try:
+            if request.waits:
+                await asyncio.wait((reply,), timeout=timeout_s)
+                if not reply.done():
+                    reply.set_result([])
+                    self._withdraw(request, [])
+            return await reply
+        except asyncio.CancelledError:
+            if not reply.done() or reply.cancelled():
+                self._withdraw(request, [])
+                reply.cancel()
+            elif reply.exception() is None and reply.result():
+                self._withdraw(request, reply.result())
+            raise
+
+    async def ack(self, group_name: str, channel_name: str, message_id: int) -> None:
+        """The group has consumed everything up to this id; durable when it returns. Going back is a no-op.
+
+        An id above what the group was handed is an InvalidArgumentError.
+        """
+        check_name("group_name", group_name)
+        check_name("channel_name", channel_name)
+        _check_int("message_id", message_id)
+        await self._ask(lambda reply: Ack(reply, group_name, channel_name, message_id))
+
+    async def seek(
+        self, group_name: str, channel_name: str, message_id: int | None, *, inclusive: bool = False
+    ) -> None:
+        """Puts the group *behind* the message of this id, as if it had consumed it, or before it if `inclusive`; durable when it returns.
+
+        -1 is before everything that is there, None behind everything. An id that no message of the channel has is an
+        InvalidArgumentError, one that was dropped a TruncatedError.
+        """
+        check_name("group_name", group_name)
+        check_name("channel_name", channel_name)
+        if message_id is not None:
+            _check_int("message_id", message_id)
+            if message_id < 1 and message_id != NOTHING:
+                raise InvalidArgumentError(
+                    f"message_id={message_id} is out of range: an id is at least 1; -1 is the beginning"
+                )
+        await self._ask(lambda reply: Seek(reply, group_name, channel_name, message_id, inclusive=inclusive))
+
+    async def retain(self) -> int:
+        """Drops now what retention may drop; how many pages that were. It does so by itself every `retention_interval_s`."""
+        return int(await self._ask(Retain))
+
+    def channels(self) -> list[ChannelInfo]:
+        """All channels with their groups, by name."""
+        self._check_open()
+        return [
+            ChannelInfo(
+                name,
+                channel.begin_id,
+                channel.end_id,
+                channel.size,
+                tuple(
+                    GroupInfo(group.name, name, group.current_id, self._broker.waiting(name, group.name))
+                    for _, group in sorted(channel.groups.items())
+                ),
+            )
+            for name, channel in sorted(self._broker.catalog.channels.items())
+        ]
+
+    def statistics(self) -> RocksMQStatistics:
+        broker = self._broker
+        channels = broker.catalog.channels.values()
+        return RocksMQStatistics(
+            channels=len(channels),
+            groups=sum(len(channel.groups) for channel in channels),
+            writes=broker.writes,
+            produced=broker.produced,
+            consumed=broker.consumed,
+            in_flight_bytes=broker.in_flight_bytes,
+            pages_dropped=broker.pages_dropped,
+        )
+
+    def _check_sizes(self, payloads: list[bytes]) -> int:
+        settings = self._settings
+        if not 0 < len(payloads) <= BATCH_MESSAGES_MAX:
+            raise InvalidArgumentError(
+                f"{len(payloads)} messages in one produce: 1 to {BATCH_MESSAGES_MAX} are accepted"
+            )
+        sizes = [*map(len, payloads)]
+        largest = max(sizes)
+        if largest > settings.message_bytes_max:
+            raise InvalidArgumentError(
+                f"a payload of {largest} bytes is over message_bytes_max={settings.message_bytes_max}: divide it, or raise the setting"
+            )
+        size = sum(sizes)
+        if size > settings.batch_bytes_max:
+            raise InvalidArgumentError(
+                f"{size} bytes in one produce are over batch_bytes_max={settings.batch_bytes_max}: produce them in parts"
+            )
+        return size
+
+    def _withdraw(self, request: Consume, messages: list[ConsumerMessage]) -> None:
+        try:
+            self._ref.tell_control(Withdraw(request, messages))
+        except (ActorFailedError, ActorStoppedError):
+            pass  # nobody else will ask
+
+    async def _ask(self, make_request: Any) -> Any:
+        self._check_open()
+        try:
+            return await self._ref.ask(make_request)
+        except (ActorFailedError, ActorStoppedError) as error:
+            raise self._ended(error) from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self._path} was closed: open it again")
+
+    def _ended(self, error: Exception) -> WALError:
+        cause = self._ref.failure
+        if cause is None:
+            return ClosedError(f"{self._path} was closed: open it again")
+        if isinstance(cause, WALError):
+            return StorageError(f"{self._path} failed before: {cause}; open it again")
+        return StorageError(f"{self._path} failed before: {cause!r}; open it again")
+
+
+def _open(path: Path, settings: RocksMQSettings) -> tuple[Store, Catalog]:
+    store = Store.open(path, settings)
+    try:
+        catalog = Catalog.load(store.scan_meta())
+        for channel in catalog.channels.values():
+            store.check_ends(channel.prefix, channel.begin_id, channel.last_id)
+    except BaseException:
+        store.close()
+        raise
+    return store, catalog
+
+
+def _close_again(opening: asyncio.Future[tuple[Store, Catalog]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()[0].close()
+
+
+def _sequence(messages: object) -> Sequence[ProducerMessage | bytes]:
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+        raise TypeError(f"messages must be a sequence of ProducerMessage or bytes, not {type(messages).__name__}")
+    return messages
+
+
+def _payload(message: object) -> bytes:
+    payload = message.payload if isinstance(message, ProducerMessage) else message
+    if not isinstance(payload, bytes):
+        raise TypeError(f"a message is a ProducerMessage or bytes, not {type(payload).__name__}")
+    return payload
+
+
+def _check_int(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, not {value!r}")

@@ -1,0 +1,237 @@
+"""Store: the RocksDB under a RocksMQ, and every trap of its binding in one place. All of it blocks: it is called on one thread.
+
+Owns the open database. It promises that `write` is synced when it returns, or raised with nothing of it visible for good, and that a scan
+returns every record of its range or raises: damage is a CorruptionError.
+
+* The binding holds the interpreter while it writes, its sync included, but not in `flush_wal`: so a write is unsynced, then flushed.
+  What is written may be seen before it is durable; the broker shows nothing above what was flushed.
+* A write that would stall waits inside the binding and stops every thread: `no_slowdown` makes it fail, and it is tried again here. A
+  write batch that failed is used up: it is built anew.
+* Bounds given to an iterator are not kept alive, and `items()` ends quietly at damage: iterators have no bounds here, are asked for their
+  status, and every record names the one before it, so that none can be missing.
+* The default recovery drops acknowledged writes behind a damaged one: `tolerate_corrupted_tail_records` accepts a torn tail only.
+* Iterators keep the database open: none outlives its call.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from wal.errors import CorruptionError, FormatError, LockedError, StorageError, WALError
+from wal.rocksmq.changes import Changes
+from wal.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING, number, numbers, record_key
+from wal.rocksmq.message import ConsumerMessage
+from wal.rocksmq.settings import RocksMQSettings
+
+__all__ = ["Store"]
+
+STALL_RETRY_S: Final = 0.002
+"""How long a write waits that RocksDB would have stalled; the thread sleeps, the interpreter goes on."""
+WAL_BYTES_MAX: Final = 4
+"""Write buffers of write-ahead log that RocksDB keeps at most: what an opening replays after a crash."""
+
+
+class Store:
+    """An open database; made by `open`."""
+
+    def __init__(self, path: Path, db: Any, rocksdict: Any) -> None:
+        self.path = path
+        self._db = db
+        self._write_batch = rocksdict.WriteBatch
+        self._options = rocksdict.WriteOptions()
+        self._options.no_slowdown = True
+
+    @classmethod
+    def open(cls, path: Path, settings: RocksMQSettings) -> Store:
+        """Opens the database in this directory, or makes it.
+
+        LockedError when it is open already, FormatError when it is something else's, CorruptionError for damage, else StorageError.
+        ImportError without rocksdict.
+        """
+        rocksdict = _load()
+        if path.is_dir() and any(path.iterdir()) and not (path / "CURRENT").exists():
+            raise FormatError(f"{path} is not empty and holds no RocksDB: give a RocksMQ a directory of its own")
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            db = rocksdict.Rdict(str(path), _options(rocksdict, settings))
+        except Exception as error:
+            raise _opening_error(path, error) from error
+        store = cls(path, db, rocksdict)
+        try:
+            found = db.get(FORMAT_KEY)
+            if found is None and not store._is_empty():
+                raise FormatError(f"{path} holds a RocksDB that is no RocksMQ: give it a directory of its own")
+            if found is None:
+                changes = Changes()
+                changes.put(FORMAT_KEY, FORMAT)
+                store.write(changes)
+            elif found != FORMAT:
+                raise FormatError(
+                    f"{path} has the format {found!r}, and this version reads {FORMAT!r}: use a newer one"
+                )
+        except BaseException as error:
+            store.close()
+            if isinstance(error, WALError):
+                raise
+            raise _error(path, error) from error
+        return store
+
+    def write(self, changes: Changes, *, sync: bool = True) -> None:
+        """Writes all of it or nothing; durable when it returns, unless not `sync`: then with the next one that is."""
+        try:
+            while True:
+                batch = self._write_batch(raw_mode=True)
+                for begin, end in changes.ranges:
+                    batch.delete_range(begin, end)
+                for key in changes.deletions:
+                    batch.delete(key)
+                put = batch.put
+                for key, value in changes.puts.items():
+                    put(key, value)
+                try:
+                    self._db.write(batch, self._options)
+                    break
+                except Exception as error:
+                    if "Incomplete" not in str(error):
+                        raise
+                time.sleep(STALL_RETRY_S)
+            if sync:
+                self._db.flush_wal(True)
+        except Exception as error:
+            raise StorageError(
+                f"{self.path}: RocksDB could not write: {error}; open it again, what was under way may be there or not",
+                outcome_unknown=True,
+            ) from error
+
+    def scan_meta(self) -> list[tuple[bytes, bytes]]:
+        """Everything that is no record of a channel."""
+        found = []
+        it = self._db.iter()
+        it.seek(META)
+        while it.valid() and (key := it.key()).startswith(META):
+            found.append((key, it.value()))
+            it.next()
+        self._check(it)
+        return found
+
+    def scan(
+        self, prefix: bytes, behind: int, begin_id: int, last_id: int, *, count_max: int, bytes_max: int
+    ) -> list[ConsumerMessage]:
+        """The records of a channel behind the id `behind`, up to `count_max` of them, or about `bytes_max`, one at least.
+
+        `begin_id` is the first, `last_id` the last that is there; `behind` is the id of a record, or anything below the first one.
+        """
+        found: list[ConsumerMessage] = []
+        size, width = 0, len(prefix) + ID_BYTES
+        first = behind < begin_id
+        previous = behind
+        it = self._db.iter()
+        it.seek(record_key(prefix, begin_id if first else behind + 1))
+        while it.valid() and len(found) < count_max and size < bytes_max:
+            key = it.key()
+            if len(key) != width or not key.startswith(prefix):
+                break
+            message_id = int.from_bytes(key[-ID_BYTES:], "big")
+            if message_id > last_id:
+                break
+            value = it.value()
+            if message_id != begin_id if first else value[:ID_BYTES] != number(previous):
+                expected = f"the record {begin_id}" if first else f"the record behind {previous}"
+                raise CorruptionError(
+                    f"{self.path}: records of {prefix.decode()!r} are missing before {message_id}",
+                    path=str(self.path),
+                    expected=expected,
+                )
+            found.append(ConsumerMessage(message_id, value[ID_BYTES:]))
+            size += len(value)
+            previous, first = message_id, False
+            it.next()
+        self._check(it)
+        if previous < last_id and len(found) < count_max and size < bytes_max:
+            raise CorruptionError(
+                f"{self.path}: records of {prefix.decode()!r} are missing behind {previous}",
+                path=str(self.path),
+                expected=f"records up to {last_id}",
+            )
+        return found
+
+    def before(self, prefix: bytes, message_id: int) -> int | None:
+        """The id of the record before this one, NOTHING for none; None when there is no such record."""
+        try:
+            value = self._db.get(record_key(prefix, message_id))
+        except Exception as error:
+            raise _error(self.path, error) from error
+        return None if value is None else numbers(value[:ID_BYTES])[0]
+
+    def check_ends(self, prefix: bytes, begin_id: int, last_id: int) -> None:
+        """CorruptionError unless the first and the last record of a channel are there; an empty one has `last_id` NOTHING."""
+        for message_id in {begin_id, last_id} if last_id != NOTHING else ():
+            if self.before(prefix, message_id) is None:
+                raise CorruptionError(
+                    f"{self.path}: the record {message_id} of {prefix.decode()!r} is missing",
+                    path=str(self.path),
+                    expected=f"the records {begin_id} to {last_id}",
+                )
+
+    def compact(self, begin: bytes, end: bytes) -> None:
+        """Gives back the space of what was deleted in the range; it may take seconds and stops nobody."""
+        self._db.compact_range(begin, end)
+
+    def close(self) -> None:
+        """Idempotent."""
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def _is_empty(self) -> bool:
+        it = self._db.iter()
+        it.seek_to_first()
+        empty = not it.valid()
+        self._check(it)
+        return empty
+
+    def _check(self, it: Any) -> None:
+        try:
+            it.status()
+        except Exception as error:
+            raise _error(self.path, error) from error
+
+
+def _load() -> Any:
+    try:
+        import rocksdict
+    except ImportError as error:
+        raise ImportError(
+            "a RocksMQ needs rocksdict, which is not installed: pip install 'wal-runtime[rocksmq]'", name="rocksdict"
+        ) from error
+    return rocksdict
+
+
+def _options(rocksdict: Any, settings: RocksMQSettings) -> Any:
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(settings.write_buffer_bytes)
+    options.set_max_write_buffer_number(4)
+    options.set_max_total_wal_size(WAL_BYTES_MAX * settings.write_buffer_bytes)
+    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_paranoid_checks(True)
+    options.set_compression_type(rocksdict.DBCompressionType.none())
+    return options
+
+
+def _opening_error(path: Path, error: Exception) -> WALError:
+    text = str(error)
+    if "lock" in text.lower():
+        return LockedError(f"{path} is open already, in this process or another one: close it there first ({text})")
+    if "comparator" in text.lower() or "raw" in text.lower():
+        return FormatError(f"{path} was opened with other options than a RocksMQ's: {text}")
+    return _error(path, error)
+
+
+def _error(path: Path, error: BaseException) -> WALError:
+    text = str(error)
+    if "Corruption" in text or "checksum" in text:
+        return CorruptionError(f"{path}: RocksDB found damage: {text}", path=str(path), expected="sound blocks")
+    return StorageError(f"{path}: RocksDB failed: {text}")
