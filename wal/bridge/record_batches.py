@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wal.bridge.arrow import load_pyarrow, record_batch
+from wal.bridge.arrow import load_pyarrow, record_batch, schema
 from wal.bridge.file_cursor import Place
 from wal.bridge.file_read import FileRead
 from wal.errors import InvalidArgumentError
@@ -93,6 +93,16 @@ class RecordBatches(FileRead):
         self._rows = RowColumns(columns)
         self._batches: deque[pa.RecordBatch] = deque()
         self._behind: Place | None = None  # the batches given, while there are rows that were not
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of every batch; also where there is none."""
+        return schema(self._columns)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's stream interface: whoever knows it (pyarrow, DuckDB, Polars) reads this as it is, a batch at a time."""
+        reader = load_pyarrow().RecordBatchReader.from_batches(self.schema, self)
+        return reader.__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
