@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tests.docs.snippets import ROOT
+from tests.spark.java import require_java
 from tests.spark.sink_tasks import files_below, held, producers
 from wal.bridge import blocking
 from wal.message import Message
-from wal.spark.local_session import why_no_session
 from wal.spark.sink import pending
 
 KILLS = 6
@@ -124,9 +124,9 @@ def test_a_journal_that_is_open_elsewhere_fails_the_stream_and_it_goes_on(
     assert files_below(target) == []
 
 
-@pytest.mark.skipif(why_no_session() is not None, reason="there is no Spark here")
 def test_driver_and_jvm_are_killed_in_mid_stream(tmp_path: Path, soak: int) -> None:
     """Each time at another moment of the files that a batch makes and removes, as soon as the parent sees it."""
+    require_java()
     source, target, checkpoint = tmp_path / "source", tmp_path / "target", tmp_path / "checkpoint"
     expected = filled(source, ROWS)
     seed = random.randrange(1 << 32)
