@@ -20,11 +20,12 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import msgspec
 
-from benchmarks.cell import Measured, Row, payload
+from benchmarks.cell import Measured, Row
 from benchmarks.gauge import percentile
 from benchmarks.process_tree import tree_cpu_s
 from benchmarks.stores import log_path, vchannel_name
@@ -34,6 +35,7 @@ from wal.spark import local_session
 __all__ = ["Order", "Taken", "measure", "why_no_spark"]
 
 TRIGGER_ROWS: Final = 200_000
+_PAYLOADS: Final = 64 * 256
 _SETTINGS: Final = {
     # What a long job has: the compiler that a session of a few seconds leaves out, and room.
     "spark.driver.extraJavaOptions": "",
@@ -172,18 +174,23 @@ def _stream(spark: Any, row: Row, journal: str) -> list[float]:
 
 
 async def _write(row: Row, path: Path) -> None:
-    """Group commits of `frame_messages`, over all vchannels in turn; some tens of different properties."""
-    data = payload(row)
+    """Group commits of `frame_messages`, over all vchannels in turn; some tens of different properties.
+
+    Payloads differ, and so many that Parquet makes no dictionary of them.
+    """
+    random = Random(1)
+    data = [random.randbytes(row.payload_bytes) for _ in range(min(_PAYLOADS, row.messages))]
     async with open_wal(str(path)) as log:
         names = [vchannel_name(number) for number in range(row.vchannels)]
         for name in names:
             await log.create_vchannel(name, pchannel="p0")
-        group = [
-            Message(names[at % row.vchannels], data, properties=_properties(at, row.properties))
-            for at in range(row.frame_messages)
+        messages = [
+            Message(names[at % row.vchannels], one, properties=_properties(at, row.properties))
+            for at, one in enumerate(data)
         ]
-        for _ in range(row.messages // row.frame_messages):
-            await asyncio.gather(*[log.append_nowait(message) for message in group])
+        for first in range(0, row.messages, row.frame_messages):
+            at = first % len(messages)
+            await asyncio.gather(*[log.append_nowait(one) for one in messages[at : at + row.frame_messages]])
 
 
 def _properties(number: int, count: int) -> dict[str, str]:

@@ -45,7 +45,8 @@ def carriers_in_log(spark: SparkSession, location: str) -> Carriers:
     """What each carrier's flights from each airport add up to: payloads are JSON, the carrier is a property."""
     from pyspark.sql import functions as f
 
-    flights = decoded(spark.read.format("wal").load(location), "dep_delay int, arr_delay int")
+    columns = "vchannel string, payload binary, properties map<string,string>"  # others are not even decoded
+    flights = decoded(spark.read.format("wal").schema(columns).load(location), "dep_delay int, arr_delay int")
     delays = (f.coalesce(f.sum(f"value.{name}"), f.lit(0)) for name in ("dep_delay", "arr_delay"))
     rows = (
         flights.groupBy("vchannel", f.col("properties")["carrier"])

@@ -266,3 +266,14 @@ def test_a_large_frame_makes_several_batches(data: str) -> None:
         sizes = [batch.num_rows for batch in batches]
     assert sum(sizes) == 4000
     assert max(sizes) <= 2200
+
+
+def test_whoever_knows_arrows_streams_reads_it_as_it_is(data: str) -> None:
+    write_mixture(data, Random(12))
+    names = ["orders", "payments", "ü"]
+    with bridge.record_batches(data, names, follow=False, rows_max=100) as batches:
+        expected = pa.Table.from_batches(batches)
+    with bridge.record_batches(data, names, follow=False, rows_max=100) as batches:
+        assert pa.table(batches).equals(expected)
+    with bridge.record_batches(data, "nothing", follow=False, columns=["payload"]) as batches:
+        assert pa.table(batches).schema == batches.schema == schema(["payload"])

@@ -142,6 +142,25 @@ def test_arrow(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_arrow_duckdb(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("duckdb", reason="it comes with the extra `examples`")
+    from examples import arrow_duckdb
+
+    arrow_duckdb.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == ["AA: 300 flights, 30000 bytes", "UA: 600 flights, 60000 bytes"]
+
+
+def test_arrow_polars(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("polars", reason="it comes with the extra `examples`")
+    from examples import arrow_polars
+
+    arrow_polars.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "600 rows, 29.5 minutes late on average",
+        "600 rows, 39.5 minutes late on average",
+    ]
+
+
 async def test_web_service(data_dir: Path) -> None:
     app = make_app(str(data_dir))
     transport = httpx.ASGITransport(app)

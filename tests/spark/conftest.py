@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.driver import QUICK
-from wal.spark.local_session import session, why_no_session
+from tests.spark.java import require_java
+from wal.spark.local_session import session
 
 
 @pytest.fixture(scope="session")
 def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session, on two cores of this host. Its tests are skipped where there is no Java."""
-    if (reason := why_no_session()) is not None:
-        pytest.skip(f"no Spark here: {reason}")
+    """The session, on two cores of this host. Its tests are skipped where there is no Java, but not in CI."""
+    require_java()
     place = tmp_path_factory.mktemp("spark")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Spark's own, about the libraries it finds

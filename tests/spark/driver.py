@@ -11,11 +11,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Self
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from wal.spark.local_session import session
 
@@ -34,6 +37,7 @@ class Driver:
     """The process, as its parent holds it: it leads a process group with its JVM and their workers."""
 
     def __init__(self, data: Path, folder: Path, checkpoint: Path, *, rows: int) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `kill` closes it
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.driver", str(data), str(folder), str(checkpoint), str(rows)],
             cwd=Path(__file__).parents[2],
@@ -41,7 +45,7 @@ class Driver:
             start_new_session=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
         )
 
@@ -53,9 +57,13 @@ class Driver:
         self.process.stdin.flush()
 
     def hear(self) -> str:
-        """What it says next; empty when it is gone."""
+        """What it says next; it must not have ended by itself."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        said = self.process.stdout.readline().strip()
+        if not said:
+            self._errors.seek(0)
+            raise AssertionError(f"the driver ended by itself:\n{self._errors.read()[-5000:]}")
+        return said
 
     def kill(self) -> None:
         """SIGKILL for all of them."""
@@ -67,6 +75,7 @@ class Driver:
             self.process.wait()
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        self._errors.close()
         for pipe in (self.process.stdin, self.process.stdout):
             try:
                 pipe.close()
@@ -89,19 +98,31 @@ def _main(data: str, folder: str, checkpoint: str, rows_max: str) -> None:
         rows.write.mode("overwrite").parquet(f"{folder}/batch_id={batch_id}")
         print("written", batch_id, flush=True)
 
-    rows = (
-        spark.readStream.format("wal")
-        .schema("vchannel string, message_id binary, payload binary, txn_id bigint")
-        .option("startingOffsets", "earliest")
-        .option("maxMessagesPerTrigger", rows_max)
-        .load(data)
-    )
-    writing = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    def query(rows_max: str) -> DataStreamWriter:
+        rows = spark.readStream.format("wal").schema(
+            "vchannel string, message_id binary, payload binary, txn_id bigint"
+        )
+        rows = rows.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", rows_max)
+        return rows.load(data).writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+
+    writing = query(rows_max)
     print("ready", flush=True)
     if sys.stdin.readline().strip() == "finish":
-        writing = writing.trigger(availableNow=True)
-    writing.start().awaitTermination()
+        writing = query(str(1 << 31)).trigger(availableNow=True)
+    while not _ran(writing.start()):
+        pass
     print("finished", flush=True)
+
+
+def _ran(query: StreamingQuery) -> bool:
+    """Whether it got to its end; False when Spark gave up on its Python process, which has 10 s to start however busy the host is."""
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        if "Python worker failed to connect back" not in str(error):
+            raise
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -7,21 +7,19 @@ from pathlib import Path
 from random import Random
 
 import pyarrow.dataset
-import pytest
 
 from tests.spark.driver import Driver
+from tests.spark.java import require_java
 from tests.spark.queries import expected
 from tests.spark.test_snapshot import check_whole
 from tests.spark.writer import Writer, make_vchannels
-from wal.spark.local_session import why_no_session
 
 KILLS = 6
 
 
 def test_killed_drivers_lose_and_repeat_nothing(data_dir: Path, tmp_path: Path, soak: int) -> None:
     """While another process appends transactions, some of which it rolls back. The next driver starts up while the one before it runs."""
-    if (reason := why_no_session()) is not None:
-        pytest.skip(f"no Spark here: {reason}")
+    require_java()
     random = Random(6)
     names = make_vchannels(data_dir)
     sink, checkpoint = tmp_path / "sink", tmp_path / "checkpoint"
@@ -37,17 +35,13 @@ def test_killed_drivers_lose_and_repeat_nothing(data_dir: Path, tmp_path: Path, 
                 with spare as driver:
                     spare = start()
                     driver.tell("follow")
-                    for _ in range(
-                        random.randrange(2, 5)
-                    ):  # it dies at the beginning of a batch, or between its rows and its commit
+                    for _ in range(random.randrange(2, 5)):  # it dies in a batch, or between its rows and its commit
                         said = driver.hear()
-                        assert said, "the driver ended by itself"
                         begun[said] += said.startswith("begun")
             writer.stop()
             with spare as driver:
                 driver.tell("finish")
                 while (said := driver.hear()) != "finished":
-                    assert said, "the driver ended by itself"
                     begun[said] += said.startswith("begun")
         finally:
             spare.kill()

@@ -7,14 +7,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wal.bridge.arrow import load_pyarrow, record_batch
+from wal.bridge.arrow import load_pyarrow, record_batch, schema
 from wal.bridge.file_cursor import Place
 from wal.bridge.file_read import FileRead
 from wal.errors import InvalidArgumentError
-from wal.reading import DeliverFilter, DeliverPolicy, Need, ReadPosition, RowColumns
+from wal.reading import DeliverFilter, DeliverPolicy, FrameRows, Need, ReadPosition, RowColumns, in_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from wal.message import ImmutableMessage
 
 __all__ = ["RecordBatches", "record_batches"]
 
@@ -92,7 +94,18 @@ class RecordBatches(FileRead):
         self._columns = columns
         self._rows = RowColumns(columns)
         self._batches: deque[pa.RecordBatch] = deque()
+        self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the frame at hand, not yet among the rows
         self._behind: Place | None = None  # the batches given, while there are rows that were not
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of every batch; also where there is none."""
+        return schema(self._columns)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's stream interface: whoever knows it (pyarrow, DuckDB, Polars) reads this as it is, a batch at a time."""
+        reader = load_pyarrow().RecordBatchReader.from_batches(self.schema, self)
+        return reader.__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -111,19 +124,25 @@ class RecordBatches(FileRead):
     def _step(self) -> Need:
         """Takes frames as rows until these make a batch, or nothing more is there at the moment."""
         progress, rows = self._progress, self._rows
-        if not rows.rows:
+        if not rows.rows and not self._parts:
             self._behind = Place.of(progress)
         while True:
-            need = progress.step(self._state)
-            if need is Need.FRAME:
+            need = Need.FRAME if self._parts else progress.step(self._state)
+            if need is Need.FRAME and not self._parts:
                 found = progress.rows()
                 if found is not None:
-                    rows.add_frame(found)
+                    self._parts.extend(in_parts(found, bytes_max=max(self._bytes_max, _PIECE_BYTES)))
                 else:
                     progress.assemble()
-            if progress.messages:
-                rows.add_messages(progress.messages)
+            if progress.following < len(progress.messages):
+                self._parts.extend(progress.messages[progress.following :])
                 progress.following = len(progress.messages)
+            if self._parts:
+                part = self._parts.popleft()
+                if isinstance(part, FrameRows):
+                    rows.add_frame(part)
+                else:
+                    rows.add_messages([part])
             full = rows.rows >= self._rows_max or rows.size >= self._bytes_max
             if rows.rows and (full or need is Need.TAIL or need is Need.OVER):
                 self._cut()
@@ -137,7 +156,7 @@ class RecordBatches(FileRead):
         return bool(self._batches)
 
     def _place(self) -> Place:
-        if self._behind is not None and (self._batches or self._rows.rows):
+        if self._behind is not None and (self._batches or self._rows.rows or self._parts):
             return self._behind
         return super()._place()
 

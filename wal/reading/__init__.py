@@ -3,7 +3,7 @@
 from wal.reading.assembly import assemble, event_indices
 from wal.reading.columns import COLUMNS, NO_TXN, RowColumns
 from wal.reading.filters import DeliverFilter, EventFilter, MessageTypes, TimeTickGT, TimeTickGTE
-from wal.reading.frame_rows import FrameRows, frame_rows
+from wal.reading.frame_rows import FrameRows, frame_rows, in_parts
 from wal.reading.options import ReadOptions
 from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFrom
 from wal.reading.position import ReadPosition
@@ -36,6 +36,7 @@ __all__ = [
     "assemble",
     "event_indices",
     "frame_rows",
+    "in_parts",
     "shared_by",
     "shared_copies",
 ]

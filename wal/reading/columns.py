@@ -162,10 +162,10 @@ class RowColumns:
         flags = columns.flags is not None and columns.flags[first:end].strip(b"\0")
         body = view.whole_body()
         bodies = [view.body(run) if body is None else body[run.body_start : run.body_end] for run, _, _ in runs]
-        self._add_places(rows.origin, indices, count, view.header.first_tick, below=view.header.indices)
+        events: list[bytes] = [indices]
+        txn_ids: list[bytes] = [_NO_TXN * count]
         if flags:
-            events: list[bytes] = []
-            txn_ids: list[bytes] = []
+            events, txn_ids = [], []
             kept: list[bytes] = []
             for (run, row, past), data in zip(runs, bodies, strict=True):
                 own = indices[4 * (row - first) : 4 * (past - first)]
@@ -173,16 +173,15 @@ class RowColumns:
                 events.append(found.events)
                 txn_ids.append(found.txn_ids)
                 kept.append(found.keep)
-            self.events += events
-            if self._txn_ids:
-                if not self.txn_ids:
-                    self.txn_ids.append(_NO_TXN * self.slots)
-                self.txn_ids += txn_ids
             keep = _both(b"".join(kept), keep)
-        else:
-            self.events.append(indices)
-            if self.txn_ids:
-                self.txn_ids.append(_NO_TXN * count)
+        if keep is not None and not keep.strip(b"\0"):
+            return  # no row among them: a log full of other types would be gathered whole, for nothing
+        self._add_places(rows.origin, indices, count, view.header.first_tick, below=view.header.indices)
+        self.events += events
+        if flags and self._txn_ids and not self.txn_ids:
+            self.txn_ids.append(_NO_TXN * self.slots)
+        if self.txn_ids:
+            self.txn_ids += txn_ids
         if self._vchannels:
             for run, row, past in runs:
                 self._add_vchannel(run.name, past - row)

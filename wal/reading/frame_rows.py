@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -29,8 +30,9 @@ from wal.frame import (
     encode_txn,
 )
 from wal.message import Origin
+from wal.reading.shared_copies import shared_by
 
-__all__ = ["NO_TXN", "FrameRows", "RunRows", "TxnColumns", "frame_rows", "txn_columns"]
+__all__ = ["NO_TXN", "FrameRows", "RunRows", "TxnColumns", "frame_rows", "in_parts", "txn_columns"]
 
 NO_TXN: Final = -1
 """The transaction id of a row that belongs to none."""
@@ -78,23 +80,53 @@ def frame_rows(
     if first <= 0 and (end is None or end >= view.header.indices):
         return FrameRows(view, origin, [(run, run.first, run.end) for run in runs], types)
     stop = view.header.indices if end is None else end
+    return FrameRows(view, origin, _between(view, [(run, run.first, run.end) for run in runs], first, stop), types)
+
+
+def in_parts(rows: FrameRows, *, bytes_max: int) -> Iterator[FrameRows]:
+    """The same rows one part after the other, in the order of their events: a part ends where copies of broadcasts would make more than
+    `bytes_max` bytes of it, one copy at least. All copies share one payload in the frame, so that 16,384 of them fit there and, as rows,
+    nowhere else.
+    """
+    copies = sorted((run for run, _, _ in rows.runs if run.kind == RunKind.COPY), key=_BY_INDEX)
+    stops: list[int] = []
+    size = 0
+    for run in copies:
+        shared = shared_by(rows.view, run.shared)
+        own = len(shared.payload) + len(shared.properties)
+        if size and size + own > bytes_max:
+            stops.append(run.index)
+            size = 0
+        size += own
+    if not stops:
+        yield rows
+        return
+    first = 0
+    for stop in (*stops, rows.view.header.indices):
+        if runs := _between(rows.view, rows.runs, first, stop):
+            yield FrameRows(rows.view, rows.origin, runs, rows.types)
+        first = stop
+
+
+def _between(view: FrameView, runs: Sequence[RunRows], first: int, stop: int) -> list[RunRows]:
+    """The rows among these whose events have an index in [first, stop)."""
     columns = view.records()
     indices = _indices(columns, view.header.records)
     found: list[RunRows] = []
-    for run in runs:
+    for run, begin, end in runs:
         if run.kind == RunKind.COPY:
             if first <= run.index < stop:
-                found.append((run, run.first, run.end))
+                found.append((run, begin, end))
             continue
-        row = bisect_left(indices, first, run.first, run.end)
-        past = bisect_left(indices, stop, run.first, run.end)
+        row = bisect_left(indices, first, begin, end)
+        past = bisect_left(indices, stop, begin, end)
         if columns.flags is not None:
             # Bodies stand directly before their commit: they are in with it, and out with it.
-            row = run.first + len(columns.flags[run.first : row].rstrip(_BODY))
-            past = run.first + len(columns.flags[run.first : past].rstrip(_BODY))
+            row = begin + len(columns.flags[begin:row].rstrip(_BODY))
+            past = begin + len(columns.flags[begin:past].rstrip(_BODY))
         if row < past:
             found.append((run, row, past))
-    return FrameRows(view, origin, found, types)
+    return found
 
 
 class TxnColumns(msgspec.Struct, frozen=True, gc=False):
@@ -156,6 +188,7 @@ def _indices(columns: RecordColumns, records: int) -> Sequence[int]:
     return range(records) if columns.indices is None else memoryview(columns.indices).cast("I")
 
 
+_BY_INDEX: Final = attrgetter("index")
 _BODY: Final = bytes((FLAG_BODY,))
 _COMMIT: Final = bytes((FLAG_COMMIT,))
 _KEPT: Final = bytes(not flags & FLAG_COMMIT for flags in range(256))

@@ -7,7 +7,7 @@ frames and a batch of rows. When it is closed before its end, as a LIMIT does, i
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,8 @@ import msgspec
 from wal.backends import FramePage
 from wal.bridge.arrow import record_batch
 from wal.errors import ClosedError, TruncatedError
-from wal.reading import All, EventFilter, Need, Progress, ReadOptions, RowColumns
+from wal.message import ImmutableMessage
+from wal.reading import All, EventFilter, FrameRows, Need, Progress, ReadOptions, RowColumns, in_parts
 from wal.spark.data_loss import start_of
 from wal.spark.frame_source import FrameLogs
 from wal.spark.offsets import Place
@@ -81,10 +82,15 @@ def _read_piece(
         progress, pages = _begin(logs, partition, piece, start)
         try:
             with closing(pages):
-                while _advance(progress, pages, piece, rows):
-                    if rows.rows >= BATCH_ROWS or rows.size >= BATCH_BYTES:
-                        full, rows = rows, RowColumns(columns)
-                        yield full
+                while (found := _advance(progress, pages, piece)) is not None:
+                    for part in found:
+                        if isinstance(part, FrameRows):
+                            rows.add_frame(part)
+                        else:
+                            rows.add_messages([part])
+                        if rows.rows >= BATCH_ROWS or rows.size >= BATCH_BYTES:
+                            full, rows = rows, RowColumns(columns)
+                            yield full
             break
         except TruncatedError:
             start = progress.start
@@ -94,22 +100,23 @@ def _read_piece(
         yield rows
 
 
-def _advance(progress: Progress, pages: Iterator[FramePage], piece: Piece, rows: RowColumns) -> bool:
-    """Takes one frame as rows, or one page; False at the end of the piece."""
+def _advance(
+    progress: Progress, pages: Iterator[FramePage], piece: Piece
+) -> Iterable[FrameRows] | Iterable[ImmutableMessage] | None:
+    """Takes one frame, whose rows it answers, or one page; None at the end of the piece."""
     position, index = piece.end
     need = progress.step(_Tail(_stop(piece)))
     if need is Need.OVER:
-        return False
+        return None
     if need is Need.PAGE:
         progress.take(next(pages))
-        return True
+        return ()
     cut = index if index and progress.frame.position >= position else None
     if (found := progress.rows(end=cut)) is not None:
-        rows.add_frame(found)
-    elif progress.assemble():
-        rows.add_messages([message for message in progress.messages if cut is None or message._index < cut])
+        return in_parts(found, bytes_max=BATCH_BYTES)
+    progress.assemble()
     progress.following = len(progress.messages)
-    return True
+    return [message for message in progress.messages if cut is None or message._index < cut]
 
 
 def _begin(

@@ -1,0 +1,34 @@
+"""Data frames of a journal: Polars takes its Arrow batches, a stretch at a time, and a cursor says where the next run goes on.
+
+    python -m examples.arrow_polars [directory]          (default: data/)
+
+Needs polars and pyarrow (the extra `examples`).
+"""
+
+from __future__ import annotations
+
+import sys
+
+import polars as pl
+
+from wal import Message, bridge
+
+
+def main(directory: str = "data/") -> None:
+    for first in (0, 600):
+        write(directory, first)
+        columns = ["time_tick", "append_time", "payload"]
+        with bridge.record_batches(directory, "delays", cursor="mean", follow=False, columns=columns) as batches:
+            frame = pl.DataFrame(batches)
+            batches.save()  # behind the rows of the frame: the next run begins there
+        minutes = frame.select(pl.col("payload").cast(pl.String).cast(pl.Int64).alias("minutes"))
+        print(f"{frame.height} rows, {minutes['minutes'].mean():.1f} minutes late on average")
+
+
+def write(directory: str, first: int) -> None:
+    with bridge.blocking(directory) as log:
+        log.append_bulk(Message("delays", b"%d" % (number % 60 + first // 60)) for number in range(first, first + 600))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])
