@@ -136,7 +136,7 @@ class PulsarLog(PChannelLog):
         self._reader.check(start, end)
         if start >= end:
             return FramePage([], start, None, 0)
-        return await self._connection.run(lambda: self._reader.page(start, end, names, bytes_max))
+        return await self._connection.read(lambda: self._reader.page(start, end, names, bytes_max))
 
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
         self._check_open()
@@ -144,7 +144,7 @@ class PulsarLog(PChannelLog):
         self._reader.check_held(start, end)
         if start >= end:
             return FramePage([], start, None, 0)
-        return await self._connection.run(lambda: self._reader.keyed_page(start, end, bytes_max))
+        return await self._connection.read(lambda: self._reader.keyed_page(start, end, bytes_max))
 
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()
