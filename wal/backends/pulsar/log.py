@@ -53,6 +53,7 @@ class PulsarLog(PChannelLog):
     """See `PChannelLog`. Made by `PulsarBackend.open`, on the loop that uses it."""
 
     frames_in_flight: ClassVar[int] = 4
+    group_bytes: ClassVar[int] = 1024 * 1024
     tick_frames: ClassVar[bool] = True
 
     def __init__(self, opened: Opened, *, pchannel: str) -> None:
