@@ -67,11 +67,11 @@ async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer,
             readers = [asyncio.create_task(load.read(f"v-{number}")) for number in range(4)]
             writers = [asyncio.create_task(load.write(number)) for number in range(WRITERS)]
             for _ in range(KILLS if soak == 1 else KILLS_SOAK):
-                await load.more(2_000)
+                await load.more(1_000)
                 await asyncio.to_thread(server.kill)
                 before = len(load.acked)
                 await asyncio.to_thread(server.start)
-                await load.more(2_000)
+                await load.more(1_000)
                 print(f"{before} acknowledged before a kill, {len(load.acked)} after it")
             load.stop = True
             await asyncio.gather(*writers)

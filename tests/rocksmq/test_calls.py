@@ -112,7 +112,7 @@ async def test_seek_is_behind_a_message_or_before_it(mq: RocksMQ) -> None:
     await mq.create_channel("other")
     await mq.create_channel("x")
     await mq.create_consumer_group("g", "x")
-    ids = []
+    ids: list[int] = []
     for index in range(4):
         ids += await mq.produce("x", [b"%d" % index])
         (foreign,) = await mq.produce("other", [b"-"])
@@ -235,8 +235,12 @@ async def test_a_directory_of_something_else_is_left_alone(directory: Path) -> N
 
 async def test_ids_of_an_allocator_of_ones_own(directory: Path) -> None:
     class Wrong:
+        first = 1
+
         async def alloc(self, count: int) -> range:
-            return range(1, count + 1)
+            if not self.first:
+                raise asyncio.CancelledError
+            return range(self.first, self.first + count)
 
     ids = IdAllocator(MemoryKV(), key="ids")
     await ids.start()
@@ -247,8 +251,14 @@ async def test_ids_of_an_allocator_of_ones_own(directory: Path) -> None:
         given = [await mq.produce("x", [b"a", b"b"]), await mq.produce("x", [b"c"])]
         assert given == [range(101, 103), range(103, 104)]
     await ids.close()
-    async with await RocksMQ.open(directory, Wrong()) as mq:
-        with pytest.raises(InnerError, match="at or above 104"):
+    wrong = Wrong()
+    async with await RocksMQ.open(directory, wrong) as mq:
+        for first in (1, 103, (1 << 63) - 1, 1 << 70):
+            wrong.first = first
+            with pytest.raises(InnerError, match="at or above 104"):
+                await mq.produce("x", [b"d"])
+        wrong.first = 0
+        with pytest.raises(InnerError, match="was cancelled"):
             await mq.produce("x", [b"d"])
         assert payloads(await mq.consume("g", "x", 9)) == [b"a", b"b", b"c"]
     async with await RocksMQ.open(directory, ids) as mq:

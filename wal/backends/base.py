@@ -194,6 +194,10 @@ class PChannelLog(ReadableLog):
 
     frames_in_flight: ClassVar[int] = 2
     """How many frames are worth handing over before the first is answered: more where an answer comes from far."""
+    group_bytes: ClassVar[int] = 4 * 1024 * 1024
+    """Where a group commit is cut, unless one transaction alone is larger: 4 MiB, so that its frame stays below FRAME_BYTES_MAX with
+    its tables;
+    less where frames on their way side by side are quicker than one."""
     tick_frames: ClassVar[bool] = False
     """Whether readers in other processes learn of ticks from the log alone, so that TimeTick frames have to be written to it."""
     term: int
@@ -243,7 +247,8 @@ class PChannelLog(ReadableLog):
 
     @abc.abstractmethod
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
-        """The durable frames at or after `start` that hold keyed events or copies of broadcasts, truncated or not, all their runs readable.
+        """The durable frames at or after `start` that hold keyed events or copies of broadcasts, truncated or not, all their runs
+        readable.
 
         For recovery: it reads what `checkpointed` holds. Otherwise as `read`, TruncatedError when `start` lies below what is held.
         """

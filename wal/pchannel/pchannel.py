@@ -55,10 +55,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PChannel", "PChannelStatistics", "Ticks"]
 
-GROUP_BYTES: Final = 4 * 1024 * 1024
-"""A group commit is cut here, so that its frame stays below FRAME_BYTES_MAX with its tables."""
 GROUP_RECORDS: Final = 4096
-"""… and here, so that making a frame holds the loop for about a millisecond."""
+"""A group commit is cut here, so that making a frame holds the loop for about a millisecond; and where the backend says."""
 LOGICAL_BITS: Final = 18
 """Of a tick, below its milliseconds."""
 
@@ -177,6 +175,7 @@ class PChannel(ReadablePChannel, Member):
         self._prepared: tuple[FrameDraft, list[Submission]] | None = None
         self._flights: deque[_Flight] = deque()
         self._flights_max = log.frames_in_flight
+        self._group_bytes = log.group_bytes
         self._tick_frames = TickFrames(monotonic()) if log.tick_frames else None
         self._sequence = 0
         self._drained: asyncio.Future[None] | None = None
@@ -439,10 +438,10 @@ class PChannel(ReadablePChannel, Member):
         """The submissions of the next frame, from the front of what waits."""
         waiting = self._waiting
         self._plain = None
-        if len(waiting) == 1 and waiting[0].size <= GROUP_BYTES and waiting[0].count <= GROUP_RECORDS:
+        if len(waiting) == 1 and waiting[0].size <= self._group_bytes and waiting[0].count <= GROUP_RECORDS:
             return [waiting.popleft()]
         submissions: list[Submission] = []
-        size, count = GROUP_BYTES, GROUP_RECORDS
+        size, count = self._group_bytes, GROUP_RECORDS
         while waiting:
             submission = waiting[0]
             if submission.size > size or submission.count > count:

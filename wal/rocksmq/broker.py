@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from actors import Actor, ActorError, InboxFullError
 from wal.errors import (
@@ -22,24 +21,21 @@ from wal.errors import (
     InvalidArgumentError,
     TruncatedError,
     WALError,
-    WouldBlockError,
 )
 from wal.rocksmq.catalog import Catalog
 from wal.rocksmq.changes import Changes
 from wal.rocksmq.channel import Channel, Group
-from wal.rocksmq.keys import NOTHING, prefix_end
+from wal.rocksmq.keys import ID_MAX, NOTHING, prefix_end
 from wal.rocksmq.message import ConsumerMessage
 from wal.rocksmq.requests import Ack, Change, Consume, Produce, Retain, Seek, Withdraw
 from wal.rocksmq.retention import pages_to_drop
 from wal.rocksmq.settings import RocksMQSettings
 from wal.rocksmq.store import Store
+from wal.rocksmq.waiting import Waiting
 
 __all__ = ["Broker", "IDAllocator"]
 
 T = TypeVar("T")
-
-WAITING_MAX: Final = 65_536
-"""Calls of `consume` that may wait for messages, over all channels."""
 
 
 class IDAllocator(Protocol):
@@ -62,13 +58,14 @@ class Broker(Actor):
         self._allocator = allocator
         self._thread = ThreadPoolExecutor(1, "rocksmq")
         self._compactions = ThreadPoolExecutor(1, "rocksmq-compaction")
-        self._waiting: dict[str, deque[Consume]] = defaultdict(deque)
-        self._returned: dict[tuple[str, str], deque[ConsumerMessage]] = {}
+        self._waiting = Waiting()
+        self._serving: list[Consume] = []
+        """Those in hand who waited: no inbox and no batch has them."""
         self._timer: asyncio.TimerHandle | None = None
 
     def waiting(self, channel: str, group: str) -> int:
         """How many calls of `consume` wait."""
-        return sum(consume.group == group and not consume.reply.done() for consume in self._waiting.get(channel, ()))
+        return sum(not consume.reply.done() for consume in self._waiting.of(channel, group))
 
     async def started(self) -> None:
         self._look_later()
@@ -77,20 +74,26 @@ class Broker(Actor):
         """Takes back what a consumer has not got, before anybody else asks; others who wait get it."""
         consume = message.consume
         if message.messages:
-            self._take_back(consume, message.messages)
-            await self._consume(list(self._waiting.pop(consume.channel, ())))
-            return
-        waiting = self._waiting.get(consume.channel)
-        if waiting is not None and consume in waiting:
-            waiting.remove(consume)
+            changes = Changes()
+            await self._take_back(consume, message.messages, changes)
+            if changes:
+                await self._run(self._store.write, changes, sync=False)
+            await self._consume(self._waiting.take(consume.channel))
+        else:
+            self._waiting.remove(consume)
 
     async def receive(self, batch: list[Any]) -> None:
+        for part in _in_order(batch):
+            await self._turn(part)
+
+    async def _turn(self, batch: list[Any]) -> None:
         changes = Changes()
         answers: list[tuple[asyncio.Future[Any], Any]] = []
         consumes: list[Consume] = []
         now_us = time.time_ns() // 1000
         produced: dict[str, Channel] = {}
         dropped: list[Channel] = []
+        sought: list[str] = []
         try:
             first = await self._take_ids(batch, changes)
         except (
@@ -110,8 +113,9 @@ class Broker(Actor):
                 else:
                     if isinstance(request, Seek):
                         await self._seek(request, changes)
+                        sought.append(request.channel)
                     elif isinstance(request, Ack):
-                        self._ack(request, changes)
+                        await self._ack(request, changes)
                     else:
                         self._change(request, changes, produced)
                     answers.append((request.reply, None))
@@ -126,33 +130,27 @@ class Broker(Actor):
         for reply, answer in answers:
             if not reply.done():
                 reply.set_result(answer)
-        waited = [consume for name in produced for consume in self._waiting.pop(name, ())]
+        waited = [consume for name in [*produced, *sought] for consume in self._waiting.take(name)]
         if waited or consumes:
             await self._consume(waited + consumes)
         for channel in dropped:
             self._compactions.submit(self._store.compact, channel.prefix, prefix_end(channel.prefix))
 
     async def stopped(self) -> None:
-        for waiting in self._waiting.values():
-            for consume in waiting:
-                if not consume.reply.done():
-                    consume.reply.set_exception(
-                        ClosedError("the RocksMQ was closed while this call waited for messages")
-                    )
-        self._waiting.clear()
+        for consume in self._waiting.take_all():
+            if not consume.reply.done():
+                consume.reply.set_exception(ClosedError("the RocksMQ was closed while this call waited for messages"))
         self._end_timer()
         await self.close_store()
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        for waiting in self._waiting.values():
-            unhandled.extend(waiting)
-        self._waiting.clear()
+        unhandled = [*unhandled, *self._serving, *self._waiting.take_all()]
         for request in unhandled:
             reply = getattr(request, "reply", None)
             if reply is not None and not reply.done():
                 reply.set_exception(cause)
             if isinstance(request, Produce):
-                self._landed(request)
+                self.landed(request)
         self._end_timer()
 
     async def close_store(self) -> None:
@@ -186,8 +184,8 @@ class Broker(Actor):
             self._timer.cancel()
             self._timer = None
 
-    def _landed(self, request: Produce) -> None:
-        """Its payloads are not in flight any more."""
+    def landed(self, request: Produce) -> None:
+        """Its payloads are not in flight any more; once, however often it is said."""
         self.in_flight_bytes -= request.size
         request.size = 0
 
@@ -195,7 +193,7 @@ class Broker(Actor):
         """Fails what wanted ids; the rest of the turn."""
         for request in batch:
             if isinstance(request, Produce):
-                self._landed(request)
+                self.landed(request)
                 if not request.reply.done():
                     request.reply.set_exception(error)
         return [request for request in batch if not isinstance(request, Produce)]
@@ -211,10 +209,17 @@ class Broker(Actor):
             return 0
         if self._allocator is None:
             return self.catalog.take_ids(count, changes)
-        ids = await self._allocator.alloc(count)
-        if len(ids) != count or ids.step != 1 or ids.start < self.catalog.next_id:
+        try:
+            ids = await self._allocator.alloc(count)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise InnerError("the id allocator was cancelled: produce again when it works") from None
+        if len(ids) != count or ids.step != 1 or not self.catalog.next_id <= ids.start <= ID_MAX - count:
             raise InnerError(
-                f"the id allocator gave {ids} for {count} ids: they must be that many in a row, and at or above {self.catalog.next_id}"
+                f"the id allocator gave {ids} for {count} ids: they must be that many in a row, at or above {self.catalog.next_id} "
+                f"and below {ID_MAX}"
             )
         self.catalog.next_id = ids.start
         self.catalog.take_ids(count, changes)
@@ -230,7 +235,7 @@ class Broker(Actor):
         produced: dict[str, Channel],
     ) -> int:
         behind = first + len(request.payloads)
-        self._landed(request)
+        self.landed(request)
         channel = self.catalog.channels.get(request.channel)
         if channel is None:
             if not request.reply.done():
@@ -263,14 +268,11 @@ class Broker(Actor):
 
     def _end_waiting(self, channel: Channel, group: str | None) -> None:
         """Those who wait for messages of the channel, or of this group, learn that it was destroyed."""
-        for consume in list(self._waiting.get(channel.name, ())):
-            if group is None or consume.group == group:
-                self._waiting[channel.name].remove(consume)
-                if not consume.reply.done():
-                    what = f"channel {channel.name!r}" if group is None else f"consumer group {group!r}"
-                    consume.reply.set_exception(ChannelNotExistError(f"{what} was destroyed while this call waited"))
-        for key in [key for key in self._returned if key[1] == channel.name and group in (None, key[0])]:
-            del self._returned[key]
+        for consume in self._waiting.of(channel.name, group):
+            self._waiting.remove(consume)
+            if not consume.reply.done():
+                what = f"channel {channel.name!r}" if group is None else f"consumer group {group!r}"
+                consume.reply.set_exception(ChannelNotExistError(f"{what} was destroyed while this call waited"))
 
     async def _seek(self, request: Seek, changes: Changes) -> None:
         channel, group = self.catalog.group(request.group, request.channel)
@@ -284,7 +286,6 @@ class Broker(Actor):
                 behind = request.message_id
         group = channel.groups[group.name] = Group(group.name)  # what was handed out before is nothing to give back
         channel.move(group, behind, changes)
-        self._returned.pop((group.name, channel.name), None)
 
     async def _found(self, channel: Channel, message_id: int) -> int:
         """The id before this one; an error if there is no such message."""
@@ -303,14 +304,25 @@ class Broker(Actor):
         """The position of a group that reads from the first message that is there."""
         return channel.dropped_id or NOTHING
 
-    def _ack(self, request: Ack, changes: Changes) -> None:
+    async def _ack(self, request: Ack, changes: Changes) -> None:
         channel, group = self.catalog.group(request.group, request.channel)
         if request.message_id > group.read_id:
             raise InvalidArgumentError(
                 f"group {group.name!r} was handed messages of {channel.name!r} up to {group.read_id}, not {request.message_id}: "
                 "acknowledge what was consumed"
             )
-        channel.ack(group, request.message_id, changes)
+        channel.ack(group, request.message_id, changes, held=await self._held(channel, group))
+
+    async def _held(self, channel: Channel, group: Group) -> int | None:
+        """The id before the first message that was given back: the group has consumed nothing behind it. None when there is none."""
+        return await self._id_before(channel, group.returned[0].message_id) if group.returned else None
+
+    async def _id_before(self, channel: Channel, message_id: int) -> int:
+        """Where a group stands that reads on with this message; where it was dropped, with the first that is left."""
+        if message_id <= channel.begin_id:
+            return self._beginning(channel)
+        before = await self._run(self._store.before, channel.prefix, message_id)
+        return self._beginning(channel) if before is None else before
 
     def _retain(self, changes: Changes, dropped: list[Channel]) -> int:
         total, now_us = 0, time.time_ns() // 1000
@@ -325,58 +337,64 @@ class Broker(Actor):
 
     async def _consume(self, consumes: list[Consume]) -> None:
         """Answers those for whom there is something; what is left waits. Positions are written once, unsynced, before the answers."""
-        changes = Changes()
-        answers: list[tuple[Consume, list[ConsumerMessage]]] = []
-        again: list[Consume] = []
-        for consume in consumes:
-            if consume.reply.done():
-                continue
-            try:
-                channel, group = self.catalog.group(consume.group, consume.channel)
-                messages = await self._next(channel, group, consume.count_max)
-            except WALError as error:
+        while consumes:
+            self._serving = consumes
+            changes = Changes()
+            answers: list[tuple[Consume, list[ConsumerMessage]]] = []
+            for consume in consumes:
                 if not consume.reply.done():
-                    consume.reply.set_exception(error)
-                continue
-            if messages:
-                if consume.auto_ack:
-                    channel.ack(group, messages[-1].message_id, changes)
-                consume.taken = group
-                answers.append((consume, messages))
-            elif not consume.waits:
-                consume.reply.set_result([])
-            elif sum(map(len, self._waiting.values())) >= WAITING_MAX:
-                consume.reply.set_exception(
-                    WouldBlockError(f"{WAITING_MAX} calls of consume wait for messages: end some of them first")
-                )
-            else:
-                self._waiting[consume.channel].append(consume)
-        if changes:
-            await self._run(self._store.write, changes, sync=False)
-        for consume, messages in answers:
-            self.consumed += len(messages)
-            if consume.reply.done():  # cancelled meanwhile
-                self._take_back(consume, messages)
-                again.extend(self._waiting.pop(consume.channel, ()))
-            else:
-                consume.reply.set_result(messages)
-        if again:
-            await self._consume(again)
+                    try:
+                        messages = await self._serve(consume, changes)
+                    except WALError as error:
+                        if not consume.reply.done():
+                            consume.reply.set_exception(error)
+                        continue
+                    if messages:
+                        answers.append((consume, messages))
+            if changes:
+                await self._run(self._store.write, changes, sync=False)
+            changes, again = Changes(), []
+            for consume, messages in answers:
+                self.consumed += len(messages)
+                if consume.reply.done():  # cancelled meanwhile
+                    await self._take_back(consume, messages, changes)
+                    again += self._waiting.take(consume.channel)
+                else:
+                    consume.reply.set_result(messages)
+            self._serving = consumes = again
+            if changes:
+                await self._run(self._store.write, changes, sync=False)
 
-    def _take_back(self, consume: Consume, messages: list[ConsumerMessage]) -> None:
+    async def _serve(self, consume: Consume, changes: Changes) -> list[ConsumerMessage]:
+        """What this call gets; it waits, or has its empty answer, when there is nothing."""
+        channel, group = self.catalog.group(consume.group, consume.channel)
+        messages = await self._next(channel, group, consume.count_max)
+        if messages:
+            first, last = messages[0].message_id, messages[-1].message_id
+            acked = last if consume.auto_ack else group.acked_id
+            if not consume.auto_ack and first <= group.acked_id:  # acknowledged for one who gave it back
+                acked = group.acked_id = await self._id_before(channel, first)
+            channel.ack(group, acked, changes, held=await self._held(channel, group))
+            consume.taken = group
+        elif consume.waits:
+            self._waiting.add(consume)
+        elif not consume.reply.done():
+            consume.reply.set_result([])
+        return messages
+
+    async def _take_back(self, consume: Consume, messages: list[ConsumerMessage], changes: Changes) -> None:
         """The next call of the group gets them first, unless it is not where it was when they were handed out."""
         self.consumed -= len(messages)
         channel = self.catalog.channels.get(consume.channel)
-        if channel is not None and channel.groups.get(consume.group) is consume.taken:
-            self._returned.setdefault((consume.group, consume.channel), deque()).extendleft(reversed(messages))
+        if channel is None or (group := channel.groups.get(consume.group)) is not consume.taken or group is None:
+            return
+        group.returned = sorted([*group.returned, *messages], key=lambda message: message.message_id)
+        channel.ack(group, group.acked_id, changes, held=await self._held(channel, group))
 
     async def _next(self, channel: Channel, group: Group, count_max: int) -> list[ConsumerMessage]:
         """What the group reads next; the group has read it then."""
-        returned = self._returned.get((group.name, channel.name))
-        if returned:
-            messages = [returned.popleft() for _ in range(min(count_max, len(returned)))]
-            if not returned:
-                del self._returned[group.name, channel.name]
+        if group.returned:
+            messages, group.returned = group.returned[:count_max], group.returned[count_max:]
             return messages
         if channel.is_lost(group):
             raise self._truncated(
@@ -401,3 +419,17 @@ class Broker(Actor):
         return TruncatedError(
             f"{what}; the earliest is {earliest}: seek to it, to -1 or to the latest", earliest=earliest
         )
+
+
+def _in_order(batch: list[Any]) -> Iterator[list[Any]]:
+    """The batch in parts, so that what moves or ends a group comes behind the calls of `consume` that were made before it."""
+    part: list[Any] = []
+    consuming: set[str] = set()
+    for request in batch:
+        if isinstance(request, Consume):
+            consuming.add(request.channel)
+        elif consuming and isinstance(request, Seek | Ack | Change) and request.channel in consuming:
+            yield part
+            part, consuming = [], set()
+        part.append(request)
+    yield part

@@ -89,6 +89,6 @@ class Catalog:
                 self.channels[name].pages.append(Page(first_id, int(last_id), size, filled_us))
             case ("group", name, group):
                 (current_id,) = numbers(value)
-                self.channels[name].groups[group] = Group(group, current_id, current_id)
+                self.channels[name].groups[group] = Group(group, current_id, current_id, current_id)
             case _:
                 raise ValueError(f"{parsed} means nothing")

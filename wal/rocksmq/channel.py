@@ -7,6 +7,8 @@ that what it says is in `changes` brings the stored channel to the state that it
     full pages, oldest first | the open page    a message that fills a page is the last one in it
     current_id of a group                       the last id consumed for good; NOTHING for none, LOST where the unconsumed was dropped
     read_id of a group                          the last id handed over in this opening; a new opening begins behind current_id
+    returned of a group                         handed over and given back, for its next call; current_id stays before the first of them
+    acked_id of a group                         what current_id is once all of that was taken again
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from wal.rocksmq.keys import (
     page_prefix,
     record_key,
 )
+from wal.rocksmq.message import ConsumerMessage
 
 __all__ = ["LOST", "RECORD_BYTES", "Channel", "Group", "Page"]
 
@@ -55,6 +58,8 @@ class Group(msgspec.Struct):
     name: str
     current_id: int = NOTHING
     read_id: int = NOTHING
+    acked_id: int = NOTHING
+    returned: list[ConsumerMessage] = []
 
 
 class Channel:
@@ -136,7 +141,9 @@ class Channel:
         self._store_page(changes)
         for group in self.groups.values():
             if group.current_id == NOTHING:
-                self.move(group, LOST, changes)
+                group.current_id = LOST
+                group.read_id = max(group.read_id, LOST)
+                changes.put(current_id_key(group.name, self.name), number(LOST))
 
     def add_group(self, name: str, changes: Changes, *, latest: bool) -> None:
         """Adds a group that has consumed nothing, or everything."""
@@ -149,14 +156,19 @@ class Channel:
 
     def move(self, group: Group, message_id: int, changes: Changes) -> None:
         """The group has consumed everything up to this id, for good, and reads on behind it."""
-        group.current_id = group.read_id = message_id
+        group.current_id = group.read_id = group.acked_id = message_id
         changes.put(current_id_key(group.name, self.name), number(message_id))
 
-    def ack(self, group: Group, message_id: int, changes: Changes) -> None:
-        """The group has consumed everything up to this id, for good; what it reads next stays. Going back is a no-op."""
-        if message_id > group.current_id:
-            group.current_id = message_id
-            changes.put(current_id_key(group.name, self.name), number(message_id))
+    def ack(self, group: Group, message_id: int, changes: Changes, *, held: int | None = None) -> None:
+        """The group has consumed everything up to this id, for good; what it reads next stays. Going back is a no-op.
+
+        `held`: the id before the first message that was given back, behind which it has not.
+        """
+        group.acked_id = max(group.acked_id, message_id)
+        current = group.acked_id if held is None else min(group.acked_id, held)
+        if current != group.current_id:
+            group.current_id = current
+            changes.put(current_id_key(group.name, self.name), number(current))
 
     def is_lost(self, group: Group) -> bool:
         """Whether something that the group has not read was dropped."""

@@ -20,8 +20,9 @@ from urllib.parse import quote, unquote
 from wal.errors import InvalidArgumentError
 
 __all__ = [
-    "FORMAT", "FORMAT_KEY", "ID_BYTES", "META", "NEXT_ID_KEY", "NOTHING", "begin_id_key", "check_name", "current_id_key", "data_prefix",
-    "end_id_key", "group_prefix", "number", "numbers", "open_page_key", "page_key", "page_prefix", "parse_meta", "prefix_end", "record_key",
+    "FORMAT", "FORMAT_KEY", "ID_BYTES", "ID_MAX", "META", "NEXT_ID_KEY", "NOTHING", "begin_id_key", "check_name", "current_id_key",
+    "data_prefix", "end_id_key", "group_prefix", "number", "numbers", "open_page_key", "page_key", "page_prefix", "parse_meta",
+    "prefix_end", "record_key",
 ]  # fmt: skip
 
 FORMAT: Final = b"rocksmq 1"
@@ -29,6 +30,7 @@ FORMAT_KEY: Final = b"meta/format"
 NEXT_ID_KEY: Final = b"meta/next_id"
 META: Final = b"meta/"
 ID_BYTES: Final = 8
+ID_MAX: Final = (1 << 63) - 1
 NOTHING: Final = -1
 """The seeds' current_id of a group that has consumed nothing."""
 NAME_BYTES_MAX: Final = 255

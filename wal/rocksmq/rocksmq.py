@@ -142,9 +142,10 @@ class RocksMQ:
             except InboxFullError:
                 await self._ref.tell_wait(request)
         except BaseException as error:
-            broker.in_flight_bytes -= size
+            broker.landed(request)
+            reply.cancel()  # cancelled in the turn in which there was room, it was told
             if isinstance(error, ActorFailedError | ActorStoppedError):
-                raise self._ended(error) from error
+                raise self._ended() from error
             raise
         return await reply
 
@@ -173,7 +174,10 @@ class RocksMQ:
         try:
             await self._ref.tell_wait(request)
         except (ActorFailedError, ActorStoppedError) as error:
-            raise self._ended(error) from error
+            raise self._ended() from error
+        except asyncio.CancelledError:
+            reply.cancel()  # in the turn in which there was room, it was told
+            raise
         try:
             if request.waits:
                 await asyncio.wait((reply,), timeout=timeout_s)
@@ -224,6 +228,8 @@ class RocksMQ:
     def channels(self) -> list[ChannelInfo]:
         """All channels with their groups, by name."""
         self._check_open()
+        if self._ref.failure is not None:
+            raise self._ended()
         return [
             ChannelInfo(
                 name,
@@ -281,13 +287,13 @@ class RocksMQ:
         try:
             return await self._ref.ask(make_request)
         except (ActorFailedError, ActorStoppedError) as error:
-            raise self._ended(error) from error
+            raise self._ended() from error
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self._path} was closed: open it again")
 
-    def _ended(self, error: Exception) -> WALError:
+    def _ended(self) -> WALError:
         cause = self._ref.failure
         if cause is None:
             return ClosedError(f"{self._path} was closed: open it again")

@@ -15,6 +15,7 @@ returns every record of its range or raises: damage is a CorruptionError.
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -29,8 +30,11 @@ __all__ = ["Store"]
 
 STALL_RETRY_S: Final = 0.002
 """How long a write waits that RocksDB would have stalled; the thread sleeps, the interpreter goes on."""
+STALLED: Final = "Result incomplete"
+"""How the text of a write begins that would have stalled (RocksDB's Status::Incomplete)."""
 WAL_BYTES_MAX: Final = 4
 """Write buffers of write-ahead log that RocksDB keeps at most: what an opening replays after a crash."""
+_log: Final = logging.getLogger("wal.rocksmq")
 
 
 class Store:
@@ -94,7 +98,7 @@ class Store:
                     self._db.write(batch, self._options)
                     break
                 except Exception as error:
-                    if "Incomplete" not in str(error):
+                    if STALLED not in str(error):
                         raise
                 time.sleep(STALL_RETRY_S)
             if sync:
@@ -180,10 +184,13 @@ class Store:
         self._db.compact_range(begin, end)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Idempotent. What was answered is durable before: a database that cannot write any more is let go of all the same."""
         db, self._db = self._db, None
         if db is not None:
-            db.close()
+            try:
+                db.close()
+            except Exception as error:
+                _log.warning("%s: closing RocksDB: %s", self.path, error)
 
     def _is_empty(self) -> bool:
         it = self._db.iter()

@@ -28,7 +28,9 @@ CONNECT_TIMEOUT_MS: Final = 5_000
 SEND_TIMEOUT_MS: Final = 30_000
 READ_AHEAD: Final = 16
 """Frames that a reader's client fetches ahead."""
-_THREADS: Final = 12
+_READERS: Final = 12
+_OTHERS: Final = 6
+"""Threads of their own for all that is not reading: readers that wait for a broker must not keep a writer from finding back to it."""
 _log: Final = logging.getLogger("wal.pulsar")
 
 
@@ -38,11 +40,16 @@ class Connection:
     def __init__(self, address: PulsarAddress) -> None:
         self.address = address
         self._client: pulsar.Client | None = None
-        self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-pulsar")
+        self._readers = concurrent.futures.ThreadPoolExecutor(_READERS, thread_name_prefix="wal-pulsar-read")
+        self._others = concurrent.futures.ThreadPoolExecutor(_OTHERS, thread_name_prefix="wal-pulsar")
 
     async def run(self, call: Callable[[], _T]) -> _T:
         """The answer of a blocking call, made in a thread."""
-        return await asyncio.wrap_future(self._threads.submit(call))
+        return await asyncio.wrap_future(self._others.submit(call))
+
+    async def read(self, call: Callable[[], _T]) -> _T:
+        """The same of one that reads, and may wait for long."""
+        return await asyncio.wrap_future(self._readers.submit(call))
 
     def start(self) -> None:
         """Makes the client. It connects when it is used first. InvalidArgumentError for what it does not accept."""
@@ -118,7 +125,8 @@ class Connection:
                 client.close()
             except pulsar.PulsarException as error:
                 _log.info("closing the client: %s", error)
-        self._threads.shutdown(wait=True)
+        self._readers.shutdown(wait=True)
+        self._others.shutdown(wait=True)
 
     @property
     def _live(self) -> pulsar.Client:

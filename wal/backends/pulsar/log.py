@@ -53,6 +53,7 @@ class PulsarLog(PChannelLog):
     """See `PChannelLog`. Made by `PulsarBackend.open`, on the loop that uses it."""
 
     frames_in_flight: ClassVar[int] = 4
+    group_bytes: ClassVar[int] = 1024 * 1024
     tick_frames: ClassVar[bool] = True
 
     def __init__(self, opened: Opened, *, pchannel: str) -> None:
@@ -136,7 +137,7 @@ class PulsarLog(PChannelLog):
         self._reader.check(start, end)
         if start >= end:
             return FramePage([], start, None, 0)
-        return await self._connection.run(lambda: self._reader.page(start, end, names, bytes_max))
+        return await self._connection.read(lambda: self._reader.page(start, end, names, bytes_max))
 
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
         self._check_open()
@@ -144,7 +145,7 @@ class PulsarLog(PChannelLog):
         self._reader.check_held(start, end)
         if start >= end:
             return FramePage([], start, None, 0)
-        return await self._connection.run(lambda: self._reader.keyed_page(start, end, bytes_max))
+        return await self._connection.read(lambda: self._reader.keyed_page(start, end, bytes_max))
 
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()
