@@ -19,7 +19,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import MessageType
 from wal.spark.sink.chunking import ROW_OVERHEAD, ChunkBounds, first_too_large, with_names
 
-__all__ = ["ACCEPTED", "MESSAGE_TYPES", "Rows", "RowReader", "check_columns"]
+__all__ = ["ACCEPTED", "MESSAGE_TYPES", "RowReader", "Rows", "check_columns"]
 
 ACCEPTED: Final = (
     "vchannel string (or the option vchannel), payload binary or string, and optionally message_type string, "
