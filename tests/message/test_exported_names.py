@@ -18,6 +18,7 @@ def test_exported_names() -> None:
         "MessageID",
         "MessageType",
         "Origin",
+        "PackedPosition",
         "RESERVED_PREFIX",
         "Reserved",
         "ResourceKey",
@@ -27,8 +28,10 @@ def test_exported_names() -> None:
         "check_properties",
         "decode_properties",
         "encode_properties",
+        "packed",
         "properties_size",
         "type_properties",
+        "unpacked",
     ]
     assert all(hasattr(wal.message, name) for name in wal.message.__all__)
 
