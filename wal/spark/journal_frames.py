@@ -7,6 +7,7 @@ the frame. Only where few vchannels of many are asked for, the heads of their fr
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -30,6 +31,8 @@ __all__ = ["JournalFrames", "JournalSource"]
 
 _GRAIN: Final = 64
 """At most so many frames are answered as one where no limit asks for each, and of a segment with fewer than its square fewer."""
+_MATCHED_MAX: Final = 64
+"""Segments of which it is kept which names match; those that were looked through last."""
 
 
 class JournalSource(msgspec.Struct, frozen=True):
@@ -64,7 +67,7 @@ class JournalFrames:
         self._journal = FileJournal(directory)
         self._files = {name: _file(log) for name, log in self._journal.logs.items()}
         self._reached: dict[str, Place] = {}
-        self._matched: dict[tuple[str, int, ChannelChoice], tuple[int, frozenset[str]]] = {}
+        self._matched: OrderedDict[tuple[str, int, ChannelChoice], tuple[int, frozenset[str]]] = OrderedDict()
 
     def pchannels(self) -> Sequence[str]:
         self._journal.look()
@@ -204,6 +207,8 @@ class JournalFrames:
         if seen < len(names):
             found |= choice.among(islice(names, seen, None))
             self._matched[key] = len(names), found
+            while len(self._matched) > _MATCHED_MAX:  # a stream goes through segments for years
+                self._matched.popitem(last=False)
         return found
 
     def _looked_at(
