@@ -6,8 +6,10 @@ for the text of the error.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +23,8 @@ LOCK_NAME: Final = "LOCK"
 _KIND: Final = "wal-journal"
 _VERSION: Final = 1
 _FORMAT_TEMPORARY: Final = "FORMAT.tmp"
+_TRIES: Final = 1000
+_PAUSE_S: Final = 0.001
 
 
 class DirectoryLock:
@@ -34,7 +38,7 @@ class DirectoryLock:
         """The lock, or a LockedError with the pid of who has it (this process's own if it opened the journal twice)."""
         fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd)
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         except BlockingIOError as error:
@@ -58,6 +62,19 @@ class DirectoryLock:
             )  # closing alone would leave it with a forked child that still has the file
             os.close(self._fd)
             self._fd = -1
+
+
+def _lock(fd: int) -> None:
+    """Takes the lock; BlockingIOError when a writer has it. Who only asks whether the journal is free shares it for an instant, which
+    is waited for."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # not with a writer
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        time.sleep(_PAUSE_S)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def last_writer(directory: Path) -> int | None:
