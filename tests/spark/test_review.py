@@ -3,6 +3,7 @@ what is not theirs."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.spark.logs import NAMES, write_everything
 from tests.spark.offsets_of_logs import vchannels_of
 from tests.spark.queries import Row, StreamQuery, batch, plan, read_all, schema, source
 from tests.spark.sink_tasks import Sink, held
+from tests.spark.writer import Writer, make_vchannels
 from wal import BroadcastMessage, Message, MessageType, MessageTypes, bridge
 from wal.backends.journal.lock import DirectoryLock
 from wal.bridge import record_batches
@@ -351,3 +353,17 @@ def test_a_task_that_looks_whether_the_journal_is_free_keeps_nobody_out(
         with pytest.raises(LockedError):
             DirectoryLock.acquire(data_dir)
         lock.release()
+
+
+def test_a_dead_writer_is_not_taken_for_the_process_that_has_its_pid_now(data_dir: Path) -> None:
+    """Its lock went with it; its pid is used again, in containers nearly always. A batch read would wait for its promise in vain."""
+    make_vchannels(data_dir)
+    with Writer(data_dir, pause_s=0) as writer:
+        logs = JournalSource(str(data_dir)).open()
+        assert not logs.writer_is_gone()
+        writer.kill()
+    (data_dir / "LOCK").write_text(f"{os.getpid()}\n")
+    assert logs.writer_is_gone()
+    with bridge.blocking(data_dir):
+        assert not logs.writer_is_gone()
+    logs.close()

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from wal.backends import FramePage
-from wal.backends.journal import CONTROL_NAME, ObservedLog, SegmentIndex, last_writer
+from wal.backends.journal import CONTROL_NAME, ObservedLog, SegmentIndex, is_being_written
 from wal.bridge.file_events import log_origin
 from wal.bridge.file_journal import FileJournal
 from wal.channels import VChannelView
@@ -180,8 +180,7 @@ class JournalFrames:
     def writer_is_gone(self) -> bool:
         if all(log.refresh().closed for log in self._journal.logs.values()):
             return True
-        pid = last_writer(self._directory)
-        return pid is not None and not _is_alive(pid)
+        return is_being_written(self._directory) is False
 
     def close(self) -> None:
         self._journal.close()
@@ -244,13 +243,3 @@ def _file(log: ObservedLog) -> tuple[int, int, int] | None:
         return status.st_dev, status.st_ino, log.incarnation
     except (OSError, ClosedError):
         return None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

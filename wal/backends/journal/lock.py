@@ -16,7 +16,7 @@ from typing import Final
 from wal.backends.journal.disk import Disk
 from wal.errors import FormatError, LockedError
 
-__all__ = ["FORMAT_NAME", "LOCK_NAME", "DirectoryLock", "check_format", "claim_format"]
+__all__ = ["FORMAT_NAME", "LOCK_NAME", "DirectoryLock", "check_format", "claim_format", "is_being_written"]
 
 FORMAT_NAME: Final = "FORMAT"
 LOCK_NAME: Final = "LOCK"
@@ -77,13 +77,22 @@ def _lock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def last_writer(directory: Path) -> int | None:
-    """The pid of who has the journal open for writing, or had it last; None when it is not known. Takes no lock."""
+def is_being_written(directory: Path) -> bool | None:
+    """Whether somebody has the journal open for writing; None when it is not known. Shares the lock for an instant, see `_lock`."""
     try:
-        text = (directory / LOCK_NAME).read_bytes()[:32].strip()
+        fd = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    return int(text) if text.isdigit() else None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without such locks
+        return None
+    finally:
+        os.close(fd)
 
 
 def claim_format(disk: Disk, directory: Path) -> None:
