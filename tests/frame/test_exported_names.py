@@ -22,7 +22,6 @@ def test_exported_names() -> None:
         "FrameView",
         "HEADER_BYTES",
         "KEYED",
-        "PackedColumns",
         "RECOVERED",
         "Record",
         "RecordColumns",

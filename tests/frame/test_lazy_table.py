@@ -48,7 +48,7 @@ def view_of(data: bytes, *, lazy: bool) -> FrameView:
 
 def read(view: FrameView, names: set[str] | frozenset[str]) -> list[object]:
     """Everything of these vchannels that a reader can ask for."""
-    return [(run, view.columns(run), view.packed(run), view.is_plain(run)) for run in view.find(names)]
+    return [(run, view.columns(run), bytes(view.body(run)), view.records()) for run in view.find(names)]
 
 
 @given(wide_plans())

@@ -119,17 +119,13 @@ def test_a_batch_holds_what_the_messages_say(
         for message in progress.messages
         for body in message.bodies()
     ]
-    for forms in (("rows",), ("messages", "rows", "run")):
+    for forms in (("rows",), ("messages", "rows")):
         columns = RowColumns(chosen)
         for progress in going(log, options, random):
             form = random.choice(forms)
             if random.random() < 0.5:
                 progress.frame.view.check_body()
-            if form == "run" and (found := progress.whole()) is not None:
-                origin, run = found
-                view = progress.frame.view
-                columns.add_run(origin, run.name, view.header, view.packed(run))
-            elif form == "rows" and (rows := progress.rows()) is not None:
+            if form == "rows" and (rows := progress.rows()) is not None:
                 columns.add_frame(rows)
             elif progress.assemble():
                 columns.add_messages(progress.messages)
@@ -204,9 +200,8 @@ def test_indices_of_every_width() -> None:
     """The index in an id is big-endian, and written byte by byte only as far as a frame needs it."""
     columns = RowColumns()
     frame, _ = build([("plain", [Row(("b", 2), b"x", 2, {}) for _ in range(70_000)], ())])
-    run = frame.view.find({"b"})[0]
     origin = Origin("p0", 7, 4096)
-    columns.add_run(origin, "b", frame.view.header, frame.view.packed(run))
+    columns.add_frame(frame_rows(frame.view, origin, frame.view.find({"b"})))
     ids = [row[0] for row in rows_of(columns)]
     assert ids == [bytes(origin.message_id(index)) for index in range(70_000)]
     assert MessageID.from_bytes(ids[-1]).index == 69_999

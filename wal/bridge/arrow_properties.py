@@ -1,7 +1,8 @@
 """Properties as an Arrow column of maps.
 
 Owns the way from stored maps (MessagePack, see `wal.message.properties`) to Arrow's. Messages of one producer have few different
-properties among many: what is stored alike is decoded once. CorruptionError when something stored is no map of str to str.
+properties among many: what is stored alike is decoded once. Where all differ, because each carries an id of its own, the maps are walked
+by Arrow's kernels, all of them one step at a time. CorruptionError when something stored is no map of str to str.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from wal.errors import CorruptionError
 
 __all__ = ["properties_column"]
 
+_WALKED_MIN: Final = 512
+"""So many different maps are walked together; fewer are decoded one by one, in less time than the kernels take to be called."""
+
 
 def properties_column(pa: Any, stored: Any, rows: int) -> Any:
     """The maps that are `stored`, a binary array (no bytes: no properties); None: `rows` rows without any."""
@@ -22,7 +26,10 @@ def properties_column(pa: Any, stored: Any, rows: int) -> Any:
         return _maps(pa, [0] * (rows + 1), [], [])
     coded = stored.dictionary_encode()
     different = coded.dictionary
-    return _decoded(pa, different).take(coded.indices)
+    maps = _walked(pa, different) if len(different) >= _WALKED_MIN else None
+    if maps is None:
+        maps = _decoded(pa, different)
+    return maps if len(different) == len(stored) else maps.take(coded.indices)
 
 
 def _decoded(pa: Any, stored: Any) -> Any:
@@ -42,6 +49,77 @@ def _decoded(pa: Any, stored: Any) -> Any:
             at += len(next(following))
         offsets.append(at)
     return _maps(pa, offsets, list(chain.from_iterable(maps)), list(chain.from_iterable(map(dict.values, maps))))
+
+
+def _walked(pa: Any, stored: Any) -> Any:
+    """The maps, those of as many pairs together; None when one is larger than usual, or damaged: `_decoded` tells."""
+    pc = pa.compute
+    heads = pc.binary_slice(stored, 0, 1)
+    parts, places = [], []
+    for head in heads.unique().to_pylist():
+        alike = pc.indices_nonzero(pc.equal(heads, pa.scalar(head, pa.binary())))
+        if not head:
+            part = _maps(pa, [0] * (len(alike) + 1), [], [])
+        elif 0x81 <= head[0] <= 0x8F:
+            part = _walked_alike(pa, stored.take(alike), head[0] & 0x0F)
+        else:
+            return None
+        if part is None:
+            return None
+        parts.append(part)
+        places.append(alike)
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_arrays(parts).take(pc.array_sort_indices(pa.concat_arrays(places)))
+
+
+def _walked_alike(pa: Any, stored: Any, pairs: int) -> Any:
+    """Maps of `pairs` pairs each: where each of their texts begins and ends is found text by text, for all maps at once."""
+    pc, count = pa.compute, len(stored)
+    _, offsets, data = stored.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets], offset=stored.offset)
+    octets = pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
+    # Scalars of 4 bytes: with a plain int the kernels would make 8 of them.
+    one, two, kind, rest, fixed, long = (pa.scalar(number, pa.int32()) for number in (1, 2, 0xE0, 0x1F, 0xA0, 0xD9))
+    at, ends = pc.add(ends[:-1], one), ends[1:]
+    width = 4 * pairs
+    bounds = bytearray(4 * width * count)
+    cells = memoryview(bounds).cast("i")
+    try:
+        for text in range(2 * pairs):
+            head = octets.take(at).cast(pa.int32())
+            short = pc.equal(pc.bit_wise_and(head, kind), fixed)  # its length in the head, see MessagePack's fixstr
+            start, length = pc.add(at, one), pc.bit_wise_and(head, rest)
+            if not pc.all(short).as_py():
+                if not pc.all(pc.or_(short, pc.equal(head, long))).as_py():
+                    return None
+                length = pc.if_else(short, length, octets.take(start).cast(pa.int32()))
+                start = pc.if_else(short, start, pc.add(at, two))
+            at = pc.add(start, length)
+            cells[2 * text :: width] = _cells(start)
+            cells[2 * text + 1 :: width] = _cells(at)
+        if not pc.all(pc.equal(at, ends)).as_py():
+            return None
+        # Text, head of the next, text, …: every other entry is a text, and of these every other one a key.
+        entries = pa.Array.from_buffers(pa.binary(), width * count - 1, [None, pa.py_buffer(bounds), data])
+        keys, values = (_texts(pa, entries, first, pairs * count) for first in (0, 2))
+    except (IndexError, pa.ArrowInvalid):  # beyond the end, or no UTF-8
+        return None
+    return pa.MapArray.from_arrays(_steps(pa, 0, pairs, count + 1), keys, values)
+
+
+def _texts(pa: Any, entries: Any, first: int, count: int) -> Any:
+    return entries.take(_steps(pa, first, 4, count)).cast(pa.string())
+
+
+def _steps(pa: Any, first: int, step: int, count: int) -> Any:
+    """`count` numbers from `first` on, each `step` above the one before."""
+    steps = pa.compute.cumulative_sum(pa.repeat(pa.scalar(step, pa.int32()), count))
+    return pa.compute.add(steps, pa.scalar(first - step, pa.int32()))
+
+
+def _cells(numbers: Any) -> memoryview:
+    return memoryview(numbers.buffers()[1]).cast("B")[: 4 * len(numbers)].cast("i")
 
 
 def _maps(pa: Any, offsets: list[int], keys: list[str], values: list[str]) -> Any:

@@ -1,7 +1,7 @@
 """Frames: draft, encode, decode, check. Pure functions over bytes; knows no other room."""
 
 from wal.frame.copy_names import CopyNames
-from wal.frame.decode import BodySource, Columns, FrameView, PackedColumns, RecordColumns, TermStart
+from wal.frame.decode import BodySource, Columns, FrameView, RecordColumns, TermStart
 from wal.frame.draft import FrameDraft, Record, RunName
 from wal.frame.encode import EncodedFrame, encode_frame
 from wal.frame.ext import ExtTag, decode_ext, decode_key, decode_txn, encode_ext, encode_key, encode_txn
@@ -41,7 +41,6 @@ __all__ = [
     "FrameDraft",
     "FrameHeader",
     "FrameView",
-    "PackedColumns",
     "Record",
     "RecordColumns",
     "RunKind",

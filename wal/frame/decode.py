@@ -18,9 +18,6 @@ import msgspec
 from wal.errors import CorruptionError
 from wal.frame.draft import TERM_START
 from wal.frame.layout import (
-    COLUMN_INDEX,
-    COLUMN_PROPERTIES,
-    COLUMN_TYPE,
     CRC,
     HEADER_BYTES,
     FrameHeader,
@@ -30,7 +27,7 @@ from wal.frame.layout import (
 from wal.frame.lazy_table import LazyRunTable
 from wal.frame.tables import RecordColumns, RunRow, RunTable
 
-__all__ = ["BodySource", "Columns", "FrameView", "PackedColumns", "RecordColumns", "TermStart"]
+__all__ = ["BodySource", "Columns", "FrameView", "RecordColumns", "TermStart"]
 
 BodySource = Callable[[int, int], bytes]
 """Gives the bytes [start, end) of the body; it is asked for whole blocks only. A short answer is treated as damage."""
@@ -45,23 +42,6 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
     flags: list[int] | None
     properties: list[bytes] | None
     exts: list[bytes] | None
-
-
-class PackedColumns(msgspec.Struct, frozen=True, gc=False):
-    """The records of one run without a Python object for each: what lies together stays together.
-
-    `payloads` and `properties` are the bytes of all records, one after the other; the columns are packed as in the frame: little-endian,
-    4 bytes an entry, 2 for types; None where the frame has no such column. Without `indices` they count from `first_index`.
-    """
-
-    count: int
-    first_index: int
-    indices: bytes | None
-    payloads: memoryview
-    payload_lens: bytes
-    types: bytes | None
-    properties: memoryview
-    properties_lens: bytes | None
 
 
 class TermStart(msgspec.Struct, frozen=True, gc=False):
@@ -137,30 +117,6 @@ class FrameView:
             exts,
         )
 
-    def packed(self, run: RunRow) -> PackedColumns:
-        """The records of this run as they lie, checked against their blocks' CRCs."""
-        table = self._table
-        rows = table.rows(run)
-        data, base = self._fetch(run.body_start, run.body_end)
-        body = memoryview(data)[run.body_start - base :]
-        payloads_end = properties_end = run.body_end - run.body_start
-        if rows.properties_lens is not None or rows.ext_lens is not None:
-            payloads_end = properties_end = sum(rows.payload_lens)
-            if rows.properties_lens is not None:
-                properties_end += sum(rows.properties_lens)
-        payload_lens = table.packed(0, run)
-        assert payload_lens is not None
-        return PackedColumns(
-            run.end - run.first,
-            run.first,
-            table.packed(COLUMN_INDEX, run),
-            body[:payloads_end],
-            payload_lens,
-            table.packed(COLUMN_TYPE, run),
-            body[payloads_end:properties_end],
-            table.packed(COLUMN_PROPERTIES, run),
-        )
-
     def records(self) -> RecordColumns:
         """The columns of all records. They were checked with the tables (of a lazy view: those of the runs that were asked for)."""
         return self._table.columns()
@@ -175,11 +131,6 @@ class FrameView:
         blocks = len(self._table.block_ends)
         data = self._checked.get((0, blocks - 1)) if blocks else b""
         return None if data is None else memoryview(data)
-
-    def is_plain(self, run: RunRow) -> bool:
-        """Whether every record of this run is a message of its own: none belongs to a transaction or a broadcast."""
-        flags = self._table.rows(run).flags
-        return flags is None or not any(flags)
 
     def exts(self) -> list[tuple[str, int, int, int, bytes]]:
         """(name, incarnation, index, flags, ext) of each record of a vchannel that has an ext, run after run.

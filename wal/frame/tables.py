@@ -181,18 +181,6 @@ class RunTable(Sequence[RunRow]):
             index,
         )
 
-    def packed(self, column: int, run: RunRow) -> bytes | None:
-        """A column of this run as it lies (its bit; 0: the lengths of the payloads), None where the frame has none."""
-        at, records = self._columns_at, self._records
-        for each, _, width in RECORD_COLUMNS:
-            if not each or self._mask & each:
-                if each == column:
-                    return self._head[at + run.first * width : at + run.end * width]
-                at += records * width
-            elif each == column:
-                return None
-        raise AssertionError(f"no column {column:#x}")
-
     def columns(self) -> RecordColumns:
         """The columns of all records as they lie."""
         at, records, mask, head = self._columns_at, self._records, self._mask, self._head

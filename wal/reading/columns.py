@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from wal.errors import InvalidArgumentError
-from wal.frame import DEFAULT_TYPE, FrameHeader, PackedColumns, RecordColumns, RunKind, RunRow
+from wal.frame import DEFAULT_TYPE, RecordColumns, RunKind, RunRow
 from wal.message import ImmutableMessage, MessageType, Origin, TimeTickMessage
 from wal.reading.frame_rows import NO_TXN, FrameRows, RunRows, txn_columns
 from wal.reading.shared_copies import shared_by
@@ -113,24 +113,6 @@ class RowColumns:
                 at += 1
             if first < end:
                 self._add_stretch(rows, columns, runs[start:at], first, end, commits)
-
-    def add_run(self, origin: Origin, vchannel: str, header: FrameHeader, run: PackedColumns) -> None:
-        """Adds a run of plain messages of the frame with this header."""
-        count = run.count
-        indices = _counting(run.first_index, count) if run.indices is None else run.indices
-        self._add_places(origin, indices, count, header.first_tick, below=header.indices)
-        self.events.append(indices)
-        if self._vchannels:
-            self._add_vchannel(vchannel, count)
-        self._add_types(run.types, count)
-        if self.txn_ids:
-            self.txn_ids.append(_NO_TXN * count)
-        if self._payloads:
-            self.payload_lens.append(run.payload_lens)
-            self._add_payload(run.payloads)
-        if self._properties:
-            self._add_properties(run.properties, run.properties_lens, count)
-        self._added(count, None)
 
     def add_messages(self, messages: Sequence[ImmutableMessage]) -> None:
         """Adds messages of any kind, each with all its bodies."""

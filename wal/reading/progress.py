@@ -16,7 +16,6 @@ import msgspec
 
 from wal.backends import FramePage, StoredFrame
 from wal.errors import InvalidArgumentError
-from wal.frame import RunKind, RunRow
 from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TimeTickMessage
 from wal.reading.assembly import assemble
 from wal.reading.frame_rows import FrameRows, frame_rows
@@ -252,35 +251,6 @@ class Progress:
         self.messages = messages
         self.message_count += len(messages)
         return bool(messages)
-
-    def whole(self) -> tuple[Origin, RunRow] | None:
-        """The one run of the frame at hand that is for this reader, if all of its messages are and all of them are plain.
-
-        Then the frame counts as assembled: they are handed over when the read goes on. None: `assemble` it.
-        """
-        frame, event_filter = self.frame, self._filter
-        view = frame.view
-        header = view.header
-        if self._from is not None and frame.position > self._from[0]:
-            self._from = None
-        if self._after is not None and frame.position > self._after[0]:
-            self._after = None
-        until = self._options.until_time_tick
-        if (
-            self._from is not None
-            or self._after is not None
-            or (until is not None and header.promise >= until)
-            or event_filter.types is not None
-            or header.first_tick < event_filter.tick_min
-        ):
-            return None
-        runs = self.selection.runs(view)
-        if len(runs) != 1 or runs[0].kind == RunKind.COPY or not view.is_plain(runs[0]):
-            return None
-        run = runs[0]
-        self._reach(frame)
-        self.message_count += run.end - run.first
-        return self._origin(frame.position), run
 
     def rows(self, *, end: int | None = None) -> FrameRows | None:
         """The frame at hand as rows, up to the event with index `end`; then it counts as assembled, and its rows are handed over with it.

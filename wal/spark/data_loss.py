@@ -12,7 +12,7 @@ from wal.errors import TruncatedError
 from wal.spark.frame_source import LogMoment
 from wal.spark.offsets import Place
 
-__all__ = ["DataLossWarning", "SnapshotWarning", "is_lost", "start_of"]
+__all__ = ["DataLossWarning", "SnapshotWarning", "is_lost", "start_of", "was_dropped"]
 
 
 class DataLossWarning(UserWarning):
@@ -21,6 +21,14 @@ class DataLossWarning(UserWarning):
 
 class SnapshotWarning(UserWarning):
     """A snapshot leaves out rows that are in the log, because nobody promises its tick."""
+
+
+def was_dropped(name: str) -> str:
+    """What is said of a vchannel that a stream names and that is another one now."""
+    return (
+        f"vchannel {name!r}, which this query names, was dropped: what it had not read of it is gone. With the option failOnDataLoss=false "
+        "it goes on, with a new vchannel of that name if there is one"
+    )
 
 
 def is_lost(moment: LogMoment, start: Place) -> bool:

@@ -7,6 +7,7 @@ the frame. Only where few vchannels of many are asked for, the heads of their fr
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Final
 import msgspec
 
 from wal.backends import FramePage
-from wal.backends.journal import CONTROL_NAME, ObservedLog, SegmentIndex, last_writer
+from wal.backends.journal import CONTROL_NAME, ObservedLog, SegmentIndex, is_being_written
 from wal.bridge.file_events import log_origin
 from wal.bridge.file_journal import FileJournal
 from wal.channels import VChannelView
@@ -30,6 +31,8 @@ __all__ = ["JournalFrames", "JournalSource"]
 
 _GRAIN: Final = 64
 """At most so many frames are answered as one where no limit asks for each, and of a segment with fewer than its square fewer."""
+_MATCHED_MAX: Final = 64
+"""Segments of which it is kept which names match; those that were looked through last."""
 
 
 class JournalSource(msgspec.Struct, frozen=True):
@@ -64,7 +67,7 @@ class JournalFrames:
         self._journal = FileJournal(directory)
         self._files = {name: _file(log) for name, log in self._journal.logs.items()}
         self._reached: dict[str, Place] = {}
-        self._matched: dict[tuple[str, int, ChannelChoice], tuple[int, frozenset[str]]] = {}
+        self._matched: OrderedDict[tuple[str, int, ChannelChoice], tuple[int, frozenset[str]]] = OrderedDict()
 
     def pchannels(self) -> Sequence[str]:
         self._journal.look()
@@ -177,8 +180,7 @@ class JournalFrames:
     def writer_is_gone(self) -> bool:
         if all(log.refresh().closed for log in self._journal.logs.values()):
             return True
-        pid = last_writer(self._directory)
-        return pid is not None and not _is_alive(pid)
+        return is_being_written(self._directory) is False
 
     def close(self) -> None:
         self._journal.close()
@@ -204,6 +206,8 @@ class JournalFrames:
         if seen < len(names):
             found |= choice.among(islice(names, seen, None))
             self._matched[key] = len(names), found
+            while len(self._matched) > _MATCHED_MAX:  # a stream goes through segments for years
+                self._matched.popitem(last=False)
         return found
 
     def _looked_at(
@@ -239,13 +243,3 @@ def _file(log: ObservedLog) -> tuple[int, int, int] | None:
         return status.st_dev, status.st_ino, log.incarnation
     except (OSError, ClosedError):
         return None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

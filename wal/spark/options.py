@@ -47,6 +47,9 @@ TICK_TIMEOUT_MS: Final = 30_000
 LOGICAL_BITS: Final = 18
 """Of a tick, below its milliseconds; `wal.timestamp` owns that."""
 
+_DIGITS_MAX: Final = 19
+"""Of the largest number that any option takes."""
+
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -219,7 +222,7 @@ def _place(pchannel: str, place: Any) -> PChannelOffset | str:
 
 
 def _number(option: str, value: str, first: int, last: int, what: str) -> int:
-    if not (value.isascii() and value.isdigit() and first <= int(value) <= last):
+    if not (value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX and first <= int(value) <= last):
         raise InvalidArgumentError(f"{option}={value!r} is out of range: {what}, from {first} to {last}")
     return int(value)
 

@@ -26,6 +26,8 @@ class WALPartition(InputPartition):
     lives: dict[str, int] = field(default_factory=dict)
     types: frozenset[int] | None = None
     fail_on_data_loss: bool = True
+    follows: bool = False
+    """Of a stream: it goes on with a new life of a vchannel that it names, or fails over it, but never passes it by."""
 
     def with_pieces(self, pieces: tuple[Piece, ...]) -> Self:
         """The same for these pieces; only what they need of the logs goes with them."""

@@ -125,7 +125,7 @@ def _begin(
     """A read of a piece from `start` on, and the pages that it needs."""
     pchannel, stop = piece.pchannel, _stop(piece)
     names = logs.names(pchannel, start[0], stop, partition.choice)
-    selection = RowSelection(pchannel, names, partition.choice, partition.lives, logs.lives())
+    selection = RowSelection(pchannel, names, partition, logs.lives())
     progress = Progress(ReadOptions((), All(), EventFilter(types=partition.types), follow=False))
     progress.go_on(start, None)
     progress.begin(partition.origins[pchannel], selection, _Tail(stop), start)

@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
 from wal.errors import ChannelNotExistError, ClosedError
 from wal.spark.batch_reader import share
 from wal.spark.columns import arrow_schema, check_schema
-from wal.spark.data_loss import DataLossWarning, start_of
-from wal.spark.frame_source import FrameLogs, LogMoment
-from wal.spark.offsets import PChannelOffset, StreamOffset
+from wal.spark.data_loss import DataLossWarning, start_of, was_dropped
+from wal.spark.frame_source import FrameLogs, Lives, LogMoment
+from wal.spark.offsets import PChannelOffset, Place, StreamOffset
 from wal.spark.opened import opened
 from wal.spark.options import SourceOptions
 from wal.spark.partitions import WALPartition
@@ -58,6 +58,8 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffset | None = None
         self._target: Mapping[str, PChannelOffset] | None = None
         self._ends: StreamOffset | None = None
+        self._empty: dict[str, tuple[PChannelOffset, Place]] = {}
+        """How far from its place a pchannel was looked through and found to hold nothing for this query."""
 
     # -- how far a trigger goes
 
@@ -73,7 +75,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 start = at_start(logs, moment, options)
                 place = start_of(moment, start.place, fail_on_data_loss=options.fail_on_data_loss)
                 places[name] = start.moved(place, start.time_tick)
-            self._initial = StreamOffset(places, self._lives(logs), pinned=False)
+            self._initial = StreamOffset(places, self._lives(logs.lives()), pinned=False)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -95,16 +97,17 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._ends = begin
             return StreamOffset(begin.pchannels, begin.lives).to_json()
         logs = opened(self._source)
-        self._check_lives(logs, begin)
+        known = logs.lives()  # looked at once: what is planned is of the lives that were checked
+        self._check_lives(known, begin)
         waiting = self._waiting(logs, begin)
         ends = {name: ends for name, (_, ends, _) in waiting.items()}
-        lives = self._lives(logs) if ends else begin.lives
+        lives = self._lives(known) if ends else begin.lives
         self._ends = StreamOffset({**begin.pchannels, **ends}, lives)
         if not ends:
             return start
         rows_max, bytes_max = self._limits(limit)
         if rows_max is not None or bytes_max is not None:
-            ends = self._limited(logs, waiting, rows_max, bytes_max)
+            ends = self._limited(logs, waiting, lives, rows_max, bytes_max)
         return StreamOffset({**begin.pchannels, **ends}, lives).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -135,18 +138,28 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = self._target[name]
             start = begin.pchannels.get(name) or end.moved((0, 0), 0)
             self._check_life(start, moment)
-            place = start_of(moment, start.place, fail_on_data_loss=self._options.fail_on_data_loss)
-            if place >= end.place:
+            place = min(self._begin_at(start, moment), end.place)
+            if start.place >= end.place:
                 continue
-            found = logs.weights(name, place[0], end.place[0], self._options.channels, rows_max=0)
-            if found or end.place[0] - place[0] > SKIP_BYTES:
+            found = place < end.place and logs.weights(name, place[0], end.place[0], self._options.channels, rows_max=0)
+            if found or end.place[0] - start.place[0] > SKIP_BYTES:
                 waiting[name] = start.moved(place, start.time_tick), end, moment
+            else:
+                self._empty[name] = start, end.place
         return waiting
+
+    def _begin_at(self, start: PChannelOffset, moment: LogMoment) -> Place:
+        """Where to go on reading from. What was seen to hold nothing for this query may be truncated: that is no loss."""
+        place = start.place
+        if (seen := self._empty.get(start.pchannel)) is not None and seen[0] == start:
+            place = max(place, seen[1])
+        return start_of(moment, place, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def _limited(
         self,
         logs: FrameLogs,
         waiting: Mapping[str, tuple[PChannelOffset, PChannelOffset, LogMoment]],
+        lives: Mapping[str, int],
         rows_max: int | None,
         bytes_max: int | None,
     ) -> dict[str, PChannelOffset]:
@@ -169,7 +182,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if taken.all:
                 ends[name] = end
             elif taken.cut:
-                ends[name] = self._cut(logs, start, end, taken, rows_max, bytes_max)
+                ends[name] = self._cut(logs, start, end, lives, taken, rows_max, bytes_max)
             else:
                 ends[name] = start.moved((taken.frame.next_position, 0), taken.frame.promise)
         return ends
@@ -179,13 +192,14 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         logs: FrameLogs,
         start: PChannelOffset,
         end: PChannelOffset,
+        lives: Mapping[str, int],
         taken: Taken,
         rows_max: int | None,
         bytes_max: int | None,
     ) -> PChannelOffset:
         """Into a frame that alone is more than fits, to the last event that does."""
         frame = taken.frame
-        template = self._template({start.pchannel: start}, self._lives(logs))
+        template = self._template({start.pchannel: start}, lives)
         events = event_weights(
             logs, template, start.pchannel, max(start.place, (frame.position, 0)), frame.next_position
         )
@@ -212,8 +226,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             moment = logs.moment(name)
             self._check_life(last, moment)
-            place = start_of(moment, first.place, fail_on_data_loss=self._options.fail_on_data_loss)
-            pieces.append(Piece(name, place, last.place))
+            pieces.append(Piece(name, self._begin_at(first, moment), last.place))
         if not any(piece.start < piece.end for piece in pieces):
             return []
         template = self._template(until.pchannels, until.lives)
@@ -240,26 +253,22 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lives=dict(lives),
             types=options.types,
             fail_on_data_loss=options.fail_on_data_loss,
+            follows=True,
         )
 
-    def _lives(self, logs: FrameLogs) -> dict[str, int]:
-        lives = logs.lives()
+    def _lives(self, known: Lives) -> dict[str, int]:
         named = self._options.channels.names or ()
-        return {name: life for name in named if (life := lives.current(name)) is not None}
+        return {name: life for name in named if (life := known.current(name)) is not None}
 
-    def _check_lives(self, logs: FrameLogs, begin: StreamOffset) -> None:
+    def _check_lives(self, known: Lives, begin: StreamOffset) -> None:
         """A vchannel that the query names and has read is still the same."""
-        if not begin.lives:
-            return
-        lives = logs.lives()
+        named = self._options.channels.names or ()  # others are of options that it had before it was started again
         for name, life in begin.lives.items():
-            if lives.current(name) == life:
+            if name not in named or known.current(name) == life:
                 continue
-            text = f"vchannel {name!r}, which this query names, was dropped: what it had not read of it is gone"
+            text = was_dropped(name)
             if self._options.fail_on_data_loss:
-                raise ChannelNotExistError(
-                    f"{text}. With the option failOnDataLoss=false it goes on, with a new vchannel of that name if there is one"
-                )
+                raise ChannelNotExistError(text)
             warnings.warn(text, DataLossWarning, stacklevel=2)
 
     @staticmethod

@@ -5,7 +5,7 @@ from wal.backends.journal.control import CONTROL_NAME
 from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.followed import FollowedLog
 from wal.backends.journal.index import SegmentIndex
-from wal.backends.journal.lock import last_writer
+from wal.backends.journal.lock import is_being_written
 from wal.backends.journal.log import JournalLog, JournalStatistics
 from wal.backends.journal.observed import ObservedJournal, ObservedLog
 
@@ -20,5 +20,5 @@ __all__ = [
     "ObservedJournal",
     "ObservedLog",
     "SegmentIndex",
-    "last_writer",
+    "is_being_written",
 ]

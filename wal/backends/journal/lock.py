@@ -6,21 +6,25 @@ for the text of the error.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Final
 
 from wal.backends.journal.disk import Disk
 from wal.errors import FormatError, LockedError
 
-__all__ = ["FORMAT_NAME", "LOCK_NAME", "DirectoryLock", "check_format", "claim_format"]
+__all__ = ["FORMAT_NAME", "LOCK_NAME", "DirectoryLock", "check_format", "claim_format", "is_being_written"]
 
 FORMAT_NAME: Final = "FORMAT"
 LOCK_NAME: Final = "LOCK"
 _KIND: Final = "wal-journal"
 _VERSION: Final = 1
 _FORMAT_TEMPORARY: Final = "FORMAT.tmp"
+_TRIES: Final = 1000
+_PAUSE_S: Final = 0.001
 
 
 class DirectoryLock:
@@ -34,7 +38,7 @@ class DirectoryLock:
         """The lock, or a LockedError with the pid of who has it (this process's own if it opened the journal twice)."""
         fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd)
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         except BlockingIOError as error:
@@ -60,13 +64,35 @@ class DirectoryLock:
             self._fd = -1
 
 
-def last_writer(directory: Path) -> int | None:
-    """The pid of who has the journal open for writing, or had it last; None when it is not known. Takes no lock."""
+def _lock(fd: int) -> None:
+    """Takes the lock; BlockingIOError when a writer has it. Who only asks whether the journal is free shares it for an instant, which
+    is waited for."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # not with a writer
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        time.sleep(_PAUSE_S)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_being_written(directory: Path) -> bool | None:
+    """Whether somebody has the journal open for writing; None when it is not known. Shares the lock for an instant, see `_lock`."""
     try:
-        text = (directory / LOCK_NAME).read_bytes()[:32].strip()
+        fd = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    return int(text) if text.isdigit() else None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without such locks
+        return None
+    finally:
+        os.close(fd)
 
 
 def claim_format(disk: Disk, directory: Path) -> None:

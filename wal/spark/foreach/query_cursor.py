@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -28,6 +28,7 @@ __all__ = ["QueryCursor"]
 
 VCHANNELS_MAX: Final = 16
 """Of each pchannel. One holds the log; the others are there when it is dropped."""
+_ALL: Final[frozenset[str]] = frozenset()
 _log: Final = logging.getLogger("wal.spark")
 
 
@@ -56,16 +57,14 @@ class QueryCursor:
         journal = FileJournal(self._directory)
         try:
             view = journal.look()
-            done = {
-                name: place
-                for name, place in _slowest(ends)
-                if name in journal.logs and journal.logs[name].incarnation == place.incarnation
-            }
-            if ends and not done and any(end.pchannels for end in ends):
+            here = [end for end in ends if _of_logs(end, journal)]
+            done = _done(here)
+            if ends and not here and any(end.pchannels for end in ends):
                 raise InvalidArgumentError(
                     f"the query reads no pchannel of the journal at {self._directory}: give path=… as its source has it"
                 )
-            named = frozenset(name for end in ends for name in end.lives)
+            # One that reads all vchannels, or by a pattern, names none: then the cursor is of all.
+            named = frozenset(name for end in here for name in end.lives) if all(end.lives for end in here) else _ALL
             store = CursorFiles(self._directory)
             for place in done.values():
                 self._save_pchannel(journal, store, place, self._vchannels(view, place.pchannel, named, store))
@@ -138,16 +137,19 @@ class _Log(Protocol):
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage: ...
 
 
-def _slowest(ends: Iterable[StreamOffset]) -> Iterator[tuple[str, PChannelOffset]]:
-    """The smallest place in each pchannel; of two lives of one, each."""
-    found: dict[tuple[str, int], PChannelOffset] = {}
-    for end in ends:
-        for place in end.pchannels.values():
-            key = place.pchannel, place.incarnation
-            if key not in found or place.place < found[key].place:
-                found[key] = place
-    for place in found.values():
-        yield place.pchannel, place
+def _of_logs(end: StreamOffset, journal: FileJournal) -> bool:
+    """Whether this is an offset in this journal."""
+    return any(
+        name in journal.logs and journal.logs[name].incarnation == place.incarnation
+        for name, place in end.pchannels.items()
+    )
+
+
+def _done(ends: Sequence[StreamOffset]) -> dict[str, PChannelOffset]:
+    """What all of these, which read one journal, have passed: the smallest place in each pchannel. One that an end does not name is new
+    to its source, which will read all of it: nothing there is done."""
+    names = frozenset.intersection(*(frozenset(end.pchannels) for end in ends)) if ends else _ALL
+    return {name: min((end.pchannels[name] for end in ends), key=lambda place: place.place) for name in sorted(names)}
 
 
 def _event_below(log: _Log, since: tuple[int, int], place: tuple[int, int]) -> tuple[int, int] | None:

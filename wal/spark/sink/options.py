@@ -12,6 +12,7 @@ from wal.channels import check_vchannel
 from wal.errors import InvalidArgumentError
 from wal.location import parse_location
 from wal.settings import Settings
+from wal.spark.sources import without_scheme
 
 __all__ = ["SinkOptions"]
 
@@ -47,7 +48,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
 
 def _path(name: str, text: str | None) -> Path:
-    location = parse_location(text or "")
+    location = parse_location(without_scheme(text or ""))
     if location.scheme != "journal" or location.path is None:
         raise InvalidArgumentError(
             f"option {name}={text!r} is no journal: the sink writes to a directory of this host, such as 'data/'"
