@@ -18,7 +18,7 @@ from tests.servers.etcd import EtcdServer
 from wal import Message, open_wal
 from wal.errors import ClosedError, TruncatedError, UnavailableError, UnknownOutcomeError
 from wal.kv import Watch, WatchEvent
-from wal.kv.etcd import EtcdKV
+from wal.kv.etcd import EtcdElection, EtcdKV
 
 WAIT_S = 60.0
 
@@ -422,3 +422,27 @@ async def test_an_open_log_goes_on_over_kill_9_of_its_metadata(new_server: EtcdS
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1: "):
         async with open_wal(data_dir / "other", kv="etcd://127.0.0.1:1/root?timeout_s=0.5"):
             pass
+
+
+async def test_a_call_that_meets_the_close_is_answered_never_cancelled(new_server: EtcdServer) -> None:
+    """Whoever calls was not cancelled, so must not be told so; a long value is compared by two requests."""
+    old, new = "x" * 100_000, "y" * 100_000
+    root, outcomes = new_root(), set()
+    for turns in range(0, 60, 2):
+        kv = await EtcdKV.open([new_server.address], root_path=root)
+        await kv.save("k", old)
+        calls: list[asyncio.Future[object]] = [
+            asyncio.ensure_future(kv.compare_and_swap("k", old, new)),
+            asyncio.ensure_future(EtcdElection(kv, "e").leader()),
+            asyncio.ensure_future(kv.load_with_prefix("")),
+        ]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await kv.close()
+        told = await asyncio.gather(*calls, return_exceptions=True)
+        for one in told:
+            assert not isinstance(one, BaseException) or isinstance(one, ClosedError), repr(one)
+        async with await EtcdKV.open([new_server.address], root_path=root) as again:
+            assert (await again.load("k") == new) is (told[0] is True)
+        outcomes.add(type(told[0]))
+    assert bool in outcomes

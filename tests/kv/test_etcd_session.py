@@ -18,6 +18,7 @@ from wal.errors import (
     InvalidArgumentError,
     KeyNotExistError,
     SessionLostError,
+    UnknownOutcomeError,
     WALError,
 )
 from wal.kv.etcd import EtcdElection, EtcdKV, EtcdSession, Leader, Leadership
@@ -326,3 +327,58 @@ async def test_over_kill_9_and_freezes_at_most_one_believes_that_it_leads(server
     assert written == sorted(written)
     assert len(set(written)) >= 3
     assert set(written) <= set(wins)
+
+
+async def test_a_candidate_of_unknown_outcome_does_not_stand_with_nobody_behind_it(server: EtcdServer) -> None:
+    """etcd is frozen, so nobody knows whether the candidate's key was put, nor can it be removed: the session goes, and the key with it."""
+    root = new_root()
+    async with (
+        await EtcdKV.open([server.address], root_path=root, timeout_s=0.5) as hasty,
+        await EtcdKV.open([server.address], root_path=root) as patient,
+    ):
+        for _ in range(3):
+            session = await hasty.session(ttl_s=6)
+            server.stop()
+            try:
+                with pytest.raises(UnknownOutcomeError):
+                    await EtcdElection(hasty, "e").campaign("nobody", session)
+            finally:
+                server.cont()
+            assert not session.alive
+            with pytest.raises(SessionLostError, match="withdrawn"):
+                session.check_alive()
+            async with (
+                asyncio.timeout(WAIT_S),
+                await patient.session(ttl_s=10) as other,
+                await EtcdElection(patient, "e").campaign("somebody", other) as leadership,
+            ):
+                assert await EtcdElection(hasty, "e").leader() == await EtcdElection(patient, "e").leader()
+                await leadership.multi_save_and_remove({"mine": "1"})
+            await session.close()
+
+
+async def test_a_candidate_that_gives_up_while_etcd_does_not_answer_leaves_none(server: EtcdServer) -> None:
+    root = new_root()
+    async with (
+        await EtcdKV.open([server.address], root_path=root, timeout_s=5) as kv,
+        await EtcdKV.open([server.address], root_path=root) as patient,
+        await patient.session(ttl_s=20) as first,
+        await EtcdElection(patient, "e").campaign("first", first) as leadership,
+    ):
+        session = await kv.session(ttl_s=8)
+        campaign = asyncio.ensure_future(EtcdElection(kv, "e").campaign("second", session))
+        async with asyncio.timeout(WAIT_S):
+            while len((await patient.load_with_prefix("e/"))[0]) < 2:
+                await asyncio.sleep(0.01)
+            server.stop()
+            try:
+                campaign.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await campaign
+            finally:
+                server.cont()
+            assert isinstance(await session.wait_lost(), SessionLostError)
+            while len((await patient.load_with_prefix("e/"))[0]) > 1:
+                await asyncio.sleep(0.05)
+        await session.close()
+        await leadership.multi_save_and_remove({"mine": "1"})

@@ -104,6 +104,8 @@ class Store:
             if sync:
                 self._db.flush_wal(True)
         except Exception as error:
+            if _is_damage(error):  # found by a compaction, after which RocksDB takes no more writes
+                raise _error(self.path, error) from error
             raise StorageError(
                 f"{self.path}: RocksDB could not write: {error}; open it again, what was under way may be there or not",
                 outcome_unknown=True,
@@ -239,6 +241,11 @@ def _opening_error(path: Path, error: Exception) -> WALError:
 
 def _error(path: Path, error: BaseException) -> WALError:
     text = str(error)
-    if "Corruption" in text or "checksum" in text:
+    if _is_damage(error):
         return CorruptionError(f"{path}: RocksDB found damage: {text}", path=str(path), expected="sound blocks")
     return StorageError(f"{path}: RocksDB failed: {text}")
+
+
+def _is_damage(error: BaseException) -> bool:
+    text = str(error)
+    return "Corruption" in text or "checksum" in text

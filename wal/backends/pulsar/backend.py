@@ -8,6 +8,7 @@ metadata. Then it serves.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -33,6 +34,8 @@ from wal.message import FORM_PULSAR
 __all__ = ["PulsarBackend"]
 
 PRODUCER_TRIES: Final = 5
+PRODUCER_PAUSE_S: Final = 0.3
+"""After the first try, then twice and three times as long: another one's durable cursor, or a topic that moves, takes a moment."""
 
 
 class PulsarBackend(LogBackend):
@@ -225,6 +228,7 @@ class PulsarBackend(LogBackend):
             except Exception as error:
                 if attempt == PRODUCER_TRIES or not _passing(error):
                     raise failure(error, doing, self._address) from error
+                time.sleep(PRODUCER_PAUSE_S * attempt)
         raise AssertionError
 
     def _ledgers(self, topic: str, control: Control, before: ControlRecord, mark: int) -> LedgerTable:

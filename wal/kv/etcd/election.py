@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import ChannelFencedError, InvalidArgumentError, TruncatedError, WALError
+from wal.errors import ChannelFencedError, InvalidArgumentError, TruncatedError, UnknownOutcomeError, WALError
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.kv import EtcdKV
 from wal.kv.etcd.methods import RANGE
@@ -46,7 +46,11 @@ class EtcdElection:
         self._prefix = check_key(name).rstrip("/") + "/"
 
     async def campaign(self, value: str, session: EtcdSession) -> Leadership:
-        """Waits to be the leader, with `value` to be seen by all. The session's error when it is lost before; cancelling withdraws."""
+        """Waits to be the leader, with `value` to be seen by all. The session's error when it is lost before; cancelling withdraws.
+
+        UnknownOutcomeError: etcd did not say whether it is a candidate. Then, and where etcd does not answer a withdrawal, the session is
+        lost, so that nobody waits for a leader that does not know of it.
+        """
         check_value("the candidate", value)
         key = f"{self._prefix}{session.lease:016x}"
         return await session.guard(self._campaign(key, value, session))
@@ -82,14 +86,27 @@ class EtcdElection:
             if answer.succeeded:
                 await self._wait_for_turn(key, answer.header.revision, session)
                 return Leadership(self._kv, session, key, answer.header.revision, value)
-        except BaseException:
+        except BaseException as error:
             if session.alive:  # else it goes with the lease
-                with contextlib.suppress(WALError, TimeoutError):
-                    await asyncio.wait_for(self._kv.remove(key), _WITHDRAW_TIMEOUT_S)
+                await self._withdraw(key, session, unknown=isinstance(error, UnknownOutcomeError))
             raise
         raise InvalidArgumentError(
             f"this session is a candidate of {self._prefix!r} already: one campaign a session, or open another session"
         )
+
+    async def _withdraw(self, key: str, session: EtcdSession, *, unknown: bool) -> None:
+        """A candidate with nobody behind it must not stand: what cannot be removed for sure goes with the lease, and so the session.
+
+        `unknown`: whether it stands, or will, is not known; then its removal proves nothing.
+        """
+        removed = False
+        try:
+            with contextlib.suppress(WALError, TimeoutError):
+                await asyncio.wait_for(self._kv.remove(key), _WITHDRAW_TIMEOUT_S)
+                removed = not unknown
+        finally:
+            if not removed:
+                session.give_up(f"its candidate {key!r} could not be withdrawn for sure")
 
     async def _wait_for_turn(self, key: str, token: int, session: EtcdSession) -> None:
         while True:
@@ -108,8 +125,8 @@ class EtcdElection:
 
     async def _candidates(self) -> list[Leader]:
         first, end = range_of(self._kv.full_key(self._prefix).decode())
-        answer = await self._kv.connection.read(
-            RANGE, rpc.RangeRequest(key=first, range_end=end), "looking for the leader"
+        answer = await self._kv.counted(
+            self._kv.connection.read(RANGE, rpc.RangeRequest(key=first, range_end=end), "looking for the leader")
         )
         cut = len(self._kv.full_key(""))
         found = [

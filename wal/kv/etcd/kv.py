@@ -109,7 +109,7 @@ class EtcdKV(KVBase):
     async def session(self, *, ttl_s: float = 15.0) -> EtcdSession:
         """A session: a lease that is kept until its `close()`, or until it is lost. `ttl_s` is rounded up to whole seconds."""
         self._check_open()
-        session = await self._counted(EtcdSession.open(self, ttl_s=ttl_s, on_end=self._sessions.discard))
+        session = await self.counted(EtcdSession.open(self, ttl_s=ttl_s, on_end=self._sessions.discard))
         self._sessions.add(session)
         if self._closed:
             await session.close()
@@ -136,7 +136,7 @@ class EtcdKV(KVBase):
     async def store_revision(self) -> int:
         """The newest revision of the store, by a linearizable read."""
         key, _ = range_of(self._root)
-        answer = await self._counted(
+        answer = await self.counted(
             self.connection.read(RANGE, rpc.RangeRequest(key=key, count_only=True), "asking for the revision")
         )
         return self.saw(answer)
@@ -145,12 +145,33 @@ class EtcdKV(KVBase):
         self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str
     ) -> rpc.TxnResponse:
         """For sessions and elections: one transaction that changes something; not carried out unless all of `compares` hold."""
-        answer = await self._counted(
-            self.connection.write(TXN, rpc.TxnRequest(compare=compares, success=operations), what)
-        )
+        return await self.counted(self._transact(compares, operations, what))
+
+    async def _transact(
+        self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str
+    ) -> rpc.TxnResponse:
+        answer = await self.connection.write(TXN, rpc.TxnRequest(compare=compares, success=operations), what)
         self._commits += answer.succeeded
         self.saw(answer)
         return answer
+
+    async def counted(self, call: Coroutine[Any, Any, Answer]) -> Answer:
+        """For sessions and elections: one call that counts as under way, so that `close` waits for it."""
+        if asyncio.get_running_loop() is not self._loop:  # a forked child has another loop as well
+            call.close()
+            raise InvalidArgumentError("this KV was opened by another event loop: open a KV in each loop")
+        if self._waiting >= self._waiting_max:
+            call.close()
+            raise WouldBlockError(f"{self._waiting_max} calls wait for etcd: await some of them first")
+        self._waiting += 1
+        self._idle.clear()
+        try:
+            return await call
+        finally:
+            self._operations += 1
+            self._waiting -= 1
+            if not self._waiting:
+                self._idle.set()
 
     def saw(self, answer: Any) -> int:
         """For sessions and elections: the revision that an answer tells."""
@@ -178,10 +199,10 @@ class EtcdKV(KVBase):
     async def _load(self, keys: list[str]) -> list[str | None]:
         if len(keys) == 1:
             request = rpc.RangeRequest(key=keys[0].encode())
-            answers = [await self._counted(self.connection.read(RANGE, request, "loading a key"))]
+            answers = [await self.counted(self.connection.read(RANGE, request, "loading a key"))]
         else:
             gets = [rpc.RequestOp(request_range=rpc.RangeRequest(key=key.encode())) for key in keys]
-            answer = await self._counted(
+            answer = await self.counted(
                 self.connection.read(TXN, rpc.TxnRequest(success=gets), f"loading {len(keys)} keys")
             )
             self.saw(answer)
@@ -193,7 +214,7 @@ class EtcdKV(KVBase):
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         for _ in range(_SCANS_MAX):
             try:
-                return await self._counted(self._pages(prefix))
+                return await self.counted(self._pages(prefix))
             except CompactedError as error:
                 overtaken = error
         raise TruncatedError(
@@ -227,12 +248,15 @@ class EtcdKV(KVBase):
             operations.append(rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=first, range_end=end)))
         if batch.compare is None:
             return (await self.transact([], operations, "saving")).succeeded
-        key, expected = batch.compare
+        return await self.counted(self._swap(*batch.compare, operations))
+
+    async def _swap(self, key: str, expected: str | None, operations: Sequence[rpc.RequestOp]) -> bool:
+        """All of it, a long value's comparison here included, is one call under way: `close` waits for it."""
         while True:
             compare = await self._compared(key, expected)
             if compare is None:
                 return False
-            answer = await self.transact([compare], operations, "comparing and swapping")
+            answer = await self._transact([compare], operations, "comparing and swapping")
             if answer.succeeded or compare.target != rpc.Compare.MOD:
                 return answer.succeeded
             # It was written again since it was compared here, perhaps with the same value.
@@ -279,24 +303,6 @@ class EtcdKV(KVBase):
         _, task = self._watchers.pop(watch, (None, None))
         if task is not None and task is not asyncio.current_task():
             task.cancel()
-
-    async def _counted(self, call: Coroutine[Any, Any, Answer]) -> Answer:
-        """One call that counts as under way: `close` waits for it."""
-        if asyncio.get_running_loop() is not self._loop:  # a forked child has another loop as well
-            call.close()
-            raise InvalidArgumentError("this KV was opened by another event loop: open a KV in each loop")
-        if self._waiting >= self._waiting_max:
-            call.close()
-            raise WouldBlockError(f"{self._waiting_max} calls wait for etcd: await some of them first")
-        self._waiting += 1
-        self._idle.clear()
-        try:
-            return await call
-        finally:
-            self._operations += 1
-            self._waiting -= 1
-            if not self._waiting:
-                self._idle.set()
 
     async def _close(self) -> None:
         self.connection.stop()

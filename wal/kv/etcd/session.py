@@ -139,6 +139,10 @@ class EtcdSession:
         if not self.alive:
             raise self._failure()
 
+    def give_up(self, why: str) -> None:
+        """For elections: the lease is not renewed any more, so that what hangs on it goes within its TTL; the owner is told."""
+        self._lose(why)
+
     async def confirm(self) -> None:
         """Asks etcd for a renewal now, and raises the session's error when the lease is gone; no answer is no proof of that."""
         if self.alive:
