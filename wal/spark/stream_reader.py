@@ -139,7 +139,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if place >= end.place:
                 continue
             found = logs.weights(name, place[0], end.place[0], self._options.channels, rows_max=0)
-            if found or end.place[0] - place[0] > SKIP_BYTES:
+            if found or logs.bytes_between(name, place[0], end.place[0]) > SKIP_BYTES:
                 waiting[name] = start.moved(place, start.time_tick), end, moment
         return waiting
 
