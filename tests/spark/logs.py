@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tests.bridge.logs import message
 from wal import BroadcastMessage, bridge
@@ -14,9 +15,9 @@ NAMES = ("orders", "payments", "returns", "ü")
 """The first two lie on p0, the others on p1."""
 
 
-def write_everything(data: Path, random: Random, *, steps: int = 60, pchannels: int = 2) -> None:
+def write_everything(data: str | Path, random: Random, *, steps: int = 60, pchannels: int = 2, **settings: Any) -> None:
     """Plain messages, transactions narrow and wide and rolled back, broadcasts; one vchannel dropped and made again, one for good."""
-    with bridge.blocking(data, segment_bytes=1 << 20, pchannels=pchannels) as log:
+    with bridge.blocking(data, segment_bytes=1 << 20, pchannels=pchannels, **settings) as log:
         places = {vchannel.name: vchannel.pchannel for vchannel in log.vchannels()}
         for at, name in enumerate((*NAMES, "gone")):
             if name not in places:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from wal.message import ImmutableMessage, MessageID
 from wal.spark.columns import COLUMNS
 from wal.spark.partitions import WALPartition
 
-__all__ = ["Row", "StreamQuery", "batch", "expected", "plan", "read_all", "schema", "source"]
+__all__ = ["Row", "StreamQuery", "Where", "batch", "expected", "plan", "read_all", "row_of", "schema", "source"]
 
 Row = dict[str, Any]
+Where = str | Path | Mapping[str, str]
+"""A journal's directory, or the options that say where a log is."""
 TYPES = {
     "string": StringType(),
     "binary": BinaryType(),
@@ -36,20 +38,19 @@ def schema(*names: str) -> StructType:
     return StructType([StructField(name, TYPES[COLUMNS[name]]) for name in names or COLUMNS])
 
 
-def source(data: str | Path, **options: object) -> DefaultSource:
-    return DefaultSource(
-        CaseInsensitiveDict({"path": str(data), **{name: str(value) for name, value in options.items()}})
-    )
+def source(data: Where, **options: object) -> DefaultSource:
+    where = data if isinstance(data, Mapping) else {"path": str(data)}
+    return DefaultSource(CaseInsensitiveDict({**where, **{name: str(value) for name, value in options.items()}}))
 
 
-def plan(data: str | Path, **options: object) -> tuple[Any, list[WALPartition]]:
+def plan(data: Where, **options: object) -> tuple[Any, list[WALPartition]]:
     """A batch reader as tasks get it, and its partitions."""
     reader = source(data, **options).reader(schema())
     partitions = reader.partitions()
     return pickle.loads(pickle.dumps(reader)), pickle.loads(pickle.dumps(partitions))
 
 
-def batch(data: str | Path, **options: object) -> list[Row]:
+def batch(data: Where, **options: object) -> list[Row]:
     """The rows of a batch read."""
     reader, partitions = plan(data, **options)
     return read_all(reader, partitions)
@@ -74,11 +75,11 @@ def expected(data: str | Path, *names: str) -> list[Row]:
     rows = []
     for name in names:
         with iterate(data, name, follow=False) as messages:
-            rows += [_row(body) for message in messages for body in message.bodies()]
+            rows += [row_of(body) for message in messages for body in message.bodies()]
     return rows
 
 
-def _row(body: ImmutableMessage) -> Row:
+def row_of(body: ImmutableMessage) -> Row:
     return {
         "vchannel": body.vchannel,
         "message_id": bytes(body.message_id),
@@ -99,7 +100,7 @@ def place_of(row: Row) -> tuple[str, int, int]:
 class StreamQuery:
     """A streaming query with its checkpoint; what Spark keeps of it is kept here, as text."""
 
-    def __init__(self, data: str | Path, **options: object) -> None:
+    def __init__(self, data: Where, **options: object) -> None:
         self.data, self.options = data, options
         self.logged: list[str] = []
         """The offsets log: where each batch ends."""

@@ -107,6 +107,7 @@ def test_places() -> None:
         ({"includeTypes": "INSERT,NOTHING"}, "DELETE"),
         ({"includeTypes": "TIME_TICK"}, "INSERT"),
         ({"address": "localhost:1"}, "contradict"),
+        ({"kv": "etcd://localhost/root"}, r"goes with service\.url"),
     ],
 )
 def test_what_is_wrong_is_said(options: dict[str, str], says: str) -> None:
@@ -128,6 +129,11 @@ def test_a_log_has_to_be_named() -> None:
     assert SourceOptions.of({"service.url": "pulsar://h:1"}, streaming=True).location == Location(
         "service.url", "pulsar://h:1"
     )
+    of_pulsar = {"service.url": "pulsar://h/t/n", "kv": "etcd://u:pass@h/r", "Admin.url": "http://h", "token": "secret"}
+    location = SourceOptions.of(of_pulsar, streaming=True).location
+    assert location == Location("service.url", "pulsar://h/t/n", "etcd://u:pass@h/r", "http://h", "secret", None)
+    assert "secret" not in repr(location)
+    assert "pass" not in repr(location)
 
 
 def test_the_error_of_an_unknown_option_lists_them_all() -> None:

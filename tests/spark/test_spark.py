@@ -111,8 +111,8 @@ def test_mistakes_are_named_where_they_are_made(spark: SparkSession, data_dir: P
         spark.read.format("wal").schema("value string").load(str(data_dir)).collect()
     with pytest.raises(PySparkException, match="holds no journal"):
         spark.read.format("wal").load(str(data_dir / "nowhere")).collect()
-    with pytest.raises(PySparkException, match="this release reads journals only"):
-        spark.read.format("wal").option("service.url", "pulsar://localhost:6650").load().collect()
+    with pytest.raises(PySparkException, match="give the option kv=etcd:"):
+        spark.read.format("wal").option("service.url", "pulsar://localhost:6650/a/b").load().collect()
 
 
 def test_a_stream_with_limits_ends_at_what_was_there(

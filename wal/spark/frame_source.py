@@ -55,7 +55,7 @@ class FrameLogs(Protocol):
         """The names of the pchannels there are now; there may be more of them later, never fewer."""
 
     def moment(self, pchannel: str) -> LogMoment:
-        """The log as it is now. Called at every poll, some sixty times a second: it should cost microseconds."""
+        """The log as it is now. Called at every poll, some sixty times a second: it should cost microseconds, or a question to a server."""
 
     def lives(self) -> Lives:
         """What is known of the vchannels now."""
@@ -82,8 +82,12 @@ class FrameLogs(Protocol):
         """The frames in [start, end) that hold something of this choice, in their order, with what a read of each takes.
 
         With a limit it ends behind the frame with which there are more than `rows_max` rows or `bytes_max` bytes, and names only frames
-        that hold rows. Without one, frames that lie beside each other may be answered as one.
+        that hold rows. Without one, frames that lie beside each other may be answered as one, and only `position`, `next_position` and
+        `size` have to be known of them.
         """
+
+    def bytes_between(self, pchannel: str, start: int, end: int) -> int:
+        """About how many bytes of log lie in [start, end), whoever they are for."""
 
     def pages(
         self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int

@@ -157,6 +157,9 @@ class JournalFrames:
                     return found
         return found
 
+    def bytes_between(self, pchannel: str, start: int, end: int) -> int:
+        return end - start
+
     def pages(
         self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int
     ) -> Generator[FramePage, None, None]:

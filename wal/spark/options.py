@@ -26,6 +26,10 @@ OPTIONS: Final = (
     "path",
     "address",
     "service.url",
+    "kv",
+    "admin.url",
+    "token",
+    "tls.authority",
     "vchannels",
     "vchannelsPattern",
     "startingOffsets",
@@ -50,6 +54,8 @@ LOGICAL_BITS: Final = 18
 _DIGITS_MAX: Final = 19
 """Of the largest number that any option takes."""
 
+_OF_PULSAR: Final = ("kv", "admin.url", "token", "tls.authority")
+"""What goes with service.url alone, in the order of the fields of `Location`."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -58,10 +64,20 @@ Edge = str | Mapping[str, PChannelOffset | str]
 
 
 class Location(msgspec.Struct, frozen=True):
-    """Where the log is, by the option that says so: `kind` is path, address or service.url."""
+    """Where the log is, by the option that says so: `kind` is path, address or service.url; with the last one the other fields.
+
+    `kv` and `token` may be secrets: the repr does not show them.
+    """
 
     kind: str
     value: str
+    kv: str | None = None
+    admin_url: str | None = None
+    token: str | None = None
+    tls_authority: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Location({self.kind!r}, {self.value!r})"
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
@@ -156,7 +172,10 @@ class _Given:
             raise InvalidArgumentError(
                 "no log is named: give path (a journal's directory, also by load(path)), address (a node), or service.url (Pulsar)"
             )
-        return Location(kind, value)
+        beside = {name: self._options[name].strip() for name in _OF_PULSAR if name in self._options}
+        if beside and kind != "service.url":
+            raise InvalidArgumentError(f"{next(iter(beside))} is said of a log on Pulsar: it goes with service.url")
+        return Location(kind, value, *(beside.get(name) or None for name in _OF_PULSAR))
 
     def channels(self) -> ChannelChoice:
         kind = self.only_one("vchannels", "vchannelsPattern")

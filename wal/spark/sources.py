@@ -1,12 +1,13 @@
-"""From the option that says where the log is to the source that reads it."""
+"""From the options that say where the log is to the source that reads it."""
 
 from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from wal.errors import InvalidArgumentError
-from wal.location import parse_location
+from wal.location import parse_kv, parse_location
 from wal.spark.frame_source import FrameSource
 from wal.spark.journal_frames import JournalSource
 from wal.spark.options import Location
@@ -21,13 +22,47 @@ def without_scheme(path: str) -> str:
 
 def source_of(location: Location) -> FrameSource:
     """The source at this location. InvalidArgumentError for what cannot be read (yet)."""
+    if location.kind == "service.url":
+        return _on_pulsar(location)
     if location.kind != "path":
         raise InvalidArgumentError(
-            f"{location.kind}={location.value!r}: this release reads journals only: give path, the journal's directory"
+            f"{location.kind}={location.value!r}: this release reads journals and Pulsar: give path, the journal's directory, or "
+            "service.url"
         )
     parsed = parse_location(without_scheme(location.value))
     if parsed.path is None:
         raise InvalidArgumentError(
-            f"path={location.value!r} names no directory: {parsed} has no files that Spark could read; give the directory of a journal"
+            f"path={location.value!r} names no directory: {parsed} has no files that Spark could read; give the directory of a journal, "
+            "or service.url and kv for a log on Pulsar"
         )
     return JournalSource(os.path.abspath(parsed.path))
+
+
+def _on_pulsar(location: Location) -> FrameSource:
+    from wal.backends.pulsar import PulsarAddress  # most logs are journals
+    from wal.spark.pulsar_frames import PulsarSource
+
+    parsed = parse_location(location.value).pulsar
+    if parsed is None:
+        raise InvalidArgumentError(
+            f"service.url={location.value!r} names no Pulsar: use pulsar://host:port/tenant/namespace, or pulsar+ssl://… for TLS"
+        )
+    if location.kv is None:
+        raise InvalidArgumentError(
+            f"service.url={location.value!r} says where the log lies, but not its metadata: give the option kv=etcd://host:port/root, as "
+            "the log was opened with"
+        )
+    if isinstance(parse_kv(location.kv), Path):
+        raise InvalidArgumentError(
+            f"kv={location.kv!r} is a file, which one process has for itself, and Spark reads in several beside the log's writer: keep the "
+            "metadata of a log that Spark reads in etcd (kv=etcd://host:port/root)"
+        )
+    address = PulsarAddress(
+        parsed.service_url,
+        parsed.tenant,
+        parsed.namespace,
+        admin_url=location.admin_url,
+        token=location.token,
+        tls_authority=location.tls_authority,
+    )
+    return PulsarSource(address, location.kv)

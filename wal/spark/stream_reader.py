@@ -142,7 +142,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if start.place >= end.place:
                 continue
             found = place < end.place and logs.weights(name, place[0], end.place[0], self._options.channels, rows_max=0)
-            if found or end.place[0] - start.place[0] > SKIP_BYTES:
+            if found or logs.bytes_between(name, start.place[0], end.place[0]) > SKIP_BYTES:
                 waiting[name] = start.moved(place, start.time_tick), end, moment
             else:
                 self._empty[name] = start, end.place

@@ -73,6 +73,16 @@ class Admin:
             ledgers[-1].size = max(ledgers[-1].size, found["currentLedgerSize"])
         return [ledger for at, ledger in enumerate(ledgers, 1) if ledger.entries or at == len(ledgers)]
 
+    def last(self, topic: str) -> tuple[int, int] | None:
+        """(ledger, entry) of the newest message of a topic; None when there is none, or no such topic."""
+        found = self._request("GET", f"{_path(topic)}/lastMessageId", missing=None)
+        return None if found is None or found["entryId"] < 0 else (found["ledgerId"], found["entryId"])
+
+    def producers(self, topic: str) -> int:
+        """How many producers are connected to a topic now."""
+        found = self._request("GET", f"{_path(topic)}/stats", missing=None)
+        return len((found or {}).get("publishers", ()))
+
     def cursor(self, topic: str, subscription: str) -> str | None:
         """Up to where a durable cursor gave the log back, as `ledger:entry`; None when there is none."""
         found = self._request("GET", f"{_path(topic)}/internalStats", missing=None)

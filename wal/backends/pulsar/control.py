@@ -98,6 +98,18 @@ class Control:
         await self._load_beside()
         return self.record
 
+    async def look(self) -> ControlRecord | None:
+        """The control record as it is now, for who only reads; `terms` with it, but not `ledgers`. None when there is none."""
+        text = await self._load_text()
+        if text is None:
+            return None
+        fresh = text != self._text
+        if fresh:
+            self._text, self.record = text, self._decode(text)
+        if fresh or self.record.term not in self.terms:  # a mark is noted without a change of the record
+            self.terms = await self._load_terms()
+        return self.record
+
     async def create(self, incarnation: int) -> None:
         """The record of a log that was never opened, in the place of one that was never written to."""
         record = ControlRecord(VERSION, incarnation)
@@ -197,8 +209,7 @@ class Control:
             return None
 
     async def _load_beside(self) -> None:
-        terms, places = await self._store.load_with_prefix(self._terms)
-        self.terms = {int(key[len(self._terms) :]): int(place) for key, place in zip(terms, places, strict=True)}
+        self.terms = await self._load_terms()
         numbers, records = await self._store.load_with_prefix(self._ledgers)
         try:
             self.ledgers = {
@@ -207,6 +218,10 @@ class Control:
             }
         except msgspec.DecodeError as error:
             raise CorruptionError(f"a record of a ledger cannot be read: {error}", expected=self._ledgers) from error
+
+    async def _load_terms(self) -> dict[int, int]:
+        terms, places = await self._store.load_with_prefix(self._terms)
+        return {int(key[len(self._terms) :]): int(place) for key, place in zip(terms, places, strict=True)}
 
     async def _reload(self) -> None:
         text = await self._load_text()

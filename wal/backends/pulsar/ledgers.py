@@ -56,6 +56,10 @@ class LedgerTable:
     def ledgers(self) -> tuple[Ledger, ...]:
         return tuple(self._ledgers)
 
+    def renew(self, ledgers: Iterable[Ledger]) -> None:
+        """The ledgers as they are listed now, for who does not hear of what is added."""
+        self._ledgers = list(ledgers)
+
     def added(self, position: int, size: int) -> bool:
         """An entry was added; whether it begins a ledger, so that the one before it is full.
 

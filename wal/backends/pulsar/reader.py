@@ -76,6 +76,11 @@ class LogReader:
 
         return self._page(start, end, bytes_max, self.check, lambda _: True, wanted)
 
+    def heads(self, start: int, end: int, bytes_max: int) -> FramePage:
+        """All frames in [start, end), from about `bytes_max` bytes of log, at least one; their bodies are not looked at."""
+        self.check(start, end)
+        return self._page(start, end, bytes_max, self.check, lambda _: True, lambda _: True)
+
     def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:
         """The frames with keyed events or copies in [start, end), truncated or not."""
         self.check_held(start, end)

@@ -1,0 +1,272 @@
+"""PulsarFrames: a log on Pulsar as a source of frames, read straight from its topics, with its metadata in etcd.
+
+Owns: the way from the questions of `FrameLogs` to topics, which have no index. How much lies between two places is known from Pulsar's
+ledgers, so a read without limits is planned without reading anything. Where a limit asks for rows, or a tick for its place, the frames
+themselves are looked at, in the driver: those that the limit takes, each once; of a tick's search only a few.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Generator, Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from wal.backends import FramePage
+from wal.backends.pulsar import PulsarAddress
+from wal.backends.pulsar.admin import Admin
+from wal.backends.pulsar.connection import Connection
+from wal.backends.pulsar.layout import text_of
+from wal.backends.pulsar.observed import ObservedTopic
+from wal.bridge.loop_thread import LoopThread
+from wal.errors import ClosedError, CorruptionError, FormatError, WALError
+from wal.message import FORM_PULSAR, Origin
+from wal.spark.channel_choice import ChannelChoice
+from wal.spark.frame_source import LogMoment
+from wal.spark.looked_at import LookedAt, weight_of
+from wal.spark.offsets import Place
+from wal.spark.planning import FrameWeight
+from wal.spark.pulsar_metadata import KnownLives, PulsarMetadata
+
+__all__ = ["PulsarFrames", "PulsarSource"]
+
+_PIECES: Final = 64
+"""A stretch without a limit is answered as so many pieces at most."""
+_PAGE_BYTES: Final = 1 << 20
+_LOOKED_MAX: Final = 16
+"""(pchannel, choice)s of which it is remembered what was looked at."""
+_GONE_S: Final = 0.25
+
+
+class PulsarSource(msgspec.Struct, frozen=True):
+    """The log in this namespace; `kv`: where its metadata lies, `etcd://…`. Both may hold secrets, which the repr does not show."""
+
+    address: PulsarAddress
+    kv: str
+
+    def open(self) -> PulsarFrames:
+        """InvalidArgumentError when Pulsar does not let us in, FormatError when the metadata know of no log."""
+        return PulsarFrames(self.address, self.kv)
+
+    def __repr__(self) -> str:
+        return f"PulsarSource({self.address!r})"
+
+
+class PulsarFrames:
+    """See `FrameLogs`, whose words these are. A moment costs a question to the broker and one to etcd, a few milliseconds."""
+
+    def __init__(self, address: PulsarAddress, kv: str) -> None:
+        self._address = address
+        self._connection = Connection(address)
+        self._admin = Admin(address)
+        self._metadata = PulsarMetadata(kv, closing=self._connection.close)
+        # Who is just forgotten leaves a client with threads behind. The interpreter's exit stops the loop by itself.
+        weakref.finalize(self, _let_go, self._metadata.thread).atexit = False
+        self._topics: dict[str, ObservedTopic] = {}
+        self._looked: OrderedDict[tuple[str, ChannelChoice], LookedAt] = OrderedDict()
+        self._newest: dict[str, tuple[Place, int]] = {}
+        self._gone = False
+        self._gone_until = 0.0
+        try:
+            self._connection.start()
+            self._admin.check_namespace()
+            if not self.pchannels():
+                raise FormatError(
+                    f"the metadata in the option kv know of no log at {address.service_url}/{address.path}: give the kv that the log is "
+                    "opened with"
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def pchannels(self) -> Sequence[str]:
+        metas = self._metadata.pchannels()
+        for name, meta in metas.items():
+            topic = self._topics.get(name)
+            if topic is not None and topic.incarnation == meta.incarnation:
+                continue
+            if topic is not None:  # another log lies there now: who goes on sees that its origin is another one
+                topic.close()
+                self._looked.clear()
+                self._newest.clear()
+            self._topics[name] = ObservedTopic(
+                self._connection,
+                self._admin,
+                self._metadata.control(name),
+                pchannel=name,
+                incarnation=meta.incarnation,
+            )
+        return list(metas)
+
+    def moment(self, pchannel: str) -> LogMoment:
+        topic = self._topic(pchannel)
+        state = topic.refresh()
+        return LogMoment(
+            Origin(pchannel, topic.incarnation, 0, FORM_PULSAR),
+            state.earliest,
+            state.durable_end,
+            state.promise,
+            state.closed,
+            state.last_truncated,
+        )
+
+    def lives(self) -> KnownLives:
+        return self._metadata.lives()
+
+    def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
+        # For a pattern every frame is looked at: Pulsar gives messages whole anyway.
+        return None if choice.names is None else frozenset(choice.names)
+
+    def place_after(self, pchannel: str, tick: int, start: int, end: int) -> Place:
+        topic = self._topic(pchannel)
+        if end >= topic.state.durable_end and tick >= self.newest_tick(pchannel):
+            return end, 0
+        at = self._last_promised(topic, tick, start, end)
+        while at < end:
+            page = topic.heads(at, end, _PAGE_BYTES)
+            for frame in page.frames:
+                header = frame.view.header
+                if header.indices and header.first_tick + header.indices - 1 > tick:
+                    return frame.position, max(0, tick + 1 - header.first_tick)
+            at = page.next_position
+        return end, 0
+
+    def newest_tick(self, pchannel: str) -> int:
+        topic = self._topic(pchannel)
+        newest = topic.state.newest
+        if newest is None or newest < topic.state.earliest:
+            return 0
+        known = self._newest.get(pchannel)
+        if known is None or known[0] != newest:
+            (frame,) = topic.heads(newest[0], newest[0] + 1, 1).frames
+            known = self._newest[pchannel] = newest, frame.view.header.first_tick + newest[1]
+        return known[1]
+
+    def weights(
+        self,
+        pchannel: str,
+        start: int,
+        end: int,
+        choice: ChannelChoice,
+        *,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[FrameWeight]:
+        topic = self._topic(pchannel)
+        if rows_max is None and bytes_max is None:
+            return _by_ledgers(topic, start, end)
+        looked = self._looked_at(pchannel, choice, start)
+        while looked.upto < end and not looked.exceeds(end, rows_max, bytes_max):
+            page = topic.heads(looked.upto, end, _PAGE_BYTES)
+            found = (weight_of(frame, choice) for frame in page.frames)
+            looked.add([weight for weight in found if weight is not None], page.next_position)
+        return looked.within(end, rows_max, bytes_max)
+
+    def bytes_between(self, pchannel: str, start: int, end: int) -> int:
+        return self._topic(pchannel).ledgers.bytes_between(start, end)
+
+    def pages(
+        self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int
+    ) -> Generator[FramePage, None, None]:
+        topic = self._topic(pchannel)
+        if topic.state.durable_end < end and (durable := topic.refresh().durable_end) < end:
+            raise CorruptionError(
+                f"{topic.topic} ends at {text_of(durable)}, and {text_of(end)} was planned from: this is an older copy of the log, or "
+                "another Pulsar",
+                path=topic.topic,
+                expected=f"messages up to {text_of(end)}",
+            )
+        while start < end:
+            page = topic.page(start, end, names, bytes_max)
+            yield page
+            start = page.next_position
+
+    def is_current(self) -> bool:
+        return True  # a log that was made anew is seen by `pchannels`
+
+    def writer_is_gone(self) -> bool:
+        now = time.monotonic()
+        if now >= self._gone_until:
+            try:
+                self._gone = all(topic.state.closed or not topic.has_writer() for topic in self._topics.values())
+            except WALError:
+                self._gone = False  # it is not known
+            self._gone_until = time.monotonic() + _GONE_S
+        return self._gone
+
+    def close(self) -> None:
+        for topic in self._topics.values():
+            topic.close()
+        self._metadata.close()
+
+    def _topic(self, pchannel: str) -> ObservedTopic:
+        if pchannel not in self._topics:
+            self.pchannels()
+        topic = self._topics.get(pchannel)
+        if topic is None:
+            raise ClosedError(
+                f"{self._address.service_url}/{self._address.path} holds no log of pchannel {pchannel!r}: another log was made there, or "
+                "the options name another one"
+            )
+        if not hasattr(topic, "state"):
+            topic.refresh()
+        return topic
+
+    def _looked_at(self, pchannel: str, choice: ChannelChoice, start: int) -> LookedAt:
+        key = pchannel, choice
+        looked = self._looked.get(key)
+        if looked is None or not looked.go_on(start):
+            looked = self._looked[key] = LookedAt(start)
+        self._looked.move_to_end(key)
+        if len(self._looked) > _LOOKED_MAX:
+            self._looked.popitem(last=False)
+        return looked
+
+    def _last_promised(self, topic: ObservedTopic, tick: int, start: int, end: int) -> int:
+        """A place in [start, end) with no event above this tick before it, and near to the first one behind it.
+
+        Promises ascend, so it is searched for by halves, from the end on, which a tick is mostly near to.
+        """
+        ledgers = topic.ledgers
+        count = ledgers.entries_between(start, end)
+
+        def place(back: int) -> int:
+            return start if back >= count else (ledgers.back(end, back) or start)
+
+        def is_above(back: int) -> bool:
+            frames = topic.heads(place(back), end, 1).frames
+            return not frames or frames[0].view.header.promise > tick
+
+        low, high = 0, 1
+        while high < count and is_above(high):
+            low, high = high, 2 * high
+        high = min(high, count)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if is_above(middle) else (low, middle)
+        return place(high)
+
+
+def _by_ledgers(topic: ObservedTopic, start: int, end: int) -> list[FrameWeight]:
+    """What lies between two places, in pieces of about as many messages; of rows and ticks nothing is known."""
+    ledgers = topic.ledgers
+    count = ledgers.entries_between(start, end)
+    if not count:
+        return []
+    grain = -(-count // _PIECES)
+    first = ledgers.first_at(start)
+    places = [start if first is None else first]
+    places += [place for left in range(count - grain, 0, -grain) if (place := ledgers.back(end, left)) is not None]
+    places.append(end)
+    return [
+        FrameWeight(at, following, 0, 0, 0, ledgers.bytes_between(at, following)) for at, following in pairwise(places)
+    ]
+
+
+def _let_go(thread: LoopThread) -> None:
+    threading.Thread(target=thread.stop, name="wal-spark-let-go", daemon=True).start()
