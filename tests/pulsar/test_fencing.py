@@ -18,7 +18,7 @@ WRITERS = 6
 
 
 class Owner:
-    """One term's writers: what they were told."""
+    """One term's writers, and what they were told."""
 
     def __init__(self, log: PChannelLog) -> None:
         self.log = log
@@ -26,6 +26,8 @@ class Owner:
         self.acked: dict[bytes, int] = {}
         self.errors: list[BaseException] = []
         self.enough = asyncio.Event()
+        self.go_on = asyncio.Event()
+        """Set when the next one begins to take over: what is written while the test looks at the log has a bound."""
         self._stop = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -36,6 +38,7 @@ class Owner:
 
     async def stop(self) -> None:
         self._stop = True
+        self.go_on.set()
         await self.done()
 
     async def done(self) -> None:
@@ -44,6 +47,8 @@ class Owner:
     async def _write(self, number: int) -> None:
         count = 0
         while not self._stop:
+            if self.enough.is_set():
+                await self.go_on.wait()
             payload = b"%d/%d/%d" % (self.log.term, number, count)
             count += 1
             try:
@@ -98,6 +103,10 @@ async def test_a_writer_that_is_taken_over_under_load(pulsar_server: PulsarAddre
             reading = asyncio.create_task(follow(old.log, 0, early, stopped))
             backend = PulsarBackend(address, kv)
             backends.append(backend)
+            under_load = len(old.acked) + 20
+            old.go_on.set()
+            while len(old.acked) < under_load:
+                await asyncio.sleep(0)
             owner = Owner(await backend.open("p", incarnation=INCARNATION, term=old.log.term + 1))
             terms[owner.log.term] = owner.log.state.end
             late: list[StoredFrame] = []
