@@ -113,7 +113,10 @@ async def test_a_consumer_cancelled_while_there_is_no_room_has_taken_nothing(dir
             (got,) = await asyncio.gather(consumer, return_exceptions=True)
             if isinstance(got, asyncio.CancelledError):
                 cancelled += 1
-                assert payloads(await mq.consume("g", "x", 4)) == [b"0", b"1", b"2", b"3"], (others, turns)
+                found: list[bytes] = []
+                while messages := payloads(await mq.consume("g", "x", 4)):
+                    found += messages  # what was given back comes by itself
+                assert found == [b"0", b"1", b"2", b"3"], (others, turns)
     assert cancelled
     await mq.close()
 
