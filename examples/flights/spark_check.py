@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from examples.flights.place import Place
 from examples.flights.table import Totals
 from wal.spark import decoded, session, why_no_session
 
@@ -41,11 +42,11 @@ def spark_session() -> Iterator[SparkSession]:
             spark.stop()
 
 
-def carriers_in_log(spark: SparkSession, location: str) -> Carriers:
+def carriers_in_log(spark: SparkSession, place: Place) -> Carriers:
     """What each carrier's flights from each airport add up to: payloads are JSON, the carrier is a property."""
     from pyspark.sql import functions as f
 
-    flights = decoded(spark.read.format("wal").load(location), "dep_delay int, arr_delay int")
+    flights = decoded(spark.read.format("wal").options(**place.spark_options).load(), "dep_delay int, arr_delay int")
     delays = (f.coalesce(f.sum(f"value.{name}"), f.lit(0)) for name in ("dep_delay", "arr_delay"))
     rows = (
         flights.groupBy("vchannel", f.col("properties")["carrier"])
