@@ -1,8 +1,11 @@
 """`python -m examples.flights`: writes the flights, kills the writer, lets it recover, reads back, compares; then with Spark, once more.
 
     --location DIR   where the log lives (default .demo, made anew); a directory given here must be empty or absent
+    --location pulsar   in a new namespace of a real Pulsar, with its metadata in etcd: `make demo LOCATION=pulsar` starts both
     --keep           leave the log there
     --seed N         decides when the writer is killed (default: chosen, and printed)
+    --flights N      the first N flights only
+    --no-spark       nothing is read with Spark
 
 Ends with status 1 when anything that the log gives back differs from the CSV. Where Spark cannot run (no Java) it says so and leaves that
 part out; with CI set that is an error.
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -24,9 +28,10 @@ import msgspec
 
 from examples.flights import worker
 from examples.flights.check import Found, read_back
+from examples.flights.place import ON_PULSAR, Place, on_pulsar
 from examples.flights.spark_check import Carriers, carriers_in_log, spark_problem, spark_session
 from examples.flights.spark_check import show as show_carriers
-from examples.flights.table import AIRPORTS, Totals, csv_carriers, csv_totals
+from examples.flights.table import AIRPORTS, ROWS, Totals, csv_carriers, csv_totals
 
 DEFAULT_LOCATION: Final = ".demo"
 KILL_FLIGHTS: Final = (80_000, 260_000)
@@ -40,15 +45,21 @@ def main() -> int:
     parser.add_argument("--location", default=DEFAULT_LOCATION)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--flights", type=int, default=None)
+    parser.add_argument("--no-spark", action="store_true")
     options = parser.parse_args()
+    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    if options.location == ON_PULSAR:
+        place = on_pulsar(options.flights)
+        print(f"the log is made in {place.location}, its metadata in {place.settings['kv']}")
+        return demo(place, seed, with_spark=not options.no_spark)
     directory = Path(options.location)
     if options.location == DEFAULT_LOCATION:
         shutil.rmtree(directory, ignore_errors=True)
     elif directory.exists() and any(directory.iterdir()):
         parser.error(f"--location {options.location} is not empty: name a new directory")
-    seed = random.randrange(1 << 32) if options.seed is None else options.seed
     try:
-        return demo(str(directory), seed)
+        return demo(Place(str(directory), rows=options.flights), seed, with_spark=not options.no_spark)
     finally:
         if options.keep:
             print(f"the log is left in {directory}")
@@ -56,14 +67,16 @@ def main() -> int:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def demo(location: str, seed: int) -> int:
+def demo(place: Place, seed: int, *, with_spark: bool) -> int:
     """The five acts; the exit status."""
-    without_spark = spark_problem()
-    print(f"seed {seed} (the same kill again: make demo DEMO_ARGS='--seed {seed}')")
+    without_spark = spark_problem() if with_spark else "--no-spark"
+    on = "LOCATION=pulsar " if place.settings else ""
+    print(f"seed {seed} (the same kill again: make demo {on}DEMO_ARGS='--seed {seed}')")
     chance = random.Random(seed)
-    first = Writer(location)
-    first.run(kill_at=chance.randint(*KILL_FLIGHTS), delay_s=chance.uniform(0, KILL_DELAY_S))
-    second = Writer(location)
+    first = Writer(place)
+    kill_at = chance.randint(*KILL_FLIGHTS) * (place.rows or ROWS) // ROWS
+    first.run(kill_at=kill_at, delay_s=chance.uniform(0, KILL_DELAY_S))
+    second = Writer(place)
     second.run()
 
     recovered = second.recovered
@@ -78,9 +91,9 @@ def demo(location: str, seed: int) -> int:
 
     print("reading everything back, and the CSV on its own")
     started = time.perf_counter()
-    found = worker.run(read_back(location, since_tick=recovered.time_tick))
+    found = worker.run(read_back(place, since_tick=recovered.time_tick))
     took = time.perf_counter() - started
-    expected = csv_totals()
+    expected = csv_totals(place.rows)
     problems += differences(found, expected)
     flights = sum(totals.flights for totals in found.totals.values())
     if found.since_tick != flights - kept:
@@ -90,8 +103,8 @@ def demo(location: str, seed: int) -> int:
         f"{flights:,} flights in {found.transactions} transactions read in {took:.1f} s, {found.since_tick:,} from the second writer"
     )
     if without_spark is None:
-        problems += spark_act(location)
-    else:
+        problems += spark_act(place)
+    elif with_spark:
         print(f"SKIPPED: nothing is read with Spark, because it cannot run here: {without_spark}", file=sys.stderr)
     for problem in problems:
         print(f"DIFFERS: {problem}", file=sys.stderr)
@@ -99,33 +112,37 @@ def demo(location: str, seed: int) -> int:
     return 1 if problems else 0
 
 
-def spark_act(location: str) -> list[str]:
+def spark_act(place: Place) -> list[str]:
     """Spark reads the same log; what differs from the CSV."""
     print("reading the log with Spark (a session takes some seconds)", flush=True)
     with spark_session() as spark:
         started = time.perf_counter()
-        found = carriers_in_log(spark, location)
+        found = carriers_in_log(spark, place)
         took = time.perf_counter() - started
     show_carriers(found)
     print(
         f"{sum(totals.flights for totals in found.values()):,} flights of {len(found)} carriers at an airport in {took:.1f} s"
     )
-    return carrier_differences(found, csv_carriers())
+    return carrier_differences(found, csv_carriers(place.rows))
 
 
 class Writer:
     """A worker process as its parent sees it: what it recovered, and how much of what it appended was acknowledged."""
 
-    def __init__(self, location: str) -> None:
-        self._command = [sys.executable, "-m", "examples.flights", "--worker", location]
+    def __init__(self, place: Place) -> None:
+        self._command = [sys.executable, "-m", "examples.flights", "--worker"]
+        self._place = msgspec.json.encode(place).decode()
         self.recovered: worker.Recovered | None = None
         self.acked: Counter[str] = Counter()
 
     def run(self, *, kill_at: int | None = None, delay_s: float = 0.0) -> None:
         """Starts it and follows its reports until it ends, or kills it once `kill_at` flights are acknowledged."""
         decode = msgspec.json.Decoder(worker.Report).decode
-        process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdin is not None
         assert process.stdout is not None
+        process.stdin.write(self._place)  # not for everybody to see in the list of processes: it can hold a token
+        process.stdin.close()
         started = time.perf_counter()
         size = appended = 0
         month = ""
@@ -151,6 +168,8 @@ class Writer:
         status = process.wait()
         took = time.perf_counter() - started
         if killed:
+            if status != -signal.SIGKILL:
+                raise SystemExit(f"the writer had ended, with status {status}, before it was killed")
             print(f"killed with SIGKILL after {took:.1f} s, {self.acked.total():,} flights acknowledged")
         elif status != 0:
             raise SystemExit(f"the writer ended with status {status}")
@@ -191,6 +210,6 @@ def show(found: Found, expected: dict[str, Totals]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        worker.run(worker.work(sys.argv[2]))
+        worker.run(worker.work(msgspec.json.decode(sys.stdin.buffer.read(), type=Place)))
     else:
         sys.exit(main())

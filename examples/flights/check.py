@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from examples.flights.place import Place
 from examples.flights.table import AIRPORTS, Flight, Totals
-from wal import ImmutableTxnMessage, MessageType, MessageTypes, TimeTickGTE, WALAccesser, open_wal
+from wal import ImmutableTxnMessage, MessageType, MessageTypes, TimeTickGTE, WALAccesser
 
 __all__ = ["Found", "read_back"]
 
@@ -18,9 +19,9 @@ class Found(msgspec.Struct):
     since_tick: int
 
 
-async def read_back(location: str, *, since_tick: int) -> Found:
+async def read_back(place: Place, *, since_tick: int) -> Found:
     """Scans each airport's vchannel; then once more, all three at a time, what has a tick of at least `since_tick`."""
-    async with open_wal(location) as log:
+    async with place.open() as log:
         found = Found({}, 0, 0)
         for airport in AIRPORTS:
             found.totals[airport], transactions = await _airport(log, airport)

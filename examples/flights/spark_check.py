@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from examples.flights.place import Place
 from examples.flights.table import Totals
 from wal.spark import decoded, session, why_no_session
 
@@ -41,12 +42,13 @@ def spark_session() -> Iterator[SparkSession]:
             spark.stop()
 
 
-def carriers_in_log(spark: SparkSession, location: str) -> Carriers:
+def carriers_in_log(spark: SparkSession, place: Place) -> Carriers:
     """What each carrier's flights from each airport add up to: payloads are JSON, the carrier is a property."""
     from pyspark.sql import functions as f
 
     columns = "vchannel string, payload binary, properties map<string,string>"  # others are not even decoded
-    flights = decoded(spark.read.format("wal").schema(columns).load(location), "dep_delay int, arr_delay int")
+    rows_of_log = spark.read.format("wal").schema(columns).options(**place.spark_options).load()
+    flights = decoded(rows_of_log, "dep_delay int, arr_delay int")
     delays = (f.coalesce(f.sum(f"value.{name}"), f.lit(0)) for name in ("dep_delay", "arr_delay"))
     rows = (
         flights.groupBy("vchannel", f.col("properties")["carrier"])

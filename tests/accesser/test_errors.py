@@ -35,6 +35,8 @@ CODES = {
     "LockedError": 21,
     "FormatError": 22,
     "NotLocalError": 23,
+    "UnavailableError": 24,
+    "SessionLostError": 25,
 }
 ARGUMENTS = {"ResourceAcquiredError": {"keys": ("k",), "holder": 7}}
 

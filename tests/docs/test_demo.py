@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,39 @@ def test_a_difference_is_named() -> None:
     found = Found({**expected, "JFK": Totals(10, 1, 5, -4)}, 3, 0)
     assert [text.partition(":")[0] for text in differences(found, expected)] == ["JFK"]
     assert differences(Found(expected, 3, 0), expected) == []
+
+
+def test_a_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, etcd_address: str) -> None:
+    """Its writer is killed, and what the next one and the reader find is compared with the CSV, as in the whole of it."""
+    servers = {
+        "WAL_TEST_PULSAR": f"pulsar://{pulsar_host}",
+        "WAL_TEST_PULSAR_ADMIN": f"http://{pulsar_admin_host}",
+        "WAL_TEST_ETCD": etcd_address,
+        "WAL_PULSAR_TOKEN": pulsar_token,
+    }
+    command = [sys.executable, "-m", "examples.flights", "--location", "pulsar", "--flights", "6000", "--no-spark"]
+    ran = subprocess.run(
+        [*command, "--seed", "7"],
+        cwd=ROOT,
+        env={**os.environ, **servers},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "killed with SIGKILL" in ran.stdout
+    assert "6,000 flights in" in ran.stdout
+    assert ran.stdout.endswith("the log and the CSV agree\n")
+    assert not pulsar_token or pulsar_token not in ran.stdout
+
+
+def test_without_servers_it_says_how_to_start_them() -> None:
+    command = [sys.executable, "-m", "examples.flights", "--location", "pulsar"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WAL_")}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert ran.returncode == 1
+    assert "make demo LOCATION=pulsar" in ran.stderr
 
 
 def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from examples import spark_delays, spark_parquet
 from examples.flights import table
 from examples.flights.__main__ import carrier_differences
 from examples.flights.feed import feed
+from examples.flights.place import Place
 from examples.flights.spark_check import carriers_in_log, show, spark_problem
 from tests.docs.snippets import PAGES, ROOT, blocks, blocks_before_spark, matches, run
 
@@ -66,7 +67,7 @@ def test_the_last_act_of_the_demo(
 ) -> None:
     with feed(str(data_dir), FLIGHTS) as writer:
         writer.finish()
-    found, expected = carriers_in_log(spark, str(data_dir)), table.csv_carriers()
+    found, expected = carriers_in_log(spark, Place(str(data_dir))), table.csv_carriers()
     assert carrier_differences(found, expected) == []
     show(found)
     assert capsys.readouterr().out.count(" flights, ") == 3

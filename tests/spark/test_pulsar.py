@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 import secrets
@@ -186,6 +187,7 @@ def put_late(place: Place, message_id: MessageID) -> None:
     reader = TopicReader(connection, topic, message_id.position)
     entry = reader.next(message_id.incarnation)
     reader.close()
+    asyncio.run(connection.close())  # a client that is just forgotten holds everything up for ten seconds
     assert entry.header is not None
     header = entry.header
     draft = FrameDraft()

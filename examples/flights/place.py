@@ -1,0 +1,71 @@
+"""Where the demo's log lies, as its processes are told: in a directory, or in a namespace of a real Pulsar with metadata in etcd."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import urllib.error
+import urllib.request
+from typing import Final
+
+import msgspec
+
+from wal import open_wal
+from wal.opening import LogOpening
+from wal.settings import Settings
+
+__all__ = ["ON_PULSAR", "Place", "on_pulsar"]
+
+ON_PULSAR: Final = "pulsar"
+"""What `--location` says for the second."""
+PULSAR, ADMIN, ETCD = "WAL_TEST_PULSAR", "WAL_TEST_PULSAR_ADMIN", "WAL_TEST_ETCD"
+"""The variables that `python -m tests.servers etcd pulsar -- …` sets; a token, where Pulsar wants one, is in WAL_PULSAR_TOKEN."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A location and the settings that it needs; `rows`: of the CSV that the log is to hold, None for all."""
+
+    location: str
+    settings: dict[str, str] = {}
+    rows: int | None = None
+
+    def open(self) -> LogOpening:
+        """The log, opened for writing."""
+        return open_wal(self.location, settings=Settings().replace(**self.settings))
+
+    @property
+    def spark_options(self) -> dict[str, str]:
+        """The options by which Spark finds it."""
+        if not self.settings:
+            return {"path": self.location}
+        names = {"kv": "kv", "pulsar_admin_url": "admin.url", "pulsar_token": "token"}
+        return {"service.url": self.location, **{names[name]: value for name, value in self.settings.items()}}
+
+
+def on_pulsar(rows: int | None) -> Place:
+    """A namespace and a root path of their own on the servers that the environment names."""
+    missing = [name for name in (PULSAR, ADMIN, ETCD) if not os.environ.get(name)]
+    if missing:
+        raise SystemExit(
+            f"--location {ON_PULSAR} needs servers, and {', '.join(missing)} names none: run `make demo LOCATION=pulsar`, or "
+            "`python -m tests.servers etcd pulsar -- python -m examples.flights --location pulsar`"
+        )
+    name = f"flights-{secrets.token_hex(4)}"
+    admin, token = os.environ[ADMIN].rstrip("/"), os.environ.get("WAL_PULSAR_TOKEN")
+    _make_namespace(admin, f"public/{name}", token)
+    settings = {"kv": f"etcd://{os.environ[ETCD]}/{name}", "pulsar_admin_url": admin}
+    if token:
+        settings["pulsar_token"] = token
+    return Place(f"{os.environ[PULSAR]}/public/{name}", settings, rows)
+
+
+def _make_namespace(admin: str, name: str, token: str | None) -> None:
+    request = urllib.request.Request(f"{admin}/admin/v2/namespaces/{name}", method="PUT", data=json.dumps({}).encode())
+    request.add_header("Content-Type", "application/json")
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        urllib.request.urlopen(request, timeout=30).close()
+    except urllib.error.URLError as error:
+        raise SystemExit(f"the namespace {name} could not be made at {admin}: {error}") from error
