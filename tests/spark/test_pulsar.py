@@ -6,6 +6,8 @@ import asyncio
 import json
 import pickle
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -27,7 +29,7 @@ from wal.errors import ChannelFencedError, CorruptionError, FormatError, Invalid
 from wal.frame import FrameDraft, Record, encode_frame
 from wal.message import MessageID
 from wal.spark import batch_reader
-from wal.spark.data_loss import DataLossWarning
+from wal.spark.data_loss import DataLossWarning, SnapshotWarning
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -206,6 +208,41 @@ def put_late(place: Place, message_id: MessageID) -> None:
     finally:
         client.close()
     assert position_of_id(sent[0]) > message_id.position
+
+
+WRITER = """
+import json, sys
+from wal import Message, bridge
+
+with bridge.blocking(sys.argv[1], pchannels=2, **json.load(sys.stdin)) as log:
+    log.create_vchannel("a", pchannel="p0")
+    log.raw_append(Message("a", b"durable"))
+    print("written", flush=True)
+    sys.stdout.close()
+    while True:
+        log.allocate_time_tick()
+"""
+
+
+def test_a_writer_that_was_killed_promises_nothing_more(place: Place) -> None:
+    """What it promised last is what a snapshot shows; everything that is there can be asked for all the same."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, place.location],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        writer.stdin.write(json.dumps(place.settings))
+        writer.stdin.close()
+        assert writer.stdout.readline() == "written\n"
+        writer.kill()
+    with pytest.warns(SnapshotWarning, match="leaves out rows of p0"):
+        assert batch(place.options) == []
+    latest = json.dumps({"p0": "latest", "p1": "latest"})
+    assert texts(batch(place.options, endingOffsets=latest)) == ["durable"]
 
 
 def test_truncation_under_a_query(place: Place) -> None:
