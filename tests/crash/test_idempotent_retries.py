@@ -23,6 +23,8 @@ ROOT: Final = Path(__file__).parents[2]
 RETRIED: Final = 30
 """Every process begins so many appends before the newest that was reported."""
 ACKED_MAX: Final = 400
+NEWEST_MIN: Final = 100
+"""Every worker has got so far before the killing ends: on a slow disk one that pipelines leaves the others far behind."""
 OPENING_S: Final = 0.05
 """About what an opening takes: some are killed within it."""
 
@@ -118,13 +120,14 @@ async def run_and_kill(child: Process, results: Results, *, acked: int, delay_s:
 
 @pytest.mark.one_loop
 async def test_killed_and_retried(data_dir: Path, soak: int) -> None:
-    """Thirty kills on one directory, every fifth within the opening; three hundred in a soak."""
+    """Thirty kills on one directory and more, every fifth within the opening; three hundred in a soak."""
     seed = int(os.environ.get("IDEMPOTENT_RETRIES_SEED") or random.SystemRandom().getrandbits(32))
     rng = random.Random(seed)
     results = Results()
+    kill = 0
     try:
-        async with asyncio.timeout(60 * soak):
-            for kill in range(30 * soak):
+        while kill < 30 * soak or min(results.newest) <= NEWEST_MIN:
+            async with asyncio.timeout(20):
                 child = await start(data_dir, results.begin())
                 acked = 0 if kill % 5 == 4 else int(1 + ACKED_MAX * rng.random() ** 2)
                 try:
@@ -133,13 +136,15 @@ async def test_killed_and_retried(data_dir: Path, soak: int) -> None:
                     if child.returncode is None:
                         child.kill()
                         await child.wait()
-                if kill % 10 == 9:
-                    async with open_wal(data_dir) as log:
-                        await results.check(log)
+            kill += 1
+            if kill % 10 == 0:
+                async with open_wal(data_dir) as log:
+                    await results.check(log)
+        async with open_wal(data_dir) as log:
+            await results.check(log)
     except BaseException:
         print(f"replay with IDEMPOTENT_RETRIES_SEED={seed} pytest {Path(__file__).relative_to(ROOT)}")
         raise
     assert results.duplicates > 30 * soak * RETRIED
     assert results.forgotten > 0
     assert results.unreported > 0
-    assert min(results.newest) > 100
