@@ -36,11 +36,11 @@ def topic_of(seed: int, steps: int) -> list[Item]:
     for _ in range(steps):
         chance = rng.random()
         if chance < 0.5 and window.has_room(100):
-            window.hand_over(sequence, 100)
+            assert window.hand_over(100) == sequence + 1
             held.append(sequence)
             sequence += 1
         elif chance < 0.7 and held and held[0] < reached:
-            window.answered(held.pop(0))
+            window.answered(held.pop(0) + 1)
         elif chance < 0.8:
             again = held[: rng.randint(0, len(held))]
             items += [Item(1, one) for one in again]
@@ -71,13 +71,12 @@ def test_a_floor_found_behind_repeats_is_right(seed: int, steps: int, data: st.D
 def test_it_counts_what_is_held(steps: list[tuple[bool, int]]) -> None:
     window = Window(frames_max=4, bytes_max=100)
     held: list[tuple[int, int]] = []
-    for number, (handing, size) in enumerate(steps):
+    for handing, size in steps:
         if handing:
             room = not held or (len(held) < 4 and sum(one for _, one in held) + size <= 100)
             assert window.has_room(size) == room
             if room:
-                window.hand_over(number, size)
-                held.append((number, size))
+                held.append((window.hand_over(size), size))
         elif held:
             window.answered(held.pop(0)[0])
         window.answered(-1)

@@ -18,6 +18,7 @@ class Window:
         self._frames_max = frames_max
         self._bytes_max = bytes_max
         self._held: dict[int, int] = {}
+        self._handed = 0
 
     def __len__(self) -> int:
         return len(self._held)
@@ -26,14 +27,16 @@ class Window:
         """Whether a frame of this size may be handed to the client."""
         return not self._held or (len(self._held) < self._frames_max and self.bytes + size <= self._bytes_max)
 
-    def hand_over(self, sequence: int, size: int) -> None:
-        """The client got the frame with this sequence."""
-        self._held[sequence] = size
+    def hand_over(self, size: int) -> int:
+        """The client gets a frame of this size; its number, for `answered`."""
+        self._handed += 1
+        self._held[self._handed] = size
         self.bytes += size
+        return self._handed
 
-    def answered(self, sequence: int) -> None:
+    def answered(self, number: int) -> None:
         """The client has let go of it. Of one that it does not hold: nothing."""
-        self.bytes -= self._held.pop(sequence, 0)
+        self.bytes -= self._held.pop(number, 0)
 
     def replaced(self) -> None:
         """The client's producer is closed: it sends nothing again."""

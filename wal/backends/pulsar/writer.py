@@ -59,13 +59,15 @@ _log: Final = logging.getLogger("wal.pulsar")
 
 
 class _Flight(msgspec.Struct, gc=False):
-    """A frame that was handed over. `position`: as Pulsar answered; `settled`: it is where the frame lies."""
+    """A frame that was handed over. `position`: as Pulsar answered; `settled`: it is where the frame lies. `held`: its number in the
+    window."""
 
     frame: EncodedFrame
     done: AppendDone
     refused: BaseException | None = None
     position: int | None = None
     settled: bool = False
+    held: int = 0
 
 
 class Writer:
@@ -155,13 +157,13 @@ class Writer:
                 self._oldest_since = self._loop.time()
             self._sent.append(flight)
             self._sent_bytes += flight.frame.length
-            if flight.refused is None and flight.frame.header.sequence != self._next:
+            if flight.refused is None and flight.frame.header.sequence > self._next:
                 flight.refused = self._refusal = StorageError(
                     f"{self._topic}: frame {flight.frame.header.sequence} was handed over where {self._next} is next: writing it would "
                     "leave a gap, so nothing from here on is written. Open the log again"
                 )
             if flight.refused is None:
-                self._next += 1
+                self._next = max(self._next, flight.frame.header.sequence + 1)
                 cause = self._send(flight)
                 if cause is not None:
                     self._begin_repair(cause)
@@ -174,7 +176,6 @@ class Writer:
     def _send(self, flight: _Flight) -> str | None:
         """Hands a frame to the client. What it says when it does not take it; a frame that it never will is `refused` from now on."""
         loop, life, here = self._loop, self._life, threading.get_ident()
-        sequence = flight.frame.header.sequence
         at_once: list[Any] = []
 
         def answered(result: Any, message_id: Any) -> None:
@@ -188,14 +189,14 @@ class Writer:
             except RuntimeError:
                 pass
 
-        self._window.hand_over(sequence, flight.frame.length)
+        flight.held = self._window.hand_over(flight.frame.length)
         try:
             self._producer.send_async(b"".join(flight.frame.buffers), answered)
         except Exception as error:  # it is closed: as if it had answered so
             at_once.append(error)
         if not at_once:
             return None
-        self._window.answered(sequence)
+        self._window.answered(flight.held)
         if _is_refusal(at_once[0]):
             flight.refused = self._refusal = self._refused(flight, at_once[0])
             flight.position = -1
@@ -215,7 +216,7 @@ class Writer:
 
         if life != self._life or self.failure is not None:
             return
-        self._window.answered(flight.frame.header.sequence)
+        self._window.answered(flight.held)
         if result == _pulsar.Result.Ok:
             if not flight.settled:
                 flight.position = position_of_id(message_id)
