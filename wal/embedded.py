@@ -336,10 +336,13 @@ class Embedded:
                 f"setting broadcast_vchannels_max={self.settings.broadcast_vchannels_max} is too large: at most {COUNT_MAX}, since the "
                 "copies in a frame take one range of ticks"
             )
+        self.limits = _limits(self.settings, frame_bytes_limit=self.backend.frame_bytes_limit)
         if self.limits.frame_bytes_max > self.backend.frame_bytes_limit:
+            limit, source = self.backend.frame_bytes_limit, self.backend.frame_bytes_source
             raise InvalidArgumentError(
                 f"the settings ask for frames of {self.limits.frame_bytes_max} bytes (from txn_bytes_max and message_bytes_max), "
-                f"but the {self.backend.name} backend takes at most {self.backend.frame_bytes_limit}: lower them"
+                f"but the {self.backend.name} backend takes at most {limit}: {source and source + ', or '}lower them, txn_bytes_max to "
+                f"at most {max(0, limit - _TXN_TABLES_BYTES)} and message_bytes_max to at most {limit // 3}"
             )
         if location.pulsar is None:
             await self._open_kv(location)
@@ -591,12 +594,21 @@ def _no_ticks(cause: Exception) -> StorageError:
     return error
 
 
-def _limits(settings: Settings) -> TxnLimits:
+_TXN_TABLES_BYTES: Final = 1 << 19
+"""What the header and tables of a frame take beside the largest transaction."""
+
+
+def _limits(settings: Settings, *, frame_bytes_limit: int = FRAME_BYTES_MAX) -> TxnLimits:
+    """`frame_bytes_limit`: of the backend; one below FRAME_BYTES_MAX is kept to where the settings allow that."""
     return TxnLimits(
         settings.txn_bytes_max,
         settings.txn_bodies_max,
         settings.open_txn_bytes_max,
-        max(FRAME_BYTES_MAX, settings.txn_bytes_max + (1 << 19), 3 * settings.message_bytes_max),
+        max(
+            min(FRAME_BYTES_MAX, frame_bytes_limit),
+            settings.txn_bytes_max + _TXN_TABLES_BYTES,
+            3 * settings.message_bytes_max,
+        ),
     )
 
 

@@ -63,7 +63,9 @@ async def test_tls_with_a_client_certificate(tls_server: EtcdServer, certificate
 
 async def test_a_log_with_its_metadata_behind_tls(tls_server: EtcdServer, certificates: Path, data_dir: Path) -> None:
     files = f"ca={certificates}/ca.pem&certificate={certificates}/client.pem&key={certificates}/client.key"
-    async with open_wal(data_dir, kv=f"etcd+ssl://localhost:{tls_server.port}/by-dev/meta?{files}") as log:
+    async with open_wal(
+        data_dir, kv=f"etcd+ssl://localhost:{tls_server.port}/{data_dir.parent.name}/meta?{files}"
+    ) as log:  # of this test's own
         await log.raw_append(Message("orders", b"1"))
         assert [info.name for info in await log.vchannels()] == ["orders"]
 

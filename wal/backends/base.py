@@ -194,7 +194,7 @@ class PChannelLog(ReadableLog):
 
     frames_in_flight: ClassVar[int] = 2
     """How many frames are worth handing over before the first is answered: more where an answer comes from far."""
-    group_bytes: ClassVar[int] = 4 * 1024 * 1024
+    group_bytes: int = 4 * 1024 * 1024
     """Where a group commit is cut, unless one transaction alone is larger: 4 MiB, so that its frame stays below FRAME_BYTES_MAX with
     its tables;
     less where frames on their way side by side are quicker than one."""
@@ -287,8 +287,10 @@ class LogBackend(abc.ABC):
     """The name of the WAL as `wal_name` reports it."""
     form: ClassVar[int]
     """The form of its message ids (wal.message.FORM_…)."""
-    frame_bytes_limit: ClassVar[int]
-    """The largest encoded frame that this backend can ever take; settings above it are refused."""
+    frame_bytes_limit: int
+    """The largest encoded frame that this backend can ever take; settings above it are refused. Final once it is started."""
+    frame_bytes_source: str = ""
+    """Where that limit comes from when somebody can raise it, and how; empty when nobody can."""
 
     @abc.abstractmethod
     async def create(self, pchannel: str, *, incarnation: int) -> None:

@@ -42,7 +42,7 @@ class JournalBackend(LogBackend):
 
     name: ClassVar[str] = "journal"
     form: ClassVar[int] = FORM_JOURNAL
-    frame_bytes_limit: ClassVar[int] = _FRAME_BYTES_LIMIT
+    frame_bytes_limit: int = _FRAME_BYTES_LIMIT
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class MemoryBackend(LogBackend):
 
     name: ClassVar[str] = "memory"
     form: ClassVar[int] = FORM_JOURNAL
-    frame_bytes_limit: ClassVar[int] = _FRAME_BYTES_LIMIT
+    frame_bytes_limit: int = _FRAME_BYTES_LIMIT
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self._store = MemoryStore() if store is None else store

@@ -62,6 +62,11 @@ class PulsarAddress(msgspec.Struct, frozen=True):
         """The topic of this pchannel's checkpoints."""
         return f"{self.topic(pchannel)}-checkpoints"
 
+    @property
+    def probe(self) -> str:
+        """A topic that keeps nothing, to find out what the broker takes."""
+        return f"non-persistent://{self.path}/wal-probe"
+
     def __repr__(self) -> str:
         return f"PulsarAddress({self.service_url!r}, {self.path!r})"
 

@@ -15,11 +15,13 @@ from typing import Any, Final
 
 from wal.backends.pulsar.address import PulsarAddress
 from wal.backends.pulsar.ledgers import Ledger
-from wal.errors import InvalidArgumentError, StorageError
+from wal.errors import InvalidArgumentError, StorageError, WALError
 
 __all__ = ["Admin"]
 
 TIMEOUT_S: Final = 10.0
+REDIRECTS_MAX: Final = 5
+"""One broker sends to the one that owns the namespace; a proxy or a balancer before them adds a hop or two."""
 
 
 class Admin:
@@ -30,7 +32,7 @@ class Admin:
 
     def __init__(self, address: PulsarAddress) -> None:
         self._address = address
-        self._context: ssl.SSLContext | None = None
+        self._opener: urllib.request.OpenerDirector | None = None
 
     def check_namespace(self) -> None:
         """InvalidArgumentError when there is no such namespace."""
@@ -40,6 +42,14 @@ class Admin:
                 f"Pulsar at {self._address.admin} has no namespace {path}: make it (pulsar-admin namespaces create {path}) or name "
                 "another one in the location"
             )
+
+    def message_bytes_max(self) -> int | None:
+        """The broker's `maxMessageSize`; None when it does not say: it tells only administrators."""
+        try:
+            found = self._request("GET", "brokers/configuration/runtime")
+            return int(found["maxMessageSize"])
+        except (WALError, KeyError, TypeError, ValueError):
+            return None
 
     def policy(self, topic: str, name: str) -> Any:
         """A policy as it applies to this topic: its own, or else its namespace's, or else the broker's."""
@@ -98,7 +108,7 @@ class Admin:
         if self._address.token is not None:
             request.add_header("Authorization", f"Bearer {self._address.token}")
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._tls(url)) as answer:
+            with self._open(request) as answer:
                 data = answer.read()
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")[:500]
@@ -125,12 +135,36 @@ class Admin:
             "it whole, not expired, and of a role that may produce and consume there?"
         )
 
-    def _tls(self, url: str) -> ssl.SSLContext | None:
-        if not url.startswith("https://"):
-            return None
-        if self._context is None:
-            self._context = ssl.create_default_context(cafile=self._address.tls_authority)
-        return self._context
+    def _open(self, request: urllib.request.Request) -> Any:
+        if self._opener is None:
+            handlers: list[urllib.request.BaseHandler] = [_Redirects()]
+            if self._address.tls_authority is not None or request.type == "https":
+                context = ssl.create_default_context(cafile=self._address.tls_authority)
+                handlers.append(urllib.request.HTTPSHandler(context=context))
+            self._opener = urllib.request.build_opener(*handlers)
+        return self._opener.open(request, timeout=TIMEOUT_S)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows Pulsar's redirects to another broker (307, 308) with the same method and body, which urllib does for GET only.
+
+    The token goes along, since the other broker asks for it too, but never from https to http.
+    """
+
+    max_redirections = REDIRECTS_MAX
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if req.type == "https" and not newurl.lower().startswith("https:") and req.has_header("Authorization"):
+            raise StorageError(
+                f"Pulsar's admin REST sends {req.get_method()} {req.full_url} on to {newurl}: the token is not sent without TLS; give "
+                "the brokers' web service a TLS address, or name the right one in pulsar_admin_url"
+            )
+        if code not in (307, 308):
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+        kept = {name: value for name, value in req.header_items() if name.lower() not in ("host", "content-length")}
+        return urllib.request.Request(newurl, data=req.data, headers=kept, method=req.get_method())
 
 
 def _path(topic: str) -> str:

@@ -22,6 +22,7 @@ from wal.backends.pulsar.floor import Floor
 from wal.backends.pulsar.floors import FloorIndex
 from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT, Mark, entry_of, ledger_of, text_of
 from wal.backends.pulsar.ledgers import LedgerTable
+from wal.backends.pulsar.limits import frame_bytes_limit, probed_limit
 from wal.backends.pulsar.log import Opened, PulsarLog
 from wal.backends.pulsar.policies import check_policies
 from wal.backends.pulsar.recovery import end_before, missing_records
@@ -47,9 +48,9 @@ class PulsarBackend(LogBackend):
 
     name: ClassVar[str] = "pulsar"
     form: ClassVar[int] = FORM_PULSAR
-    frame_bytes_limit: ClassVar[int] = FRAME_BYTES_LIMIT
 
     def __init__(self, address: PulsarAddress, records: RecordStore, *, allowed: Allowances | None = None) -> None:
+        self.frame_bytes_limit = FRAME_BYTES_LIMIT
         self._address = address
         self._records = records
         self._allowed = allowed or Allowances()
@@ -183,6 +184,7 @@ class PulsarBackend(LogBackend):
                 floor,
                 state,
                 checkpoint,
+                self.frame_bytes_limit,
             ),
             pchannel=pchannel,
         )
@@ -190,6 +192,15 @@ class PulsarBackend(LogBackend):
     async def _start(self) -> None:
         await self._connection.run(self._connection.start)
         await self._connection.run(self._admin.check_namespace)
+        said = await self._connection.run(self._admin.message_bytes_max)
+        if said is not None:
+            self.frame_bytes_limit = frame_bytes_limit(said)
+        else:
+            found = await self._connection.run(lambda: probed_limit(self._connection, self._address.probe))
+            self.frame_bytes_limit = FRAME_BYTES_LIMIT if found is None else found
+        if self.frame_bytes_limit < FRAME_BYTES_LIMIT:
+            said_text = f"maxMessageSize of the broker is {said}" if said is not None else "found by trying"
+            self.frame_bytes_source = f"({said_text}) raise maxMessageSize on the broker"
 
     # -- in threads
 

@@ -20,7 +20,7 @@ from wal.backends.pulsar.topic import TopicReader
 from wal.backends.pulsar.truncation import move_cursor
 from wal.errors import CorruptionError
 
-__all__ = ["Checkpoints"]
+__all__ = ["PIECE_BYTES", "Checkpoints"]
 
 PIECE_BYTES: Final = 1 << 20
 
@@ -28,11 +28,14 @@ PIECE_BYTES: Final = 1 << 20
 class Checkpoints:
     """Of one log in one term."""
 
-    def __init__(self, connection: Connection, control: Control, *, topic: str, term: int) -> None:
+    def __init__(
+        self, connection: Connection, control: Control, *, topic: str, term: int, piece_bytes: int = PIECE_BYTES
+    ) -> None:
         self._connection = connection
         self._control = control
         self._topic = topic
         self._term = term
+        self._piece_bytes = piece_bytes
 
     async def save(self, position: int, pieces: Sequence[bytes]) -> None:
         """Stores a state; one stored for this position before is replaced. ChannelFencedError, StorageError."""
@@ -73,9 +76,9 @@ class Checkpoints:
         try:
             producer = self._connection.producer(self._topic, fencing=False)
             try:
-                for part, start in enumerate(range(0, max(len(blob), 1), PIECE_BYTES)):
+                for part, start in enumerate(range(0, max(len(blob), 1), self._piece_bytes)):
                     properties = {KIND: PIECE, "save": save, "part": str(part)}
-                    sent = producer.send(blob[start : start + PIECE_BYTES], properties=properties)
+                    sent = producer.send(blob[start : start + self._piece_bytes], properties=properties)
                     positions.append(position_of_id(sent))
             finally:
                 producer.close()

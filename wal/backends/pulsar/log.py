@@ -14,13 +14,14 @@ from typing import Any, ClassVar, Final, TypeVar
 import msgspec
 
 from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Stretch
-from wal.backends.pulsar.checkpoints import Checkpoints
+from wal.backends.pulsar.checkpoints import PIECE_BYTES, Checkpoints
 from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.control import Control
 from wal.backends.pulsar.floor import Floor
 from wal.backends.pulsar.floors import FloorIndex
-from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT, Mark, text_of
+from wal.backends.pulsar.layout import Mark, text_of
 from wal.backends.pulsar.ledgers import LedgerRecord, LedgerTable
+from wal.backends.pulsar.limits import group_bytes
 from wal.backends.pulsar.reader import LogReader
 from wal.backends.pulsar.truncation import Truncation
 from wal.backends.pulsar.writer import Writer
@@ -47,13 +48,13 @@ class Opened(msgspec.Struct):
     floor: Floor
     state: LogState
     checkpoint: int | None
+    frame_bytes_limit: int
 
 
 class PulsarLog(PChannelLog):
     """See `PChannelLog`. Made by `PulsarBackend.open`, on the loop that uses it."""
 
     frames_in_flight: ClassVar[int] = 4
-    group_bytes: ClassVar[int] = 1024 * 1024
     tick_frames: ClassVar[bool] = True
 
     def __init__(self, opened: Opened, *, pchannel: str) -> None:
@@ -61,6 +62,8 @@ class PulsarLog(PChannelLog):
         self.incarnation = opened.mark.incarnation
         self.term = opened.mark.term
         self.state = opened.state
+        self.group_bytes = group_bytes(opened.frame_bytes_limit)
+        self._frame_bytes_limit = opened.frame_bytes_limit
         self._loop = asyncio.get_running_loop()
         self._connection = opened.connection
         self._control = opened.control
@@ -104,7 +107,11 @@ class PulsarLog(PChannelLog):
             floor_before=self._reader.floor_before,
         )
         self._checkpoints = Checkpoints(
-            opened.connection, opened.control, topic=opened.checkpoint_topic, term=self.term
+            opened.connection,
+            opened.control,
+            topic=opened.checkpoint_topic,
+            term=self.term,
+            piece_bytes=min(PIECE_BYTES, opened.frame_bytes_limit),
         )
 
     @property
@@ -125,9 +132,9 @@ class PulsarLog(PChannelLog):
             self._closing.add_done_callback(lambda _: done(-1, closed))
             return
         refused: BaseException | None = None
-        if frame.length > FRAME_BYTES_LIMIT:
+        if frame.length > self._frame_bytes_limit:
             refused = InvalidArgumentError(
-                f"a frame of {frame.length} bytes is above the limit of {FRAME_BYTES_LIMIT}: make smaller frames"
+                f"a frame of {frame.length} bytes is above the limit of {self._frame_bytes_limit}: make smaller frames"
             )
         self._writer.append(frame, done, refused=refused)
 

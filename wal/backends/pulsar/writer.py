@@ -5,6 +5,9 @@ back to the loop. An answer that follows the one before directly (next entry of 
 something came between: a new ledger, a frame that was sent again after a lost connection, somebody's mark. Then what lies between is
 read, and the frame's place is where it lies first, as for every reader.
 
+A frame that the client itself refuses (it is above the broker's limit, say) can never be written: nothing behind it is sent, so that the
+log has no gap; what is before it is still answered, and then the writer fails for good.
+
 A producer that was thrown out, or does not answer, is given up: if the term is still ours a new one is made, a mark is written (what
 was on its way lies before it, or never comes), what lies up to there is read, and only what is not there is sent again. So an outcome
 is never guessed. If that does not succeed in time, everything on its way fails as unknown, and the writer for good.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -30,6 +34,7 @@ from wal.backends.pulsar.floors import FloorIndex
 from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_properties
 from wal.backends.pulsar.ledgers import LedgerTable
 from wal.backends.pulsar.topic import Entry, TopicReader
+from wal.backends.pulsar.window import Window
 from wal.errors import ChannelFencedError, StorageError, UnknownError, WALError
 from wal.frame import RECOVERED, EncodedFrame, FrameHeader
 
@@ -47,18 +52,22 @@ UNANSWERED_S: Final = 2.0
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 2.0
 OUTAGE_S: Final = 120.0
-"""How long a broker may be away before the writer fails."""
+"""How long a broker may be away before the writer fails; also over several attempts, as long as no frame gets through."""
+REFUSALS: Final = ("MessageTooBig", "InvalidMessage", "CryptoError", "OperationNotSupported", "IncompatibleSchema")
+"""Pulsar's answers that are about one frame: it would be answered so however often it is sent."""
 _log: Final = logging.getLogger("wal.pulsar")
 
 
 class _Flight(msgspec.Struct, gc=False):
-    """A frame that was handed over. `position`: as Pulsar answered; `settled`: it is where the frame lies."""
+    """A frame that was handed over. `position`: as Pulsar answered; `settled`: it is where the frame lies. `held`: its number in the
+    window."""
 
     frame: EncodedFrame
     done: AppendDone
     refused: BaseException | None = None
     position: int | None = None
     settled: bool = False
+    held: int = 0
 
 
 class Writer:
@@ -100,6 +109,13 @@ class Writer:
         self._queue: deque[_Flight] = deque()
         self._sent: deque[_Flight] = deque()
         self._sent_bytes = 0
+        self._window = Window(frames_max=FRAMES_IN_FLIGHT, bytes_max=SENT_BYTES_MAX)
+        self._refusal: WALError | None = None
+        """Why a frame can never be written: it is the last of what was sent, and nothing is sent behind it."""
+        self._next = floor.sequence + 1
+        """The sequence of the next frame that is sent for the first time."""
+        self._outage_since: float | None = None
+        """When the producer was given up, as long as no frame has got through since."""
         self._life = 0
         """Of the producer: what an earlier one answers late is not looked at."""
         self._repair: asyncio.Task[None] | None = None
@@ -130,39 +146,69 @@ class Writer:
     # -- sending and answers
 
     def _pump(self) -> None:
-        if self._repair is not None:
-            return
-        while self._queue and len(self._sent) < FRAMES_IN_FLIGHT:
+        while self._queue and len(self._sent) < FRAMES_IN_FLIGHT and self._repair is None and self._refusal is None:
             flight = self._queue[0]
             if self._sent and self._sent_bytes + flight.frame.length > SENT_BYTES_MAX:
+                break
+            if not self._window.has_room(flight.frame.length):
                 break
             self._queue.popleft()
             if not self._sent:
                 self._oldest_since = self._loop.time()
             self._sent.append(flight)
             self._sent_bytes += flight.frame.length
+            if flight.refused is None and flight.frame.header.sequence > self._next:
+                flight.refused = self._refusal = StorageError(
+                    f"{self._topic}: frame {flight.frame.header.sequence} was handed over where {self._next} is next: writing it would "
+                    "leave a gap, so nothing from here on is written. Open the log again"
+                )
             if flight.refused is None:
-                self._send(flight)
-            else:
+                self._next = max(self._next, flight.frame.header.sequence + 1)
+                cause = self._send(flight)
+                if cause is not None:
+                    self._begin_repair(cause)
+            if flight.refused is not None:
                 flight.position = -1
                 self._loop.call_soon(self._settle)
-        if self._sent and self._look is None:
+        if (self._sent or self._window) and self._look is None:
             self._look = self._loop.call_later(LOOK_S, self._look_after)
 
-    def _send(self, flight: _Flight) -> None:
-        loop, life = self._loop, self._life
+    def _send(self, flight: _Flight) -> str | None:
+        """Hands a frame to the client. What it says when it does not take it; a frame that it never will is `refused` from now on."""
+        loop, life, here = self._loop, self._life, threading.get_ident()
+        at_once: list[Any] = []
 
         def answered(result: Any, message_id: Any) -> None:
-            # In a thread of the client. A loop that is closed has nobody who waits.
+            # In a thread of the client, or within send_async when it does not take the frame. It must be known before the next one is
+            # sent, which the client might take. A loop that is closed has nobody who waits.
+            if threading.get_ident() == here:
+                at_once.append(result)
+                return
             try:
                 loop.call_soon_threadsafe(self._answered, life, flight, result, message_id)
             except RuntimeError:
                 pass
 
+        flight.held = self._window.hand_over(flight.frame.length)
         try:
             self._producer.send_async(b"".join(flight.frame.buffers), answered)
         except Exception as error:  # it is closed: as if it had answered so
-            loop.call_soon(self._answered, life, flight, error, None)
+            at_once.append(error)
+        if not at_once:
+            return None
+        self._window.answered(flight.held)
+        if _is_refusal(at_once[0]):
+            flight.refused = self._refusal = self._refused(flight, at_once[0])
+            flight.position = -1
+            return None
+        return f"a frame was answered with {at_once[0]}"
+
+    def _refused(self, flight: _Flight, result: Any) -> WALError:
+        return StorageError(
+            f"{self._topic}: Pulsar's client refuses a frame of {flight.frame.length} bytes ({result}); this frame and nothing behind it "
+            "was written. Open the log again: that takes the broker's limits as they are now; if it is too large for the broker, raise "
+            "maxMessageSize there, or lower txn_bytes_max and message_bytes_max"
+        )
 
     def _answered(self, life: int, flight: _Flight, result: Any, message_id: Any) -> None:
         """Pulsar's answer for a frame."""
@@ -170,10 +216,13 @@ class Writer:
 
         if life != self._life or self.failure is not None:
             return
+        self._window.answered(flight.held)
         if result == _pulsar.Result.Ok:
             if not flight.settled:
                 flight.position = position_of_id(message_id)
-                self._settle()
+            self._settle()
+        elif _is_refusal(result):
+            self._fail(self._refused(flight, result))
         else:
             self._begin_repair(f"a frame was answered with {result}")
 
@@ -189,16 +238,20 @@ class Writer:
             self._sent.popleft()
             self._sent_bytes -= flight.frame.length
             self._oldest_since = self._loop.time()
-            if flight.refused is not None:
-                flight.done(-1, flight.refused)
-            else:
+            if flight.refused is None:
                 self._durable(flight)
-        self._pump()
+                continue
+            flight.done(-1, flight.refused)
+            if self._refusal is not None and flight.refused is self._refusal:
+                self._fail(self._refusal)
+        if self.failure is None:
+            self._pump()
         self._check_idle()
 
     def _durable(self, flight: _Flight) -> None:
         position, header = flight.position, flight.frame.header
         assert position is not None
+        self._outage_since = None
         if not flight.settled:  # else it was counted when it was read
             self._count(position, flight.frame.length, header)
             self._last = position
@@ -226,7 +279,7 @@ class Writer:
     def _look_after(self) -> None:
         """Now and then while frames are on their way: has the producer lost its broker, and does not find back?"""
         self._look = None
-        if not self._sent or self._repair is not None or self.failure is not None:
+        if not (self._sent or self._window) or self._repair is not None or self.failure is not None:
             return
         late = self._loop.time() - self._oldest_since > UNANSWERED_S
         if late and not self._producer.is_connected():
@@ -248,7 +301,7 @@ class Writer:
         async def whole() -> None:
             again: str | None = None
             try:
-                await work
+                again = await work
                 if self._life != life and not self._replacing:
                     again = "the producer was lost while its answers were looked at"
             except WALError as error:
@@ -269,16 +322,23 @@ class Writer:
         self._replacing = False
         self._repair = self._loop.create_task(whole(), name=f"pulsar writer of {self._topic}")
 
-    async def _look_between(self, position: int) -> None:
+    async def _look_between(self, position: int) -> str | None:
         """Reads what lies between the last known message and this answer; says where the frames on their way lie."""
         entries = await self._connection.run(lambda: self._read_up(self._last, position))
         self._take_in(entries)
+        return None
 
-    async def _replace_producer(self, cause: str) -> None:
-        """Makes a new producer, if the term is still ours, and sends what the old one did not get into the log."""
+    async def _replace_producer(self, cause: str) -> str | None:
+        """Makes a new producer, if the term is still ours, and sends what the old one did not get into the log. What that one said when
+        it did not take a frame."""
         self._replacing = True
         _log.warning("%s: %s; taking the log up again", self._topic, cause)
-        begun, wait_s = self._loop.time(), RETRY_S
+        wait_s = RETRY_S
+        if self._outage_since is None:
+            self._outage_since = self._loop.time()
+        else:  # the one before got nothing through
+            self._check_outage(cause, None)
+            await asyncio.sleep(RETRY_MAX_S)
         while True:
             try:
                 await self._control.check_owner(self._mark.term)
@@ -293,15 +353,12 @@ class Writer:
                 raise
             except Exception as error:
                 problem = failure(error, f"taking up {self._topic} again", self._connection.address)
-                if self._loop.time() - begun > OUTAGE_S:
-                    raise StorageError(
-                        f"{self._topic}: {cause}, and it could not be taken up again within {OUTAGE_S:g} s: {problem}",
-                        outcome_unknown=True,
-                    ) from error
+                self._check_outage(cause, problem)
                 _log.info("%s; trying again in %g s", problem, wait_s)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
         self._life += 1
+        self._window.replaced()
         entries = await self._connection.run(lambda: self._read_up(self._last, mark))
         for flight in self._sent:
             if flight.refused is None:
@@ -309,8 +366,22 @@ class Writer:
         self._take_in(entries)
         self._oldest_since = self._loop.time()
         for flight in self._sent:
-            if flight.position is None:
-                self._send(flight)
+            if self._refusal is None and flight.position is None:
+                again = self._send(flight)
+                if again is not None:
+                    return again
+        if not self._window:
+            self._outage_since = None  # all of it had got through
+        return None
+
+    def _check_outage(self, cause: str, problem: WALError | None) -> None:
+        assert self._outage_since is not None
+        if self._loop.time() - self._outage_since > OUTAGE_S:
+            raise StorageError(
+                f"{self._topic}: {cause}, and it could not be taken up again within {OUTAGE_S:g} s"
+                + (": no frame got through" if problem is None else f": {problem}"),
+                outcome_unknown=True,
+            ) from problem
 
     def _read_up(self, last: int, position: int) -> list[tuple[int, Entry]]:
         """In a thread: the messages behind `last` up to `position`, which is there, without their bytes but with their sizes."""
@@ -355,6 +426,7 @@ class Writer:
         """Nothing is written any more. What is on its way may be in the log; what is queued was not sent."""
         self.failure = error
         self._life += 1
+        self._window.replaced()
         sent, self._sent, self._sent_bytes = self._sent, deque(), 0
         queued, self._queue = self._queue, deque()
         for flight in sent:
@@ -375,6 +447,13 @@ def _told(error: WALError, *, unknown: bool) -> WALError:
     own.__cause__ = error.__cause__
     own.outcome_unknown = unknown
     return own
+
+
+def _is_refusal(result: Any) -> bool:
+    """Whether this answer, or error, is about the frame alone."""
+    import _pulsar
+
+    return any(result == getattr(_pulsar.Result, name) for name in REFUSALS) or type(result).__name__ in REFUSALS
 
 
 def _close(producer: pulsar.Producer) -> None:
