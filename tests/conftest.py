@@ -3,7 +3,7 @@
 * `SOAK=1` (by `make soak`): the `soak` fixture is SOAK_FACTOR instead of 1, Hypothesis tries as many times more examples, and every
   async test runs on asyncio's loop and on uvloop's.
 * `CI` set (by `.ci/run`): on both loops as well, and Hypothesis reads and writes no example database, so that a run does not depend on the
-  machine's earlier ones. Without either only the folders in EACH_LOOP run on both, because they are quick.
+  machine's earlier ones; but for the folders in ONE_LOOP. Without either only the folders in EACH_LOOP run on both, because they are quick.
 * `@pytest.mark.one_loop`: what the test looks at does not run on its own loop (the bytes of files; processes that choose theirs), so
   outside of a soak once is enough.
 * The processes that tests start compile the product once, not each of them again.
@@ -33,6 +33,8 @@ SOAK_FACTOR: Final = 10
 CI: Final = bool(os.environ.get("CI"))
 EACH_LOOP: Final = ("actors", "docs")
 """Folders below tests/ whose async tests run on both loops."""
+ONE_LOOP: Final = ("pulsar", "rocksmq", "servers")
+"""Folders whose tests wait for a server, or for a thread that does the work: on one loop outside of a soak, because they take long."""
 
 PRODUCT: Final = ("wal", "actors", "broadcaster")
 SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwritev", "posix_fallocate", "ftruncate")
@@ -63,7 +65,8 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """asyncio's own loop; uvloop's too in the folders where that costs little, in CI and in a soak."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    if SOAK or (item.get_closest_marker("one_loop") is None and (CI or folder in EACH_LOOP)):
+    once = folder in ONE_LOOP or item.get_closest_marker("one_loop") is not None
+    if SOAK or (not once and (CI or folder in EACH_LOOP)):
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
 

@@ -9,6 +9,8 @@ from tests.kv.test_etcd_faults import WAIT_S, Writer, check, collect
 from tests.servers.etcd import EtcdServer, cluster
 from wal.kv.etcd import EtcdKV
 
+pytestmark = pytest.mark.one_loop  # a server is killed or frozen in each of them
+
 
 async def test_members_fail_in_turn_and_nothing_is_lost_or_seen_twice(etcd_binary: Path, soak: int) -> None:
     failures = 2 * soak

@@ -20,6 +20,8 @@ from wal.errors import ClosedError, TruncatedError, UnavailableError, UnknownOut
 from wal.kv import Watch, WatchEvent
 from wal.kv.etcd import EtcdElection, EtcdKV
 
+pytestmark = pytest.mark.one_loop  # a server is killed or frozen in each of them
+
 WAIT_S = 60.0
 
 
