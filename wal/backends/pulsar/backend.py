@@ -199,8 +199,8 @@ class PulsarBackend(LogBackend):
             found = await self._connection.run(lambda: probed_limit(self._connection, self._address.probe))
             self.frame_bytes_limit = FRAME_BYTES_LIMIT if found is None else found
         if self.frame_bytes_limit < FRAME_BYTES_LIMIT:
-            said_text = f"maxMessageSize of the broker is {said}" if said is not None else "found by trying"
-            self.frame_bytes_source = f"({said_text}) raise maxMessageSize on the broker"
+            now = f"it is {said}" if said is not None else "below Pulsar's default, as was found by trying"
+            self.frame_bytes_source = f"raise maxMessageSize on the broker ({now})"
 
     # -- in threads
 
