@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.kv.test_etcd_faults import WAIT_S, Writer, check, collect
 from tests.servers.etcd import EtcdServer, cluster
 from wal.kv.etcd import EtcdKV
