@@ -7,6 +7,7 @@ function raises there is an AssertionError here, with its traceback; one whose t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -68,6 +69,20 @@ class Other:
     async def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
         await asyncio.to_thread(self.kill_now)
+
+    async def kill_and_hear(self) -> list[Any]:
+        """SIGKILL, and what it had said until then that nobody has heard."""
+        return await asyncio.to_thread(self._kill_and_hear)
+
+    def _kill_and_hear(self) -> list[Any]:
+        self._process.kill()
+        self._process.join()
+        words = []
+        with contextlib.suppress(EOFError, OSError):  # the last word may be cut off
+            while self._line.poll():
+                words.append(self._line.recv())
+        self._line.close()
+        return words
 
     def kill_now(self) -> None:
         """`kill` for a test without a loop."""
