@@ -277,3 +277,8 @@ def test_whoever_knows_arrows_streams_reads_it_as_it_is(data: str) -> None:
         assert pa.table(batches).equals(expected)
     with bridge.record_batches(data, "nothing", follow=False, columns=["payload"]) as batches:
         assert pa.table(batches).schema == batches.schema == schema(["payload"])
+
+
+def test_a_log_on_pulsar_has_no_files_and_the_error_says_where_to_read_it() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"lies on Pulsar.*service\.url"):
+        bridge.record_batches("pulsar://127.0.0.1:6650/public/default", "orders")

@@ -273,6 +273,10 @@ class FileRead:
 
 def _directory(location: str | os.PathLike[str]) -> Path:
     parsed = parse_location(location)
+    if parsed.pulsar is not None:
+        raise InvalidArgumentError(
+            f"{parsed} lies on Pulsar and has no files to read: read it with open_wal() and log.read(), or with Spark (service.url)"
+        )
     if parsed.path is None:
         raise InvalidArgumentError(
             f"{parsed} lies in the memory of the process that opened it and has no files to read: read it there, "
