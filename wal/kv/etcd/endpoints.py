@@ -8,6 +8,7 @@ spins. Never makes a call of its own but the one that asks why a member cannot b
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ class Endpoints:
     """Members by `host:port`. The one that answered is asked until it fails."""
 
     def __init__(self, addresses: Sequence[str], *, credentials: grpc.ChannelCredentials | None) -> None:
+        _keep_poller()
         self.addresses = tuple(addresses)
         self._channels = [
             grpc.aio.insecure_channel(address, options=_OPTIONS)
@@ -126,6 +128,16 @@ class Endpoints:
                 return f"{address}: {error.details()}"
             return f"{address}: no connection within {_WHY_TIMEOUT_S} s"
         return f"{address} is connected"
+
+
+@functools.cache
+def _keep_poller() -> None:
+    """gRPC's poller of asyncio stays from the first channel of the process to the end of the process.
+
+    It counts channels, and the last one to be collected ends it: by joining its thread wherever the garbage collector happens to run,
+    which is on some loop, and perhaps in the middle of a call of somebody else.
+    """
+    grpc.aio.init_grpc_aio()
 
 
 async def _until_ready(channel: grpc.aio.Channel) -> None:
