@@ -1,7 +1,8 @@
-"""Disks that misbehave (FaultyDisk), look on (WatchedDisk) or wait (GatedDisk), as the test sets them; the rest is real."""
+"""Disks that misbehave (FaultyDisk), look on (WatchedDisk) or wait (GatedDisk, HeldDisk), as the test sets them; the rest is real."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -56,6 +57,29 @@ class GatedDisk(Disk):
         if self.name in path.name:
             self.gate.wait()
         return super()._file(path, fd)
+
+
+class HeldDisk(Disk):
+    """The first file with this in its name that is to be made is not, until `go` is set; the thread that would make it waits there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.held = threading.Event()
+        self.go = threading.Event()
+        self._lock = threading.Lock()
+
+    async def until_held(self) -> None:
+        """Returns when it has come to that."""
+        assert await asyncio.to_thread(self.held.wait, 10), f"nobody made a file with {self.name!r} in its name"
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> JournalFile:
+        if create and self.name in path.name:
+            with self._lock:
+                first = not self.held.is_set()
+                self.held.set()
+            if first:
+                self.go.wait()
+        return super().open(path, create=create, write=write)
 
 
 class FaultyDisk(Disk):

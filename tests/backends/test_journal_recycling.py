@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.faults import GatedDisk, WatchedDisk
+from tests.backends.faults import GatedDisk, HeldDisk, WatchedDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import folder, journal, segments
-from wal.backends.journal import JournalBackend, JournalLog
-from wal.errors import TruncatedError
+from wal.backends.journal import JournalBackend, JournalLog, index_keeper
+from wal.errors import ChannelFencedError, TruncatedError
 
 SEGMENT = 32 << 10
 
@@ -40,11 +40,67 @@ async def test_a_truncated_segment_is_written_again(tmp_path: Path) -> None:
         assert [frame.position for frame in await read_all(log, log.earliest[0])] == [
             position for position in positions if position >= log.earliest[0]
         ]
-        assert not [path for path in folder(tmp_path).glob("*.idx") if int(path.stem, 16) < segments_base(tmp_path)]
+    # Not before the log is closed: the thread that stores an index may just be taking back that of a segment that went meanwhile.
+    assert not indices_without_segment(tmp_path)
 
 
-def segments_base(place: Path) -> int:
-    return int(segments(place)[0].stem, 16)
+def indices_without_segment(place: Path) -> list[Path]:
+    """A log has none of these once it is closed; the next opening would remove them, so this is asked before it."""
+    return [path for path in folder(place).glob("*.idx*") if not path.with_name(f"{path.stem}.wal").exists()]
+
+
+async def test_an_index_is_not_stored_behind_its_segment(tmp_path: Path) -> None:
+    """The segment is sealed and truncated while the thread that stores its index stands still."""
+    disk = HeldDisk(".idx.")
+    async with journal(tmp_path, segment=SEGMENT, disk=disk) as log:
+        positions = await fill_segments(log, FrameMaker(1), 1)
+        await disk.until_held()
+        await log.truncate(positions[-1], 0)
+        assert log.statistics().recycled == 1
+        disk.go.set()
+    assert not indices_without_segment(tmp_path)
+    assert len(list(folder(tmp_path).glob("*.idx"))) == 1, "that of the segment that is left"
+
+
+async def test_an_index_that_a_reader_made_is_not_stored_behind_its_segment(tmp_path: Path) -> None:
+    maker = FrameMaker(1)
+    async with journal(tmp_path, segment=SEGMENT) as log:
+        positions = await fill_segments(log, maker, 1)
+    for path in folder(tmp_path).glob("*.idx"):
+        path.unlink()
+    disk = HeldDisk(".idx.")
+    async with journal(tmp_path, 2, segment=SEGMENT, disk=disk) as log:
+        reading = asyncio.ensure_future(log.read(0, names=None, bytes_max=1 << 20))
+        await disk.until_held()
+        await log.truncate(positions[-1], 0)
+        disk.go.set()
+        with pytest.raises(TruncatedError):
+            await reading
+        assert not indices_without_segment(tmp_path)
+
+
+async def test_a_fenced_writer_stores_no_index_behind_its_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what is left of its segment's index nor all of it: the next writer has truncated there meanwhile."""
+    monkeypatch.setattr(index_keeper, "PART_FRAMES", 1)
+    disk = HeldDisk(".idx")
+    backend = JournalBackend(tmp_path, segment_bytes=SEGMENT, first_segment_bytes=SEGMENT, disk=disk)
+    await backend.create("p", incarnation=INCARNATION)
+    old = await backend.open("p", incarnation=INCARNATION, term=1)
+    await append(old, FrameMaker(1).data(("v", b"1")))
+    await disk.until_held()
+    new = await backend.open("p", incarnation=INCARNATION, term=2)
+    positions = await fill_segments(new, FrameMaker(2), 1)
+    await new.truncate(positions[-1], 0)
+    await new.close()
+    assert not indices_without_segment(tmp_path)
+    with pytest.raises(ChannelFencedError):
+        await append(old, FrameMaker(1).data(("v", b"2")))
+    disk.go.set()
+    await old.close()
+    assert not indices_without_segment(tmp_path)
+    await backend.close()
 
 
 async def test_a_segment_that_is_being_read_is_not_written_again(tmp_path: Path) -> None:

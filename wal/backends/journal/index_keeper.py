@@ -2,7 +2,8 @@
 
 Owns the parts that are appended to `<base:016x>.idx` while the segment grows, so that opening after a crash reads the heads of a few
 frames instead of all that a segment can hold. Nothing waits for them and nothing rests on them: they are not synced, a part that could
-not be written ends the index there, and what is missing is read from the segment. It never stores a frame that is not durable.
+not be written ends the index there, and what is missing is read from the segment. It never stores a frame that is not durable,
+and leaves nothing of a segment that is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from wal.backends.journal.disk import Disk
 from wal.backends.journal.index import IndexPart, SegmentIndex, index_name
 from wal.backends.journal.preparer import Preparer
 from wal.backends.journal.segment import Segment
+from wal.backends.journal.segments import remove_stale_index
 
 __all__ = ["IndexKeeper"]
 
@@ -61,6 +63,7 @@ class IndexKeeper:
             file.write([data], stored.size)
         finally:
             file.close()
+            remove_stale_index(self._disk, self._directory, stored.segment)
         stored.size += len(data)
         stored.broken = False
 

@@ -2,7 +2,7 @@
 
 Owns: which segments there are (a tuple that is replaced, so that whoever reads keeps what it began with), the growing index of the
 active one, and a bounded cache of the sealed ones' indices, loaded from `.idx` or made again from the segment when that is missing,
-damaged or out of date. It never removes a file; damage in a sealed segment is loud. What a process that only reads needs of it as well
+damaged or out of date. It never removes a segment; damage in a sealed one is loud. What a process that only reads needs of it as well
 stands here too: `IndexCache`, `sealed_index`, `open_shared`.
 """
 
@@ -28,6 +28,7 @@ __all__ = [
     "last_truncated",
     "load_index",
     "open_shared",
+    "remove_stale_index",
     "sealed_index",
     "write_index",
 ]
@@ -208,7 +209,17 @@ def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | 
 
 
 def write_index(disk: Disk, directory: Path, segment: Segment, index: SegmentIndex) -> None:
-    """Stores the index of a segment to which no frame is added meanwhile."""
+    """Stores the index of a segment to which no frame is added meanwhile; a segment that was truncated is left without one."""
     path = directory / index_name(segment.base)
     data = index.encode(incarnation=segment.header.incarnation, generation=segment.header.generation)
     disk.replace(path, data, temporary=path.with_name(f"{path.name}.{threading.get_ident()}.tmp"))
+    remove_stale_index(disk, directory, segment)
+
+
+def remove_stale_index(disk: Disk, directory: Path, segment: Segment) -> None:
+    """Called behind every write of an index: takes it back if the segment went meanwhile, by whichever writer's truncation.
+
+    That takes the segment's name away first, and its index then: so what is written before that goes there, and what later here.
+    """
+    if not segment.path.exists():
+        disk.unlink(directory / index_name(segment.base))

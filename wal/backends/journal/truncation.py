@@ -2,7 +2,8 @@
 
 Owns the order of it: the earliest event is stored and synced before any file goes, and a file goes only when the checkpoint that the
 next recovery begins with has passed it too. Then the segment becomes the next spare, if no reader holds it and there are not enough
-spares, else it is removed. The active segment always stays.
+spares, else it is removed. Its index goes behind it: whoever was just storing that sees that the segment is gone, and takes it back
+(`remove_stale_index`). The active segment always stays.
 """
 
 from __future__ import annotations
@@ -86,11 +87,11 @@ class Truncation:
         dropped = self._segments.drop_below(below)
         for segment in dropped:
             self._release(segment)
+            self._disk.unlink(self._directory / index_name(segment.base))
         if dropped:
             self._disk.sync_directory(self._directory)
 
     def _release(self, segment: Segment) -> None:
-        self._disk.unlink(self._directory / index_name(segment.base))
         try:
             file = self._disk.open(segment.path)
         except FileNotFoundError:
