@@ -166,9 +166,14 @@ async def test_a_map_that_is_damaged_while_it_is_read_harms_nobody_who_reads(
     data: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_wal(data) as writer, open_wal(data, read_only=True) as reader:
+
+        async def known() -> bool:
+            return [info.name for info in await reader.vchannels()] == ["orders"]
+
         await writer.raw_append(Message("orders", b"1"))
         async with reader.read("orders") as scanner:
             assert await take(scanner, 1) == [b"1"]
+            await eventually(known)  # until then the writer has a whole map to put in place of whatever is there
             with caplog.at_level(logging.WARNING, "wal.observing"):
                 (Path(data) / "pchannels" / "p0" / "vchannels").write_bytes(b"?")
                 taking = start(take(scanner, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -84,3 +85,21 @@ def test_views_over_several_maps(tmp_path: Path) -> None:
     (places["p0"].folder / MAP_NAME).write_bytes(b"?")
     with pytest.raises(CorruptionError):
         maps.look(places)
+
+
+def test_a_change_shows_whatever_the_file_system_says_of_the_file(tmp_path: Path) -> None:
+    """Dropped and made anew between two looks: a later file may get the inode of the first, and its time where clocks are coarse."""
+    folder = tmp_path / "p0"
+    folder.mkdir()
+    places, path = {"p0": MapPlace(folder, 7)}, folder / MAP_NAME
+    maps = VChannelMaps()
+    write_map(folder, VChannelMap(7, 5, {"a": 4}))
+    assert maps.look(places).records == {"a": VChannelInfo("a", "p0", 4)}
+    before = path.stat()
+    path.write_bytes(VChannelMap(7, 6, {"a": 5}).encode())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_ino, after.st_mtime_ns, after.st_size) == (before.st_ino, before.st_mtime_ns, before.st_size)
+    view = maps.look(places)
+    assert view.records == {"a": VChannelInfo("a", "p0", 5)}
+    assert view.is_over("p0", "a", 4)

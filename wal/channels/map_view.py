@@ -1,7 +1,7 @@
 """VChannelMaps: what the maps of a journal's pchannels say to a process that only reads.
 
-Owns: which vchannels there are as far as is known here, put together from the map of each pchannel; a map is read again only when its
-file was replaced. It blocks and needs no event loop. What it has not heard of yet is no error: such a vchannel counts as empty.
+Owns: which vchannels there are as far as is known here, put together from the map of each pchannel; a map is read again only when it
+has changed. It blocks and needs no event loop. What it has not heard of yet is no error: such a vchannel counts as empty.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from wal.channels.directory import VChannelInfo
 from wal.channels.map_keeper import MapPlace
-from wal.channels.vchannel_map import MAP_NAME, VChannelMap, read_map
+from wal.channels.vchannel_map import MapMark, VChannelMap, read_changed_map
 from wal.errors import StorageError
 
 __all__ = ["VChannelMaps", "VChannelView"]
@@ -40,28 +40,24 @@ class VChannelMaps:
 
     def __init__(self) -> None:
         self.view = VChannelView({}, {})
-        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._seen: dict[str, MapMark] = {}
 
     def look(self, places: Mapping[str, MapPlace]) -> VChannelView:
-        """Reads the maps that were replaced since. CorruptionError when one is damaged, StorageError when it cannot be read."""
+        """Reads the maps that have changed since. CorruptionError when one is damaged, StorageError when it cannot be read."""
         maps = dict(self.view.maps)
         seen = dict(self._seen)
         for pchannel, place in places.items():
             try:
-                status = (place.folder / MAP_NAME).stat()
-                signature = status.st_ino, status.st_mtime_ns, status.st_size
-                if seen.get(pchannel) == signature:
-                    continue
-                found = read_map(place.folder)
-            except FileNotFoundError:
-                continue  # the log was made by a version that wrote none, or is just being made
+                changed = read_changed_map(place.folder, seen.get(pchannel))
             except OSError as error:
                 raise StorageError(
                     f"{error.filename or place.folder} cannot be read: {error.strerror or error}"
                 ) from error
-            if found is not None and found.incarnation == place.incarnation:
+            if changed is None:
+                continue  # or there is none: the log was made by a version that wrote none, or is just being made
+            seen[pchannel], found = changed
+            if found.incarnation == place.incarnation:
                 maps[pchannel] = found
-            seen[pchannel] = signature
         if seen != self._seen:
             self._seen = seen
             self.view = VChannelView(_records(maps), maps)

@@ -6,6 +6,9 @@
 
 The KV is the only truth about vchannels; this may lag behind it, and is brought up to date whenever the log is opened for writing and
 closed. It is replaced by rename, so that whoever opens it sees one moment of it whole.
+
+What the file system says of the file does not tell two moments apart: the next map but one may get the inode of the first, which is free
+again, and its time where the clock of files is coarse (some ms on many systems, seconds on some). So the CRC is asked as well: `MapMark`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError
 
-__all__ = ["MAP_NAME", "VChannelMap", "read_map", "write_map"]
+__all__ = ["MAP_NAME", "MapMark", "VChannelMap", "read_changed_map", "read_map", "write_map"]
 
 MAP_NAME: Final = "vchannels"
 _TEMPORARY: Final = "vchannels.tmp"
@@ -79,14 +82,37 @@ class VChannelMap(msgspec.Struct, frozen=True):
         return cls(incarnation, following, dict(zip(names, values[:count], strict=True)))
 
 
+class MapMark(msgspec.Struct, frozen=True):
+    """What two moments of a map differ in: the `crc` of all of it. The rest shows one that was damaged in its place."""
+
+    crc: bytes
+    inode: int
+    mtime_ns: int
+    size: int
+
+
 def read_map(folder: Path) -> VChannelMap | None:
     """The map in the folder of a pchannel; None when there is none (yet). Blocks."""
+    found = read_changed_map(folder, None)
+    return None if found is None else found[1]
+
+
+def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChannelMap] | None:
+    """The map and its mark; None when there is none (yet), or still the one that was `seen`: then only its CRC is read. Blocks."""
     path = folder / MAP_NAME
     try:
-        data = path.read_bytes()
+        file = path.open("rb", buffering=0)
     except FileNotFoundError:
         return None
-    return VChannelMap.decode(data, path)
+    with file:
+        fd = file.fileno()
+        status = os.fstat(fd)
+        crc = os.pread(fd, _CRC.size, max(0, status.st_size - _CRC.size))
+        mark = MapMark(crc, status.st_ino, status.st_mtime_ns, status.st_size)
+        if mark == seen:
+            return None
+        data = file.readall()
+    return mark, VChannelMap.decode(data, path)
 
 
 def write_map(folder: Path, content: VChannelMap) -> bool:
