@@ -10,6 +10,7 @@ PACKAGES := wal actors broadcaster examples benchmarks
 SOURCES := $(PACKAGES) tests pyspark_wal.py
 SYNCED := .venv/.synced
 PYTEST_ARGS ?=
+PROCESSES ?= 2
 DEMO_ARGS ?=
 LOCATION ?= .demo
 BENCH ?=
@@ -33,8 +34,8 @@ demo: setup ## 336,776 flights through a log whose writer is killed once, then S
 servers: setup ## etcd and Pulsar for the tests, into ~/.cache/wal/ (a few minutes, once; without one its tests are skipped)
 	-@$(PYTHON) -m tests.servers etcd pulsar
 
-test: servers ## all tests; PYTEST_ARGS="tests/kv -k watch" for some of them
-	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+test: servers ## all tests, in PROCESSES (2) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
+	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup $(PYTEST_ARGS)
 
 lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter
 	.venv/bin/ruff format --check $(SOURCES)
@@ -50,7 +51,7 @@ bench: setup ## beside the bare disk and SQLite, a quarter of an hour; BENCH="w1
 	@$(PYTHON) -m benchmarks $(BENCH) $(BENCH_ARGS)
 
 soak: servers ## all tests in their long form
-	@SOAK=1 $(PYTHON) -m pytest $(PYTEST_ARGS)
+	@SOAK=1 $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup $(PYTEST_ARGS)
 
 protos: ## the generated messages of all .proto files, by the version that wal/message/wire.proto explains
 	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \

@@ -26,15 +26,19 @@ import uvloop
 from blockbuster import BlockBuster
 from blockbuster.blockbuster import BlockBusterFunction
 
-pytest_plugins = ["tests.servers.fixtures", "tests.servers.pulsar_fixtures"]
+pytest_plugins = ["tests.first_words", "tests.servers.fixtures", "tests.servers.pulsar_fixtures"]
 
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 SOAK_FACTOR: Final = 10
 CI: Final = bool(os.environ.get("CI"))
 EACH_LOOP: Final = ("actors", "docs")
 """Folders below tests/ whose async tests run on both loops."""
-ONE_LOOP: Final = ("pulsar", "rocksmq", "servers")
-"""Folders whose tests wait for a server, or for a thread that does the work: on one loop outside of a soak, because they take long."""
+ONE_LOOP: Final = ("backends", "contract", "crash", "kv", "pulsar", "rocksmq", "servers", "soak", "spark")
+"""Folders whose tests wait for a server, for other processes, or for a thread that does the work: on one loop outside of a soak, because
+they take long. What the loop does to a log, tests/accesser shows."""
+TOGETHER: Final = ("spark",)
+"""Folders that share what is dear to start: a run of several processes has one of them run such a folder, and each other file where
+there is room."""
 
 PRODUCT: Final = ("wal", "actors", "broadcaster")
 SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwritev", "posix_fallocate", "ftruncate")
@@ -52,6 +56,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "one_loop: the loop of the test cannot matter; asyncio's is enough outside of a soak"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a process of several runs as a whole: a file, or a folder of TOGETHER."""
+    for item in items:
+        path = item.path.relative_to(Path(__file__).parent)
+        item.add_marker(pytest.mark.xdist_group(path.parts[0] if path.parts[0] in TOGETHER else path.as_posix()))
 
 
 def pytest_collection_finish() -> None:

@@ -1,0 +1,38 @@
+"""A test's failure is told when it happens, not only at the end: a run that is cut short has then said what it knew.
+
+In CI only. At most LINES of each, the last ones, which name what was expected and what was there.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import pytest
+
+__all__ = ["FirstWords", "pytest_configure"]
+
+LINES: Final = 40
+
+
+class FirstWords:
+    """Writes to the terminal behind the line of dots."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if not report.failed or terminal is None:
+            return
+        terminal.ensure_newline()
+        terminal.write_line(f"FAILED at {report.when}: {report.nodeid}", red=True)
+        for line in report.longreprtext.splitlines()[-LINES:]:
+            terminal.write_line(f"    {line}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("CI") and not hasattr(
+        config, "workerinput"
+    ):  # one of several processes tells the first, which tells all
+        config.pluginmanager.register(FirstWords(config), "first-words")
