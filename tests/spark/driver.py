@@ -1,8 +1,9 @@
-"""A process with a Spark of its own, that streams a journal into Parquet until it is killed or has everything.
+"""A process with a Spark of its own, that streams a journal into Parquet and into another journal until it is killed or has everything.
 
-    python -m tests.spark.driver <journal> <folder> <checkpoint> <rows a trigger>
+    python -m tests.spark.driver <journal> <folder> <rows a trigger>
 
-It says `ready` when Spark runs and waits for `follow` or `finish`; then `begun N` and `written N` of each batch, and `finished`.
+In the folder are `sink`, the Parquet of each batch, `target`, the other journal, and a checkpoint of each query. It says `ready` when Spark
+runs and waits for `follow` or `finish`; then `begun N` and `written N` of each batch of the first query, and `finished`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Self
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from wal.spark.local_session import session
 
@@ -36,10 +36,12 @@ QUICK = {
 class Driver:
     """The process, as its parent holds it: it leads a process group with its JVM and their workers."""
 
-    def __init__(self, data: Path, folder: Path, checkpoint: Path, *, rows: int) -> None:
+    def __init__(self, data: Path, folder: Path, *, rows: int) -> None:
+        self.last_words: list[str] = []
+        """What it had said and nobody had heard when it was killed."""
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `kill` closes it
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.driver", str(data), str(folder), str(checkpoint), str(rows)],
+            [sys.executable, "-m", "tests.spark.driver", str(data), str(folder), str(rows)],
             cwd=Path(__file__).parents[2],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             start_new_session=True,
@@ -73,6 +75,8 @@ class Driver:
             except ProcessLookupError:
                 pass
             self.process.wait()
+            assert self.process.stdout is not None
+            self.last_words = self.process.stdout.read().splitlines()
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._errors.close()
@@ -89,40 +93,46 @@ class Driver:
         self.kill()
 
 
-def _main(data: str, folder: str, checkpoint: str, rows_max: str) -> None:
+def _main(data: str, folder: str, rows_max: str) -> None:
     warnings.simplefilter("ignore")
     spark = session("wal-driver", settings=QUICK)
 
     def write(rows: DataFrame, batch_id: int) -> None:
         print("begun", batch_id, flush=True)
-        rows.write.mode("overwrite").parquet(f"{folder}/batch_id={batch_id}")
+        rows.write.mode("overwrite").parquet(f"{folder}/sink/batch_id={batch_id}")
         print("written", batch_id, flush=True)
 
-    def query(rows_max: str) -> DataStreamWriter:
-        rows = spark.readStream.format("wal").schema(
+    def rows(*columns: str) -> DataFrame:
+        reading = spark.readStream.format("wal").schema(
             "vchannel string, message_id binary, payload binary, txn_id bigint"
         )
-        rows = rows.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", rows_max)
-        return rows.load(data).writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+        reading = reading.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", rows_max)
+        return reading.load(data).select(*columns)
 
-    writing = query(rows_max)
     print("ready", flush=True)
-    if sys.stdin.readline().strip() == "finish":
-        writing = query(str(1 << 31)).trigger(availableNow=True)
-    while not _ran(writing.start()):
-        pass
+    finish = sys.stdin.readline().strip() == "finish"
+    if finish:
+        rows_max = str(1 << 31)
+    into_parquet = rows("*").writeStream.foreachBatch(write)
+    into_journal = rows("vchannel", "payload").writeStream.format("wal").option("path", f"{folder}/target")
+    writers = [
+        query.option("checkpointLocation", f"{folder}/checkpoint-{number}").trigger(
+            **({"availableNow": True} if finish else {"processingTime": "0 seconds"})
+        )
+        for number, query in enumerate((into_parquet, into_journal))
+    ]
+    running = {writer: writer.start() for writer in writers}
+    while running:
+        for writer, query in list(running.items()):
+            try:
+                if query.awaitTermination(0.1):
+                    del running[writer]
+            except StreamingQueryException as error:
+                # Spark gives a Python process 10 s to start, however busy the host is.
+                if "Python worker failed to connect back" not in str(error):
+                    raise
+                running[writer] = writer.start()
     print("finished", flush=True)
-
-
-def _ran(query: StreamingQuery) -> bool:
-    """Whether it got to its end; False when Spark gave up on its Python process, which has 10 s to start however busy the host is."""
-    try:
-        query.awaitTermination()
-    except StreamingQueryException as error:
-        if "Python worker failed to connect back" not in str(error):
-            raise
-        return False
-    return True
 
 
 if __name__ == "__main__":

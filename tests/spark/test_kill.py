@@ -1,7 +1,12 @@
-"""SIGKILL of a Spark driver, its JVM and its workers in mid-stream, again and again: the sink has every committed row once."""
+"""SIGKILL of a Spark driver, its JVM and its workers in mid-stream, again and again: both sinks have every committed row once.
+
+Kills where a sink of ours is at each of its persist points, without a JVM, are those of test_sink_kill.py.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -10,46 +15,86 @@ import pyarrow.dataset
 
 from tests.spark.driver import Driver
 from tests.spark.java import require_java
-from tests.spark.queries import expected
+from tests.spark.queries import Row, expected
+from tests.spark.sink_tasks import files_below, producers
 from tests.spark.test_snapshot import check_whole
 from tests.spark.writer import Writer, make_vchannels
+from wal.spark.sink import pending
 
-KILLS = 6
+KILLS = 2
+"""Twenty in a soak. Starting Spark takes most of a driver's life: some twenty seconds of both cores."""
+STEPS = ("staged", "manifests", "published")
+"""Folders in which the sink of ours shows how far a batch has got."""
 
 
 def test_killed_drivers_lose_and_repeat_nothing(data_dir: Path, tmp_path: Path, soak: int) -> None:
-    """While another process appends transactions, some of which it rolls back. The next driver starts up while the one before it runs."""
+    """While another process appends transactions, some of which it rolls back. The next driver starts up while the one before it runs.
+
+    It dies in a batch of the first query, or between its rows and its commit; or where a file of the second one has just come or gone.
+    """
     require_java()
     random = Random(6)
     names = make_vchannels(data_dir)
-    sink, checkpoint = tmp_path / "sink", tmp_path / "checkpoint"
+    target = tmp_path / "target"
     begun: Counter[str] = Counter()
 
     def start() -> Driver:
-        return Driver(data_dir, sink, checkpoint, rows=100)
+        return Driver(data_dir, tmp_path, rows=100)
+
+    def hear(driver: Driver) -> str:
+        said = driver.hear()
+        begun[said] += said.startswith("begun")
+        return said
 
     with Writer(data_dir, pause_s=0.05) as writer:
         spare = start()
         try:
-            for _ in range(KILLS * soak):
+            for kill in range(KILLS * soak):
                 with spare as driver:
                     spare = start()
                     driver.tell("follow")
-                    for _ in range(random.randrange(2, 5)):  # it dies in a batch, or between its rows and its commit
-                        said = driver.hear()
-                        begun[said] += said.startswith("begun")
+                    for _ in range(random.randrange(2, 5)):
+                        hear(driver)
+                    if kill % 2:
+                        wait_for_change(target / "spark" / random.choice(STEPS), driver)
+                begun.update(said for said in driver.last_words if said.startswith("begun"))
             writer.stop()
             with spare as driver:
                 driver.tell("finish")
-                while (said := driver.hear()) != "finished":
-                    begun[said] += said.startswith("begun")
+                while hear(driver) != "finished":
+                    pass
         finally:
             spare.kill()
     assert max(begun.values()) > 1, "no batch was done again: the kills hit nothing"
-    rows = pyarrow.dataset.dataset(sink, format="parquet", partitioning="hive").to_table().to_pylist()
+    committed = expected(data_dir, *names)
+    check_parquet(tmp_path / "sink", committed)
+    found = Counter((row["vchannel"], row["payload"]) for row in expected(target, *names))
+    assert found == Counter((row["vchannel"], row["payload"]) for row in committed)
+    assert files_below(target, "manifests") == []
+    assert pending(str(target)) == []
+    assert producers(target) == []
+
+
+def wait_for_change(folder: Path, driver: Driver) -> None:
+    """Until a file in it has come or gone, while the driver lives."""
+
+    def looked_at() -> list[tuple[str, int]]:
+        with contextlib.suppress(OSError):  # one of them went meanwhile
+            return sorted((path.name, path.stat().st_mtime_ns) for path in folder.rglob("*"))
+        return []
+
+    before = looked_at()
+    while driver.process.poll() is None and looked_at() == before:
+        time.sleep(0.0005)
+    assert driver.process.poll() is None, "the driver ended by itself"
+
+
+def check_parquet(folder: Path, committed: list[Row]) -> None:
+    """Every committed row once, each transaction whole and in one batch."""
+    rows = pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive").to_table().to_pylist()
     found = [(row["vchannel"], row["message_id"]) for row in rows]
     assert len(set(found)) == len(found), "a row came twice"
-    assert set(found) == {(row["vchannel"], row["message_id"]) for row in expected(data_dir, *names)}
+    assert set(found) == {(row["vchannel"], row["message_id"]) for row in committed}
     check_whole(rows)
     batches: dict[int, set[int]] = {}
     for row in rows:

@@ -1,30 +1,18 @@
-"""The sink under Spark itself: a batch job, a stream that is started again, and drivers killed with their JVM in mid-stream."""
+"""The sink under Spark itself: a batch job, and a stream that is started again. Drivers are killed in test_kill.py."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tests.docs.snippets import ROOT
-from tests.spark.java import require_java
 from tests.spark.sink_tasks import files_below, held, producers
 from wal.bridge import blocking
 from wal.message import Message
-from wal.spark.sink import pending
 
-KILLS = 6
-ROWS = 600
 VCHANNELS = ("v0", "v1", "v2")
 
 
@@ -122,62 +110,3 @@ def test_a_journal_that_is_open_elsewhere_fails_the_stream_and_it_goes_on(
     assert writing.start(str(target)).awaitTermination(120)
     assert {name: sorted(rows) for name, rows in payloads(target).items()} == expected
     assert files_below(target) == []
-
-
-def test_driver_and_jvm_are_killed_in_mid_stream(tmp_path: Path, soak: int) -> None:
-    """Each time at another moment of the files that a batch makes and removes, as soon as the parent sees it."""
-    require_java()
-    source, target, checkpoint = tmp_path / "source", tmp_path / "target", tmp_path / "checkpoint"
-    expected = filled(source, ROWS)
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    signs = ("staged", "manifests", "published")
-    kills = added = 0
-    while kills < KILLS * soak:
-        if _killed(tmp_path, source, target, checkpoint, signs[kills % len(signs)], after=chance.randrange(1, 4)):
-            kills += 1
-            continue
-        added += 1  # it was through before: there has to be more
-        assert added <= kills + 3
-        more = filled(source, ROWS, first=ROWS * added)
-        expected = {name: [*expected[name], *more[name]] for name in expected}
-    with _driver(tmp_path, source, target, checkpoint) as driver:
-        said = driver.communicate()[0].decode()
-    assert said.endswith("finished\n")
-    found = payloads(target)
-    counts = Counter(row for held_rows in found.values() for row in held_rows)
-    assert set(counts.values()) == {1}
-    assert {name: sorted(held_rows) for name, held_rows in found.items()} == expected
-    assert files_below(target, "manifests") == []
-    assert pending(str(target)) == []
-    assert producers(target) == []
-
-
-def _driver(tmp_path: Path, *paths: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.spark.sink_driver", *map(str, paths), str(tmp_path / "local")]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-
-
-def _killed(tmp_path: Path, source: Path, target: Path, checkpoint: Path, sign: str, *, after: int) -> bool:
-    """Runs a driver, and kills its process group when `sign` has changed `after` times; whether it was killed before it was through."""
-    with _driver(tmp_path, source, target, checkpoint) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == b"started\n"
-        before, changes = _sign(target, sign), 0
-        while driver.poll() is None and changes < after:
-            now = _sign(target, sign)
-            changes += now != before
-            before = now
-            time.sleep(0.0005)
-        if driver.poll() is not None:
-            return False
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(driver.pid, signal.SIGKILL)
-        return driver.wait() == -signal.SIGKILL
-
-
-def _sign(target: Path, sign: str) -> object:
-    with contextlib.suppress(OSError):
-        return sorted((path.name, path.stat().st_mtime_ns) for path in (target / "spark" / sign).rglob("*"))
-    return None
