@@ -32,7 +32,8 @@ class FirstWords:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if os.environ.get("CI") and not hasattr(
+    told_by_another = hasattr(
         config, "workerinput"
-    ):  # one of several processes tells the first, which tells all
+    )  # one of several processes: its reports reach the first, which has a terminal
+    if os.environ.get("CI") and not told_by_another:
         config.pluginmanager.register(FirstWords(config), "first-words")
