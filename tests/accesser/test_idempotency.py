@@ -232,7 +232,7 @@ async def test_a_transaction_in_flight_shares_with_one_over_the_same_set(
 
 
 async def test_the_context_is_the_same_after_reopening(data: str) -> None:
-    async with open_wal(data) as log, log.txn("orders", keepalive=0.0123456, idempotency_key="k") as txn:
+    async with open_wal(data) as log, log.txn("orders", keepalive=30.0123456, idempotency_key="k") as txn:
         pass
     async with open_wal(data) as log:
         async with log.txn("orders", idempotency_key="k") as again:

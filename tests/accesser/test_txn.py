@@ -277,8 +277,8 @@ async def test_default_keepalive_is_the_setting(location: str) -> None:
     async with open_wal(location, txn_keepalive=3.5) as log:
         async with log.txn("a") as txn:
             assert txn.context.keepalive == 3.5
-        async with log.txn("a", keepalive=0.001) as txn:
-            assert txn.context.keepalive == 0.001
+        async with log.txn("a", keepalive=30.001) as txn:
+            assert txn.context.keepalive == 30.001
 
 
 async def test_ids_of_transactions_are_unique_over_reopening(location: str) -> None:

@@ -96,7 +96,7 @@ async def test_a_process_that_was_stopped_does_not_expire_everything() -> None:
 
 async def test_real_time_expires_it_too(log: WALAccesser) -> None:
     """Waits for the promise, which the same timer moves, until the lease is over."""
-    txn = await log.txn("orders", keepalive=0.05)
+    txn = await log.txn("orders", keepalive=0.5)
     await txn.append(b"1")
     async with log.read("orders", include_time_ticks=True) as scanner:
         async for _ in scanner:

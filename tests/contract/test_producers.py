@@ -307,10 +307,10 @@ async def test_later_ones_of_a_failed_sequence_fail(small_disk: Path) -> None:
 
 async def test_later_ones_of_one_that_was_not_sent_fail(log: WALAccesser) -> None:
     """A transaction that expired before its commit: its sequence was not written, and can be sent again."""
-    txn = await log.txn("orders", keepalive=0.05, idempotency_key=ProducerKey("p", 1))
+    txn = await log.txn("orders", keepalive=0.5, idempotency_key=ProducerKey("p", 1))
     await txn.append(b"lost")
     loop = asyncio.get_running_loop()
-    over = loop.time() + 0.5
+    over = loop.time() + 1.0
     await eventually(lambda: loop.time() > over)
     with pytest.raises(WALError):
         await txn.commit()
