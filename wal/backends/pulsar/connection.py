@@ -2,17 +2,24 @@
 
 Owns: pulsar.Client, a pool of threads, and what Pulsar's errors mean here. Nothing of the client's library is called on the loop but
 `send_async`, which only hands over. Whoever waits for a thread can be cancelled; what the thread does goes on to its end.
+
+The client answers `send_async` in threads of its own, and a thread of C++ that comes into an interpreter which is about to exit aborts
+the process. So a client that nobody closed is closed when Python exits, and it logs through `client_log`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import logging
+import os
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wal.backends.pulsar.address import PulsarAddress
+from wal.backends.pulsar.client_log import CLIENT_LOG
 from wal.backends.pulsar.layout import entry_of, ledger_of, position_of
 from wal.errors import InvalidArgumentError, StorageError, WALError
 
@@ -69,10 +76,11 @@ class Connection:
                 connection_timeout_ms=CONNECT_TIMEOUT_MS,
                 tls_trust_certs_file_path=address.tls_authority,
                 tls_validate_hostname=True,
-                logger=_log,
+                logger=CLIENT_LOG.logger(),
             )
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             raise InvalidArgumentError(f"Pulsar's client does not accept {address}: {error}") from error
+        _started.add(self)
 
     def producer(self, topic: str, *, fencing: bool) -> pulsar.Producer:
         """A producer; with `fencing` the only one, all others are thrown out. Blocks."""
@@ -116,7 +124,8 @@ class Connection:
         """Ends the client and the threads. Idempotent."""
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
-    def _close(self) -> None:
+    def _end_client(self) -> None:
+        """Closes the client; what was sent and not answered is answered so before this returns. Blocks."""
         import pulsar
 
         client, self._client = self._client, None
@@ -125,6 +134,9 @@ class Connection:
                 client.close()
             except pulsar.PulsarException as error:
                 _log.info("closing the client: %s", error)
+
+    def _close(self) -> None:
+        self._end_client()
         self._readers.shutdown(wait=True)
         self._others.shutdown(wait=True)
 
@@ -155,3 +167,19 @@ def failure(error: Exception, doing: str, address: PulsarAddress) -> WALError:
     found = StorageError(text)
     found.__cause__ = error
     return found
+
+
+_started: Final[weakref.WeakSet[Connection]] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """When Python exits: all other threads but daemons have ended, so nobody uses a client any more."""
+    left = [connection for connection in _started if connection._client is not None]
+    if left:
+        CLIENT_LOG.hush()  # that answers come too late, say
+    for connection in left:
+        connection._end_client()
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_started.clear)  # the client's threads are not in the child

@@ -1,0 +1,140 @@
+"""Processes that end while threads of Pulsar's client still do: whether they closed their logs or not, they end as they wanted to, and say
+nothing. A thread of the client that comes into Python then aborts the process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.docs.snippets import ROOT
+from tests.pulsar.conftest import location_of, new_namespace
+from wal.backends.pulsar import PulsarAddress
+
+TOGETHER: Final = 3
+CONNECTIONS: Final = 32
+"""Beside the log's, closed all at once: so many more threads of the client end about when the process does."""
+STATUS: Final = 3
+"""What the processes end with, of their own will."""
+
+COMMON: Final = """
+import asyncio, json, logging, sys, threading
+from wal import Message, open_wal
+from wal.backends.pulsar.address import PulsarAddress
+from wal.backends.pulsar.connection import Connection
+from wal.settings import Settings
+
+given = json.load(sys.stdin)
+opening = open_wal(given["location"], settings=Settings().replace(**given["settings"]))
+address, topic = PulsarAddress(**given["address"]), given["topic"]
+
+async def load(log):
+    await asyncio.gather(*(log.raw_append(Message(f"v-{n % 4}", b"x" * 100)) for n in range(100)))
+"""
+CLOSED: Final = f"""{COMMON}
+together = threading.Barrier({CONNECTIONS} + 1)
+
+def use(connection):
+    connection.start()
+    connection.producer(topic, fencing=False).send(b"x")
+    together.wait()
+    connection._close()
+
+async def main():
+    async with opening as log:
+        await load(log)
+
+threads = [threading.Thread(target=use, args=(Connection(address),)) for _ in range({CONNECTIONS})]
+for thread in threads:
+    thread.start()
+asyncio.run(main())
+together.wait()
+for thread in threads:
+    thread.join()
+sys.exit({STATUS})
+"""
+LEFT_OPEN: Final = f"""{COMMON}
+loop = asyncio.new_event_loop()
+kept = []
+
+async def endless(log):
+    while True:
+        await load(log)
+
+async def main():
+    log = await opening
+    await log.raw_append(Message("v-0", b"first"))
+    kept.append((log, loop.create_task(endless(log))))
+    await log.raw_append(Message("v-0", b"last"))  # the loop stands still from here on, and much is on its way
+
+loop.run_until_complete(main())
+sys.exit({STATUS})
+"""
+LOGGING: Final = f"""{COMMON}
+async def main():
+    async with opening as log:
+        await load(log)
+
+logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(name)s %(levelname)s %(threadName)s %(message)s")
+asyncio.run(main())
+sys.exit({STATUS})
+"""
+
+
+def run_together(script: str, server: PulsarAddress, tmp_path: Path, *, processes: int) -> list[tuple[int, str, str]]:
+    """How the processes ended: status, stdout, stderr."""
+    running: list[subprocess.Popen[str]] = []
+    try:
+        for number in range(processes):
+            address = new_namespace(server)
+            location, settings = location_of(address, tmp_path / f"kv-{number}")
+            given = {
+                "location": location,
+                "settings": settings,
+                "address": {"service_url": address.service_url, "admin_url": address.admin, "token": address.token},
+                "topic": address.topic("more"),
+            }
+            process = subprocess.Popen(
+                [sys.executable, "-c", script],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            running.append(process)
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(given))
+            process.stdin.close()
+            process.stdin = None
+        said = [process.communicate(timeout=60) for process in running]
+        return [(process.returncode, *texts) for process, texts in zip(running, said, strict=True)]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.one_loop
+def test_who_closed_its_logs_can_end_at_once(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+    ended = run_together(CLOSED, pulsar_server, tmp_path, processes=TOGETHER)
+    assert ended == [(STATUS, "", "")] * TOGETHER
+
+
+@pytest.mark.one_loop
+def test_who_left_them_open_can_end_as_well(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+    ended = run_together(LEFT_OPEN, pulsar_server, tmp_path, processes=TOGETHER)
+    assert ended == [(STATUS, "", "")] * TOGETHER
+
+
+@pytest.mark.one_loop
+def test_what_the_client_logs_comes_from_a_thread_of_python(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+    [(status, said, errors)] = run_together(LOGGING, pulsar_server, tmp_path, processes=1)
+    assert (status, errors) == (STATUS, "")
+    lines = [line for line in said.splitlines() if line.startswith("wal.pulsar ")]
+    assert any("Connected to broker" in line for line in lines), said
+    assert {line.split()[1:3] == ["INFO", "wal-pulsar-log"] for line in lines} == {True}, said
