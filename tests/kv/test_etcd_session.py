@@ -293,11 +293,10 @@ async def test_over_kill_9_and_freezes_at_most_one_believes_that_it_leads(server
                 async with await kv.session(ttl_s=2) as session:
                     leadership = await EtcdElection(kv, "leader").campaign("x", session)
                     wins.append(leadership.token)
-                    while session.alive:
-                        await leadership.multi_save_and_remove({"written": str(leadership.token)})
-                        if len(wins) % 2:
-                            await leadership.resign()
-                            break
+                    for _ in range(1 if len(wins) % 2 else 100):  # a restart need not cost anybody the lead
+                        if session.alive:
+                            await leadership.multi_save_and_remove({"written": str(leadership.token)})
+                    await leadership.resign()
 
     kvs = [await EtcdKV.open([server.address], root_path="r", timeout_s=5) for _ in range(3)]
     async with (

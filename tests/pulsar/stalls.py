@@ -1,7 +1,8 @@
 """StallWatch: where the loop stood still, and in whose code.
 
 Owns a thread that looks, while the loop does not turn, at what the loop's thread is in. A machine that is short of processors makes any
-loop late; what counts is whether the product waits there.
+loop late; what counts is whether the product waits there. So the time that the loop's thread wanted a processor and had none (Linux's
+schedstat) is no stall, nor is what it had stood still before it came to the client.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -26,12 +28,10 @@ class StallWatch:
     def __init__(self) -> None:
         self.stalls: list[str] = []
         self.beats = 0
-        self._last = 0.0
         self._end = threading.Event()
 
     async def __aenter__(self) -> StallWatch:
-        self._loop_thread = threading.get_ident()
-        self._last = time.monotonic()
+        self._loop_thread, self._native = threading.get_ident(), threading.get_native_id()
         self._beating = asyncio.create_task(self._beat())
         self._thread = threading.Thread(target=self._watch, name="stalls", daemon=True)
         self._thread.start()
@@ -45,21 +45,24 @@ class StallWatch:
 
     async def _beat(self) -> None:
         while True:
-            self._last = time.monotonic()
             self.beats += 1
             await asyncio.sleep(BEAT_S)
 
     def _watch(self) -> None:
-        seen = -1
+        beats, since, told = -1, 0.0, False
         while not self._end.wait(BEAT_S):
-            beats = self.beats
-            if beats == seen or time.monotonic() - self._last < STALL_S:
-                continue
-            frame = sys._current_frames().get(self._loop_thread)
-            where = _in_client(frame)
-            if where is not None and beats == self.beats:
+            where = _in_client(sys._current_frames().get(self._loop_thread))
+            own = time.monotonic() - _without_processor(self._native)
+            if where is None or beats != self.beats:
+                beats, since, told = self.beats if where else -1, own, False
+            elif own - since >= STALL_S and not told:
                 self.stalls.append(where)
-                seen = beats
+                told = True
+
+
+def _without_processor(thread: int) -> float:
+    """How long this thread of ours has been ready to run, and did not, in seconds (proc(5), schedstat)."""
+    return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
 
 
 def _in_client(frame: FrameType | None) -> str | None:

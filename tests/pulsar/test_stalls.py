@@ -1,0 +1,37 @@
+"""The watch that other tests of Pulsar judge the loop by: it sees a call that waits, and not one that is short."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import ModuleType
+
+from tests.pulsar.stalls import STALL_S, StallWatch
+
+
+def product() -> ModuleType:
+    """A module of the product that calls into the client, which waits."""
+    client, made = ModuleType("pulsar"), ModuleType("wal.made_up")
+    client.__dict__["sleep"] = time.sleep
+    exec("def wait(seconds):\n    sleep(seconds)", client.__dict__)
+    made.__dict__["client"] = client
+    exec("def call(seconds):\n    client.wait(seconds)", made.__dict__)
+    return made
+
+
+async def test_a_call_that_waits_is_seen() -> None:
+    module = product()
+    async with StallWatch() as watch:
+        for _ in range(10):
+            module.call(STALL_S / 10)
+            await asyncio.sleep(0.001)
+        assert watch.stalls == []
+        module.call(STALL_S * 3)
+    assert watch.stalls == ["<string>:2"]
+    assert watch.beats > 0
+
+
+async def test_a_wait_elsewhere_is_not_the_clients() -> None:
+    async with StallWatch() as watch:
+        time.sleep(STALL_S * 3)  # noqa: ASYNC251 - that is what is looked for
+    assert watch.stalls == []
