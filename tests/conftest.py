@@ -2,10 +2,11 @@
 
 * `SOAK=1` (by `make soak`): the `soak` fixture is SOAK_FACTOR instead of 1, Hypothesis tries as many times more examples, and every
   async test runs on asyncio's loop and on uvloop's.
-* `CI` set (by `.ci/run`): on both loops as well, and Hypothesis reads and writes no example database, so that a run does not depend on the
-  machine's earlier ones; but for the folders in ONE_LOOP. Without either only the folders in EACH_LOOP run on both, because they are quick.
+* `CI` set (by `.ci/run`): of the async tests about half run on uvloop's loop, always the same ones, and Hypothesis reads and writes no
+  example database, so that a run does not depend on the machine's earlier ones. Without either all run on asyncio's, and on both in
+  the folders in EACH_LOOP.
 * `@pytest.mark.one_loop`: what the test looks at does not run on its own loop (the bytes of files; processes that choose theirs), so
-  outside of a soak once is enough.
+  outside of a soak it runs on asyncio's.
 * The processes that tests start compile the product once, not each of them again.
 """
 
@@ -16,6 +17,7 @@ import gc
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -31,14 +33,11 @@ pytest_plugins = ["tests.first_words", "tests.servers.fixtures", "tests.servers.
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 SOAK_FACTOR: Final = 10
 CI: Final = bool(os.environ.get("CI"))
-EACH_LOOP: Final = ("actors", "docs")
-"""Folders below tests/ whose async tests run on both loops."""
-ONE_LOOP: Final = ("backends", "contract", "crash", "kv", "pulsar", "rocksmq", "servers", "soak", "spark")
-"""Folders whose tests wait for a server, for other processes, or for a thread that does the work: on one loop outside of a soak, because
-they take long. What the loop does to a log, tests/accesser shows."""
-TOGETHER: Final = ("spark",)
-"""Folders that share what is dear to start: a run of several processes has one of them run such a folder, and each other file where
-there is room."""
+EACH_LOOP: Final = ("actors", "channels", "pchannel")
+"""Folders below tests/ whose async tests run on both loops: they are quick, and near to the loop."""
+TOGETHER: Final = ("docs", "pulsar", "spark")
+"""Folders that share what is dear to start, a Spark and a Pulsar: of several processes one runs them, while the others take each other
+file where there is room."""
 
 PRODUCT: Final = ("wal", "actors", "broadcaster")
 SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwritev", "posix_fallocate", "ftruncate")
@@ -59,10 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a process of several runs as a whole: a file, or a folder of TOGETHER."""
+    """What a process of several runs as a whole: a file, or the folders of TOGETHER."""
     for item in items:
         path = item.path.relative_to(Path(__file__).parent)
-        item.add_marker(pytest.mark.xdist_group(path.parts[0] if path.parts[0] in TOGETHER else path.as_posix()))
+        item.add_marker(pytest.mark.xdist_group("together" if path.parts[0] in TOGETHER else path.as_posix()))
 
 
 def pytest_collection_finish() -> None:
@@ -74,12 +73,14 @@ def pytest_collection_finish() -> None:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """asyncio's own loop; uvloop's too in the folders where that costs little, in CI and in a soak."""
+    """asyncio's own loop and uvloop's: both, or in CI one of them, which the name of the test decides, or asyncio's."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    once = folder in ONE_LOOP or item.get_closest_marker("one_loop") is not None
-    if SOAK or (not once and (CI or folder in EACH_LOOP)):
-        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-    return {"asyncio": asyncio.new_event_loop}
+    asyncios, uvloops = {"asyncio": asyncio.new_event_loop}, {"uvloop": uvloop.new_event_loop}
+    if SOAK or folder in EACH_LOOP:
+        return {**asyncios, **uvloops}
+    if CI and item.get_closest_marker("one_loop") is None and zlib.crc32(item.name.encode()) % 2:
+        return uvloops
+    return asyncios
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,9 +1,10 @@
-"""A process with a Spark of its own, that streams a journal into Parquet and into another journal until it is killed or has everything.
+"""Two queries that stream a journal into Parquet and into another journal, and a process with a Spark of its own that runs them until it
+is killed.
 
     python -m tests.spark.driver <journal> <folder> <rows a trigger>
 
-In the folder are `sink`, the Parquet of each batch, `target`, the other journal, and a checkpoint of each query. It says `ready` when Spark
-runs and waits for `follow` or `finish`; then `begun N` and `written N` of each batch of the first query, and `finished`.
+In the folder are `sink`, the Parquet of each batch, `target`, the other journal, and a checkpoint of each query. The process says `ready`
+when Spark runs and waits for a line; then it says `begun N` and `written N` of each batch of the first query.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 
 from wal.spark.local_session import session
 
-__all__ = ["QUICK", "Driver"]
+__all__ = ["QUICK", "Driver", "queries"]
 
 QUICK = {
     "spark.log.level": "OFF",
@@ -51,11 +54,11 @@ class Driver:
             text=True,
         )
 
-    def tell(self, word: str) -> None:
-        """Waits until Spark runs there, and has the query begin."""
+    def begin(self) -> None:
+        """Waits until Spark runs there, and has the queries begin."""
         assert self.hear() == "ready"
         assert self.process.stdin is not None
-        self.process.stdin.write(word + "\n")
+        self.process.stdin.write("begin\n")
         self.process.stdin.flush()
 
     def hear(self) -> str:
@@ -93,46 +96,46 @@ class Driver:
         self.kill()
 
 
-def _main(data: str, folder: str, rows_max: str) -> None:
-    warnings.simplefilter("ignore")
-    spark = session("wal-driver", settings=QUICK)
+def queries(
+    spark: SparkSession, data: str | Path, folder: str | Path, *, say: Callable[[str], None], rows: int = 1 << 31
+) -> list[DataStreamWriter]:
+    """Both, to be started; at most so many rows a trigger."""
 
-    def write(rows: DataFrame, batch_id: int) -> None:
-        print("begun", batch_id, flush=True)
-        rows.write.mode("overwrite").parquet(f"{folder}/sink/batch_id={batch_id}")
-        print("written", batch_id, flush=True)
+    def write(frame: DataFrame, batch_id: int) -> None:
+        say(f"begun {batch_id}")
+        frame.write.mode("overwrite").parquet(f"{folder}/sink/batch_id={batch_id}")
+        say(f"written {batch_id}")
 
-    def rows(*columns: str) -> DataFrame:
+    def read(*columns: str) -> DataStreamWriter:
         reading = spark.readStream.format("wal").schema(
             "vchannel string, message_id binary, payload binary, txn_id bigint"
         )
-        reading = reading.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", rows_max)
-        return reading.load(data).select(*columns)
+        reading = reading.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", rows)
+        return reading.load(str(data)).select(*columns).writeStream
 
-    print("ready", flush=True)
-    finish = sys.stdin.readline().strip() == "finish"
-    if finish:
-        rows_max = str(1 << 31)
-    into_parquet = rows("*").writeStream.foreachBatch(write)
-    into_journal = rows("vchannel", "payload").writeStream.format("wal").option("path", f"{folder}/target")
-    writers = [
-        query.option("checkpointLocation", f"{folder}/checkpoint-{number}").trigger(
-            **({"availableNow": True} if finish else {"processingTime": "0 seconds"})
-        )
-        for number, query in enumerate((into_parquet, into_journal))
+    into_journal = read("vchannel", "payload").format("wal").option("path", f"{folder}/target")
+    return [
+        query.option("checkpointLocation", f"{folder}/checkpoint-{number}")
+        for number, query in enumerate((read("*").foreachBatch(write), into_journal))
     ]
-    running = {writer: writer.start() for writer in writers}
-    while running:
-        for writer, query in list(running.items()):
+
+
+def _main(data: str, folder: str, rows_max: str) -> None:
+    warnings.simplefilter("ignore")
+    spark = session("wal-driver", settings=QUICK)
+    writers = queries(spark, data, folder, say=lambda said: print(said, flush=True), rows=int(rows_max))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    running = [writer.start() for writer in writers]
+    while True:
+        for number, query in enumerate(running):
             try:
-                if query.awaitTermination(0.1):
-                    del running[writer]
+                query.awaitTermination(0.1)
             except StreamingQueryException as error:
                 # Spark gives a Python process 10 s to start, however busy the host is.
                 if "Python worker failed to connect back" not in str(error):
                     raise
-                running[writer] = writer.start()
-    print("finished", flush=True)
+                running[number] = writers[number].start()
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 
 import pyarrow.dataset
+from pyspark.sql import SparkSession
 
-from tests.spark.driver import Driver
-from tests.spark.java import require_java
+from tests.spark.driver import Driver, queries
 from tests.spark.queries import Row, expected
 from tests.spark.sink_tasks import files_below, producers
 from tests.spark.test_snapshot import check_whole
@@ -22,17 +22,16 @@ from tests.spark.writer import Writer, make_vchannels
 from wal.spark.sink import pending
 
 KILLS = 2
-"""Twenty in a soak. Starting Spark takes most of a driver's life: some twenty seconds of both cores."""
+"""Twenty in a soak. The session of the other tests reads what is left: to start one takes some twenty seconds of both cores."""
 STEPS = ("staged", "manifests", "published")
 """Folders in which the sink of ours shows how far a batch has got."""
 
 
-def test_killed_drivers_lose_and_repeat_nothing(data_dir: Path, tmp_path: Path, soak: int) -> None:
+def test_killed_drivers_lose_and_repeat_nothing(spark: SparkSession, data_dir: Path, tmp_path: Path, soak: int) -> None:
     """While another process appends transactions, some of which it rolls back. The next driver starts up while the one before it runs.
 
     It dies in a batch of the first query, or between its rows and its commit; or where a file of the second one has just come or gone.
     """
-    require_java()
     random = Random(6)
     names = make_vchannels(data_dir)
     target = tmp_path / "target"
@@ -41,30 +40,28 @@ def test_killed_drivers_lose_and_repeat_nothing(data_dir: Path, tmp_path: Path, 
     def start() -> Driver:
         return Driver(data_dir, tmp_path, rows=100)
 
-    def hear(driver: Driver) -> str:
-        said = driver.hear()
+    def say(said: str) -> None:
         begun[said] += said.startswith("begun")
-        return said
 
     with Writer(data_dir, pause_s=0.05) as writer:
         spare = start()
         try:
             for kill in range(KILLS * soak):
                 with spare as driver:
-                    spare = start()
-                    driver.tell("follow")
+                    if kill + 1 < KILLS * soak:
+                        spare = start()
+                    driver.begin()
                     for _ in range(random.randrange(2, 5)):
-                        hear(driver)
+                        say(driver.hear())
                     if kill % 2:
                         wait_for_change(target / "spark" / random.choice(STEPS), driver)
-                begun.update(said for said in driver.last_words if said.startswith("begun"))
+                for said in driver.last_words:
+                    say(said)
             writer.stop()
-            with spare as driver:
-                driver.tell("finish")
-                while hear(driver) != "finished":
-                    pass
         finally:
             spare.kill()
+    for query in queries(spark, data_dir, tmp_path, say=say):
+        assert query.trigger(availableNow=True).start().awaitTermination(120)
     assert max(begun.values()) > 1, "no batch was done again: the kills hit nothing"
     committed = expected(data_dir, *names)
     check_parquet(tmp_path / "sink", committed)
