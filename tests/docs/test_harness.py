@@ -47,9 +47,10 @@ async def test_a_test_itself_may_touch_files(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-async def test_the_loop_is_the_one_the_test_is_named_for(request: pytest.FixtureRequest) -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, uvloop.Loop) is ("uvloop" in request.node.name)
+async def test_the_loop_is_the_one_that_was_chosen(request: pytest.FixtureRequest) -> None:
+    chosen = conftest.pytest_asyncio_loop_factories(request.config, request.node)
+    wanted = [name for name in chosen if len(chosen) == 1 or name in request.node.name]
+    assert ["uvloop" if isinstance(asyncio.get_running_loop(), uvloop.Loop) else "asyncio"] == wanted
 
 
 @pytest.mark.one_loop
