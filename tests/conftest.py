@@ -35,9 +35,9 @@ SOAK_FACTOR: Final = 10
 CI: Final = bool(os.environ.get("CI"))
 EACH_LOOP: Final = ("actors", "channels", "pchannel")
 """Folders below tests/ whose async tests run on both loops: they are quick, and near to the loop."""
-TOGETHER: Final = ("docs", "pulsar", "spark")
-"""Folders that share what is dear to start, a Spark and a Pulsar: of several processes one runs them, while the others take each other
-file where there is room."""
+TOGETHER: Final = {"docs": "pulsar", "pulsar": "pulsar", "spark": "spark"}
+"""Folders that share what is dear to start, and what that is: of several processes one runs them, while the others take each other file
+where there is room."""
 
 PRODUCT: Final = ("wal", "actors", "broadcaster")
 SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwritev", "posix_fallocate", "ftruncate")
@@ -58,10 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a process of several runs as a whole: a file, or the folders of TOGETHER."""
+    """What a process of several runs as a whole: a file, or what TOGETHER says."""
     for item in items:
         path = item.path.relative_to(Path(__file__).parent)
-        item.add_marker(pytest.mark.xdist_group("together" if path.parts[0] in TOGETHER else path.as_posix()))
+        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(path.parts[0], path.as_posix())))
 
 
 def pytest_collection_finish() -> None:
