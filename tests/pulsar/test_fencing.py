@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+import pulsar
 import pytest
 
 from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
-from tests.pulsar.conftest import new_namespace
+from tests.pulsar.conftest import new_namespace, raw_client
 from wal.backends import PChannelLog, StoredFrame
 from wal.backends.pulsar import PulsarAddress, PulsarBackend
+from wal.backends.pulsar import backend as backend_module
 from wal.errors import ChannelFencedError, StorageError, WALError
 from wal.kv import MemoryKV
 
@@ -199,3 +204,42 @@ async def test_two_that_claim_at_the_same_time(address: PulsarAddress) -> None:
     finally:
         for backend in backends:
             await backend.close()
+
+
+@pytest.mark.parametrize("when", ["before the mark", "behind the mark"])
+async def test_one_that_claimed_before_us_fences_behind_us(
+    address: PulsarAddress, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It hears that it is too late; who was thrown out by it has the higher term, and takes over all the same."""
+    backend = PulsarBackend(address, MemoryKV())
+    client = raw_client(address)
+
+    def fence() -> None:
+        topic = address.topic("p")
+        client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing).close()
+
+    fenced = 0
+
+    def once(call: Callable[..., Any], *arguments: Any) -> Any:
+        nonlocal fenced
+        found = call(*arguments)
+        if not fenced:
+            fenced += 1
+            fence()
+        return found
+
+    try:
+        await backend.create("p", incarnation=INCARNATION)
+        if when == "before the mark":
+            monkeypatch.setattr(backend, "_fencing_producer", partial(once, backend._fencing_producer))
+        else:
+            monkeypatch.setattr(backend_module, "send_mark", partial(once, backend_module.send_mark))
+        log = await backend.open("p", incarnation=INCARNATION, term=2)
+        assert fenced == 1
+        maker = FrameMaker(2)
+        positions = [await append(log, maker.data(("v", b"%d" % number))) for number in range(3)]
+        assert [frame.position for frame in await read_all(log)] == positions
+        await log.close()
+    finally:
+        await asyncio.to_thread(client.close)
+        await backend.close()

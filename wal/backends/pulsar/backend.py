@@ -28,7 +28,7 @@ from wal.backends.pulsar.policies import check_policies
 from wal.backends.pulsar.recovery import end_before, missing_records
 from wal.backends.pulsar.topic import TopicReader
 from wal.backends.pulsar.truncation import SUBSCRIPTION, move_cursor
-from wal.backends.pulsar.writer import send_mark
+from wal.backends.pulsar.writer import close_producer, send_mark
 from wal.errors import ClosedError, CorruptionError, FormatError
 from wal.message import FORM_PULSAR
 
@@ -121,11 +121,8 @@ class PulsarBackend(LogBackend):
         mark = Mark(term, before.incarnation)
         run = self._connection.run
         await run(lambda: self._make_topics(pchannel))
-        producer = await run(lambda: self._fencing_producer(topic))
+        producer, at = await self._take_over(control, topic, mark)
         try:
-            # After the fence: whoever claims the log from now on fences us, and who did before is seen here.
-            await control.check_owner(term)
-            at = await run(lambda: _marked(producer, mark, topic, self._address))
             floors = _floors(control, before)
             ledgers = await run(lambda: self._ledgers(topic, control, before, at))
             _check_kept(topic, control, before, ledgers, checkpoint, at)
@@ -152,7 +149,7 @@ class PulsarBackend(LogBackend):
             )
             await control.change(term, terms={term: at}, ledgers=made)
         except BaseException:
-            await asyncio.shield(asyncio.ensure_future(run(producer.close)))
+            await asyncio.shield(asyncio.ensure_future(run(lambda: close_producer(producer))))
             raise
         floor = Floor(end.floor.term, end.floor.sequence)
         floor.mark(term)
@@ -188,6 +185,28 @@ class PulsarBackend(LogBackend):
             ),
             pchannel=pchannel,
         )
+
+    async def _take_over(self, control: Control, topic: str, mark: Mark) -> tuple[Any, int]:
+        """The producer that is the only one from now on, and the position of its mark.
+
+        One of a lower term that claimed the log before us may fence behind us. It hears then that it is too late, but we are thrown out,
+        and fence again.
+        """
+        run = self._connection.run
+        for attempt in range(1, PRODUCER_TRIES + 1):
+            producer = await run(lambda: self._fencing_producer(topic))
+            try:
+                # After the fence: whoever claims the log from now on fences us, and who did before is seen here.
+                await control.check_owner(mark.term)
+                return producer, await run(partial(send_mark, producer, mark))
+            except BaseException as error:
+                await asyncio.shield(asyncio.ensure_future(run(partial(close_producer, producer))))
+                if not isinstance(error, Exception):
+                    raise
+                await control.check_owner(mark.term)
+                if attempt == PRODUCER_TRIES or not _thrown_out(error):
+                    raise failure(error, f"taking over {topic}", self._address) from error
+        raise AssertionError
 
     async def _start(self) -> None:
         await self._connection.run(self._connection.start)
@@ -275,17 +294,9 @@ class PulsarBackend(LogBackend):
         return False
 
 
-def _marked(producer: Any, mark: Mark, topic: str, address: PulsarAddress) -> int:
-    try:
-        return send_mark(producer, mark)
-    except Exception as error:
-        raise failure(error, f"taking over {topic}", address) from error
-
-
 def _passing(error: Exception) -> bool:
-    import pulsar
-
-    passing = (
+    return _is_one_of(
+        error,
         "ServiceUnitNotReady",
         "ConsumerBusy",
         "ProducerBusy",
@@ -293,8 +304,17 @@ def _passing(error: Exception) -> bool:
         "ProducerFenced",
         "TooManyLookupRequestException",
     )
+
+
+def _thrown_out(error: Exception) -> bool:
+    return _is_one_of(error, "ProducerFenced", "AlreadyClosed")
+
+
+def _is_one_of(error: Exception, *names: str) -> bool:
+    import pulsar
+
     return isinstance(
-        error, tuple(getattr(pulsar.exceptions, name) for name in passing if hasattr(pulsar.exceptions, name))
+        error, tuple(getattr(pulsar.exceptions, name) for name in names if hasattr(pulsar.exceptions, name))
     )
 
 

@@ -41,7 +41,7 @@ from wal.frame import RECOVERED, EncodedFrame, FrameHeader
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["Writer", "send_mark"]
+__all__ = ["Writer", "close_producer", "send_mark"]
 
 SENT_BYTES_MAX: Final = 16 << 20
 """On their way, over all frames; always room for one."""
@@ -141,7 +141,7 @@ class Writer:
             self._look.cancel()
         if self._repair is not None:
             await asyncio.wait((self._repair,))
-        await self._connection.run(lambda: _close(self._producer))
+        await self._connection.run(lambda: close_producer(self._producer))
 
     # -- sending and answers
 
@@ -342,7 +342,7 @@ class Writer:
         while True:
             try:
                 await self._control.check_owner(self._mark.term)
-                await self._connection.run(lambda: _close(self._producer))
+                await self._connection.run(lambda: close_producer(self._producer))
                 producer = await self._connection.run(lambda: self._connection.producer(self._topic, fencing=True))
                 self._producer = producer
                 # After the fence: who takes the term from now on fences this producer, and who did before is seen here.
@@ -441,6 +441,16 @@ def send_mark(producer: pulsar.Producer, mark: Mark) -> int:
     return position_of_id(producer.send(b"", properties=mark_properties(mark)))
 
 
+def close_producer(producer: pulsar.Producer) -> None:
+    """Lets go of it, whether or not it is there any more. Blocks."""
+    import pulsar
+
+    try:
+        producer.close()
+    except pulsar.PulsarException:
+        pass  # it was thrown out, or its broker is gone
+
+
 def _told(error: WALError, *, unknown: bool) -> WALError:
     """The same error for a call of which it is known, or not, whether it was written."""
     own = copy.copy(error)
@@ -454,12 +464,3 @@ def _is_refusal(result: Any) -> bool:
     import _pulsar
 
     return any(result == getattr(_pulsar.Result, name) for name in REFUSALS) or type(result).__name__ in REFUSALS
-
-
-def _close(producer: pulsar.Producer) -> None:
-    import pulsar
-
-    try:
-        producer.close()
-    except pulsar.PulsarException:
-        pass  # it was thrown out, or its broker is gone
