@@ -90,6 +90,11 @@ class PulsarServer(ServerProcess):
             "managedLedgerDefaultWriteQuorum": 1,
             "managedLedgerDefaultAckQuorum": 1,
             "loadBalancerEnabled": "false",
+            # Its one bookie stays in use: after errors, as of a kill, the broker would leave it out for half an hour ("not enough
+            # non-faulty bookies"), and on a disk of which other tests have taken much it would take no ledger any more.
+            "bookkeeperClientHealthCheckEnabled": "false",
+            "diskUsageThreshold": "0.99",
+            "diskUsageWarnThreshold": "0.99",
             "numIOThreads": 2,
             "numHttpServerThreads": 8,
         }
