@@ -32,8 +32,6 @@ class FirstWords:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    told_by_another = hasattr(
-        config, "workerinput"
-    )  # one of several processes: its reports reach the first, which has a terminal
-    if os.environ.get("CI") and not told_by_another:
+    # One of several processes has no terminal: its reports reach the first, which has.
+    if os.environ.get("CI") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FirstWords(config), "first-words")
