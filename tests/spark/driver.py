@@ -19,9 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from wal.spark.local_session import session
 
@@ -126,16 +127,19 @@ def _main(data: str, folder: str, rows_max: str) -> None:
     writers = queries(spark, data, folder, say=lambda said: print(said, flush=True), rows=int(rows_max))
     print("ready", flush=True)
     sys.stdin.readline()
-    running = [writer.start() for writer in writers]
+    running: list[StreamingQuery | None] = [None for _ in writers]
     while True:
         for number, query in enumerate(running):
             try:
-                query.awaitTermination(0.1)
-            except StreamingQueryException as error:
+                if query is None:
+                    running[number] = writers[number].start()
+                else:
+                    query.awaitTermination(0.1)
+            except (PySparkException, Py4JError) as error:
                 # Spark gives a Python process 10 s to start, however busy the host is.
                 if "Python worker failed to connect back" not in str(error):
                     raise
-                running[number] = writers[number].start()
+                running[number] = None
 
 
 if __name__ == "__main__":

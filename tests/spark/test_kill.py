@@ -21,8 +21,8 @@ from tests.spark.test_snapshot import check_whole
 from tests.spark.writer import Writer, make_vchannels
 from wal.spark.sink import pending
 
-KILLS = 2
-"""Twenty in a soak. The session of the other tests reads what is left: to start one takes some twenty seconds of both cores."""
+KILLS = 6
+"""The session of the other tests reads what is left behind them: to start one takes some twenty seconds of both cores."""
 STEPS = ("staged", "manifests", "published")
 """Folders in which the sink of ours shows how far a batch has got."""
 
