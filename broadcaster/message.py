@@ -53,9 +53,10 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
             raise TypeError(f"needs_ack must be a bool, not {self.needs_ack!r}")
         # The rest is checked as for any other message.
         message = Message(vchannels[0], self.payload, message_type=self.message_type, properties=self.properties)
-        if self.message_type is MessageType.ABORT_BROADCAST or type_properties(self.message_type).system:
+        if not type_properties(self.message_type).appendable:
             raise InvalidArgumentError(
-                f"message_type {self.message_type.name} is written by the WAL alone: choose a type of your own messages"
+                f"message_type {self.message_type.name} cannot be broadcast, since only the WAL itself writes one: choose a type of your "
+                "own messages"
             )
         force = msgspec.structs.force_setattr
         force(self, "vchannels", names.vchannels)

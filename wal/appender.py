@@ -368,9 +368,15 @@ def _check_size(log: Embedded, message: Message) -> None:
 
 
 def _check_clients(message: Message) -> None:
-    if type_properties(message.message_type).system:
+    kind = type_properties(message.message_type)
+    if kind.system or kind.broadcaster:  # not `appendable`: a property costs a call for each message
+        writer = (
+            "only the broadcaster writes one, when log.broadcast().abort(…) is called"
+            if kind.broadcaster
+            else "only the WAL itself writes one"
+        )
         raise InvalidArgumentError(
-            f"a {message.message_type.name} message is written only by the WAL itself: append one of another type, such as INSERT"
+            f"message_type {message.message_type.name} cannot be appended, since {writer}: append another type, such as INSERT"
         )
 
 

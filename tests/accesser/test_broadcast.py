@@ -394,15 +394,6 @@ async def test_what_no_vchannel_would_take_is_refused_at_once(location: str) -> 
         assert await payloads(log, "there") == [b"add column"]
 
 
-async def test_what_says_that_a_broadcast_was_aborted_has_its_header(location: str) -> None:
-    """A client may use the type for messages of its own: they are told apart, since they have no header."""
-    own = Message("a", b"own", message_type=MessageType.ABORT_BROADCAST)
-    async with open_wal(location) as log:
-        await log.raw_append(own)
-        (read,) = await read_all(log, "a")
-        assert (read.message_type, read.broadcast) == (MessageType.ABORT_BROADCAST, None)
-
-
 def test_a_key_is_text_that_can_be_stored() -> None:
     with pytest.raises(InvalidArgumentError, match="without lone surrogates"):
         ResourceKey("collection", "\ud800")

@@ -43,6 +43,7 @@ def test_attributes(message_type: MessageType) -> None:
         self_controlled=message_type.name in SELF_CONTROLLED,
         exclusive=message_type.name in EXCLUSIVE,
         dml=message_type.name in DML,
+        broadcaster=message_type.name == "ABORT_BROADCAST",
     )
 
 

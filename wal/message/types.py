@@ -72,12 +72,19 @@ class TypeProperties(msgspec.Struct, frozen=True, gc=False):
     `self_controlled`: made by the system itself for its own bookkeeping; a replica does not copy it.
     `exclusive`: ordered against everything on its vchannel; it fails the transactions that are open there.
     `dml`: data; the only kind that may stand inside a transaction.
+    `broadcaster`: written only by the broadcaster: a client's append of it is refused too, but a type filter names and drops it.
     """
 
     system: bool = False
     self_controlled: bool = False
     exclusive: bool = False
     dml: bool = False
+    broadcaster: bool = False
+
+    @property
+    def appendable(self) -> bool:
+        """Whether a client may append messages of this type."""
+        return not (self.system or self.broadcaster)
 
 
 _ORDINARY: Final = TypeProperties()
@@ -93,7 +100,7 @@ _PROPERTIES: Final[dict[MessageType, TypeProperties]] = {
     MessageType.DELETE: TypeProperties(dml=True),
     MessageType.FLUSH: TypeProperties(self_controlled=True),
     MessageType.CREATE_SEGMENT: TypeProperties(self_controlled=True),
-    MessageType.ABORT_BROADCAST: TypeProperties(self_controlled=True),
+    MessageType.ABORT_BROADCAST: TypeProperties(self_controlled=True, broadcaster=True),
     MessageType.CREATE_COLLECTION: TypeProperties(exclusive=True),
     MessageType.DROP_COLLECTION: TypeProperties(exclusive=True),
     MessageType.TRUNCATE_COLLECTION: TypeProperties(exclusive=True),
