@@ -1,4 +1,8 @@
-"""Locations: one string decides where the log lives, and one where its metadata does. Parsing only; nothing is opened or looked at."""
+"""Locations: one string decides where the log lives, and one where its metadata does.
+
+Parsing only: nothing is opened, and no file is looked at. A path comes out absolute, so it means the same file whatever the current
+directory is later, and every error shows it whole. Symbolic links are left to the system. A leading `~` or `~user` is expanded.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +51,10 @@ class Location(msgspec.Struct, frozen=True):
 def parse_location(location: str | os.PathLike[str]) -> Location:
     """`data/` or `journal:data/` (a directory), `memory:`, or `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`).
 
-    Anything else is an InvalidArgumentError that lists the forms.
+    A directory's path becomes absolute here, with a leading `~` expanded. Anything else is an InvalidArgumentError that lists the forms.
     """
     if isinstance(location, os.PathLike):
-        return Location("journal", Path(location))
+        return Location("journal", _absolute(str(Path(location)), "location"))
     if not isinstance(location, str):
         raise TypeError(f"a location is a str or a path, not {type(location).__name__}")
     if location == "memory:":
@@ -68,7 +72,23 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
         )
     if not directory or "\0" in directory:
         raise InvalidArgumentError(f"location {location!r} names no directory: use for example 'data/'")
-    return Location("journal", Path(directory))
+    return Location("journal", _absolute(directory, "location"))
+
+
+def _absolute(path: str, what: str) -> Path:
+    """The path from the root on; `what` names it in the InvalidArgumentError when that cannot be known."""
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        raise InvalidArgumentError(
+            f"{what} {path!r} begins with ~, but no such user has a home directory here: name the directory itself, or './{path}' for one "
+            "that is called so"
+        )
+    try:
+        return Path(expanded).absolute()
+    except FileNotFoundError as error:
+        raise InvalidArgumentError(
+            f"{what} {path!r} is relative to the current directory, and that was removed: name an absolute path"
+        ) from error
 
 
 def _parse_pulsar(location: str) -> PulsarLocation:
@@ -119,7 +139,7 @@ class EtcdLocation(msgspec.Struct, frozen=True):
 
 
 def parse_kv(text: str) -> EtcdLocation | Path:
-    """The `kv` setting: the path of a sqlite file, or `etcd://host:port[,host:port…]/root`, `etcd+ssl://` with TLS.
+    """The `kv` setting: a sqlite file (made absolute), or `etcd://host:port[,host:port…]/root`, `etcd+ssl://` with TLS.
 
     `user:password@` before the hosts (percent-encoded), or `?password_file=…`; for TLS `?ca=…&certificate=…&key=…`, PEM files; and
     `?timeout_s=…`, the deadline of a call. Anything else is an InvalidArgumentError that says what is accepted and shows no password.
@@ -130,7 +150,7 @@ def parse_kv(text: str) -> EtcdLocation | Path:
             raise InvalidArgumentError(
                 f"setting kv={text!r} names no file: give the path of a sqlite file, or {_ETCD_FORM}"
             )
-        return Path(text)
+        return _absolute(text, "setting kv")
     if scheme not in ("etcd", "etcd+ssl"):
         raise InvalidArgumentError(
             f"setting kv begins with {scheme}://, which is of no known form: give the path of a sqlite file, or {_ETCD_FORM}"
@@ -163,7 +183,7 @@ def _etcd_options(query: str, scheme: str) -> dict[str, Any]:
         if name == "timeout_s":
             options[name] = _seconds(value)
         elif name in files and value:
-            options[name] = Path(value)
+            options[name] = _absolute(value, f"setting kv={scheme}://…?{name}=")
         else:
             raise InvalidArgumentError(
                 f"setting kv={scheme}://…?{name}= is not understood there: accepted are {', '.join(files)}, each with the path of a file, "

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Generator
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from wal.accesser import WALAccesser
 from wal.embedded import Embedded
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.location import parse_location
+from wal.location import parse_kv, parse_location
 from wal.observing import Observed, check_observable
 from wal.settings import Settings
 
@@ -127,4 +128,6 @@ def _accesser(
     if read_only:
         check_observable(parsed)
         return WALAccesser(str(parsed), lambda: Observed.open(parsed, chosen), read_only=True)
+    if chosen.kv is not None and isinstance(file := parse_kv(chosen.kv), Path):
+        chosen = chosen.replace(kv=str(file))
     return WALAccesser(str(parsed), lambda: Embedded.open(parsed, chosen))

@@ -14,14 +14,14 @@ from wal.location import EtcdLocation, parse_kv
 @pytest.mark.parametrize(
     ("text", "location"),
     [
-        ("meta.sqlite3", Path("meta.sqlite3")),
+        ("meta.sqlite3", Path.cwd() / "meta.sqlite3"),
         ("etcd://a/root", EtcdLocation(("a:2379",), "root")),
         ("etcd://a:1,b.example:2,[::1]:3,[::1]/by-dev/meta/", EtcdLocation(("a:1", "b.example:2", "[::1]:3", "[::1]:2379"), "by-dev/meta")),
         ("etcd://u:p%40%2F@a/r", EtcdLocation(("a:2379",), "r", user="u", password="p@/")),
         ("etcd://u@a/r?password_file=/p&timeout_s=2.5",
          EtcdLocation(("a:2379",), "r", user="u", password_file=Path("/p"), timeout_s=2.5)),
-        ("etcd+ssl://a/r?ca=ca.pem&certificate=c.pem&key=k.pem",
-         EtcdLocation(("a:2379",), "r", tls=True, ca=Path("ca.pem"), certificate=Path("c.pem"), key=Path("k.pem"))),
+        ("etcd+ssl://a/r?ca=/ca.pem&certificate=/c.pem&key=k.pem",
+         EtcdLocation(("a:2379",), "r", tls=True, ca=Path("/ca.pem"), certificate=Path("/c.pem"), key=Path.cwd() / "k.pem")),
     ],
 )  # fmt: skip
 def test_what_is_understood(text: str, location: EtcdLocation | Path) -> None:

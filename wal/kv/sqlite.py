@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 import warnings
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Self, cast
 
@@ -162,7 +163,9 @@ class _Worker:
     def _run(self) -> None:
         try:
             # here, because it asks the system; it also takes the special meaning from ":memory:" and ""
-            self.path = os.path.abspath(self.path)
+            self.path = str(
+                Path(self.path).absolute()
+            )  # not abspath, which takes .. after a symbolic link for its parent
             store = SqliteStore(self.path, bytes_max=self._bytes_max)
         except BaseException as error:
             self._tell(_settle_opening, self.opened, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -35,7 +34,7 @@ def source_of(location: Location) -> FrameSource:
             f"path={location.value!r} names no directory: {parsed} has no files that Spark could read; give the directory of a journal, "
             "or service.url and kv for a log on Pulsar"
         )
-    return JournalSource(os.path.abspath(parsed.path))
+    return JournalSource(str(parsed.path))
 
 
 def _on_pulsar(location: Location) -> FrameSource:

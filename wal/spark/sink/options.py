@@ -53,7 +53,7 @@ def _path(name: str, text: str | None) -> Path:
         raise InvalidArgumentError(
             f"option {name}={text!r} is no journal: the sink writes to a directory of this host, such as 'data/'"
         )
-    return location.path.absolute()
+    return location.path
 
 
 def _vchannel(name: str, text: str | None) -> str | None:
