@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from actors import Actor, ActorError, ActorRef, ActorSystem, Clock, SystemClock, Timer
@@ -47,6 +48,7 @@ from wal.errors import (
     ChannelExistError,
     ChannelNotExistError,
     ClosedError,
+    FormatError,
     InvalidArgumentError,
     StorageError,
     UnavailableError,
@@ -55,7 +57,7 @@ from wal.errors import (
 )
 from wal.frame import RunName
 from wal.kv import KVBase, MemoryKV, SqliteKV
-from wal.location import Location
+from wal.location import Location, parse_kv
 from wal.metadata import open_metadata
 from wal.pchannel import (
     Checkpoint,
@@ -126,11 +128,16 @@ class Embedded:
         self._undo: list[Callable[[], Any]] = []
 
     @classmethod
-    async def open(cls, location: Location, settings: Settings, *, clock: Clock | None = None) -> Embedded:
-        """Opens the log, taking over every pchannel. A failure undoes what was done and raises."""
+    async def open(
+        cls, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True
+    ) -> Embedded:
+        """Opens the log, taking over every pchannel. A failure undoes what was done and raises.
+
+        `create=False`: where there is no log nothing is made, and it is a FormatError.
+        """
         opened = cls(settings, clock or SystemClock())
         try:
-            await opened._open(location)
+            await opened._open(location, create=create)
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(opened._undo_all()))
             raise
@@ -317,14 +324,14 @@ class Embedded:
 
     # -- opening and closing
 
-    async def _open(self, location: Location) -> None:
+    async def _open(self, location: Location, *, create: bool) -> None:
         await self.system.start()
         self._undo.append(self.system.stop)
         if (
             location.pulsar is not None
         ):  # what is known of its topics lies there; a journal's lock comes before its metadata
-            await self._open_kv(location)
-        self.backend = await self._open_backend(location)
+            await self._open_kv(location, create=create)
+        self.backend = await self._open_backend(location, create=create)
         self._undo.append(self.backend.close)
         if self.limits.txn_bodies_max >= COUNT_MAX:
             raise InvalidArgumentError(
@@ -345,7 +352,7 @@ class Embedded:
                 f"at most {max(0, limit - _TXN_TABLES_BYTES)} and message_bytes_max to at most {limit // 3}"
             )
         if location.pulsar is None:
-            await self._open_kv(location)
+            await self._open_kv(location, create=create)
         self.oracle = TimestampOracle(self.kv, clock=self.clock)
         await self.oracle.start()
         self._undo.append(self.oracle.close)
@@ -436,7 +443,7 @@ class Embedded:
             self._undo.append(keeper.close)
             await keeper.start()
 
-    async def _open_backend(self, location: Location) -> LogBackend:
+    async def _open_backend(self, location: Location, *, create: bool) -> LogBackend:
         if location.pulsar is not None:
             settings = self.settings
             address = PulsarAddress(
@@ -457,11 +464,13 @@ class Embedded:
             return on_pulsar
         if location.path is None:
             return MemoryBackend()
-        backend = JournalBackend(location.path, segment_bytes=self.settings.segment_bytes)
+        backend = JournalBackend(location.path, segment_bytes=self.settings.segment_bytes, create=create)
         await backend.start()
         return backend
 
-    async def _open_kv(self, location: Location) -> None:
+    async def _open_kv(self, location: Location, *, create: bool) -> None:
+        if not create:
+            await self._check_metadata_file(location)
         if self.settings.kv is not None:
             self.kv = await open_metadata(self.settings.kv)
         elif location.pulsar is not None:
@@ -471,6 +480,22 @@ class Embedded:
         else:
             self.kv = MemoryKV() if location.path is None else await SqliteKV.open(location.path / META_FILE)
         self._undo.append(self.kv.close)
+        if not create and not await load_pchannels(self.kv):
+            raise FormatError(
+                f"the metadata of the log at {location} know of no log: name those that it was made with (setting kv), or open it without "
+                "create=False to make one"
+            )
+
+    async def _check_metadata_file(self, location: Location) -> None:
+        """FormatError where opening the metadata would make their file."""
+        file = None if location.path is None else location.path / META_FILE
+        if self.settings.kv is not None:
+            file = found if isinstance(found := parse_kv(self.settings.kv), Path) else None
+        if file is not None and not await asyncio.to_thread(file.exists):
+            raise FormatError(
+                f"{file}, the metadata of the log at {location}, is not there: name the file that the log was made with (setting kv), or "
+                "open it without create=False to make one"
+            )
 
     async def _open_pchannel(self, meta: PChannelMeta) -> None:
         meta = await raise_term(self.kv, meta)

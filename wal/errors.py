@@ -259,7 +259,7 @@ class LockedError(WALError):
 
 
 class FormatError(WALError):
-    """The files are no journal, or were made by a newer version."""
+    """The files are no journal, or were made by a newer version; or there is no log yet, and none is to be made."""
 
     code = StreamingCode.FORMAT
 

@@ -121,6 +121,8 @@ class Lifecycle:
 
     async def _close(self, opening: asyncio.Task[Embedded | Observed]) -> None:
         self.log = self._readable = None
+        if self._read_only:
+            opening.cancel()  # it may be waiting for the first writer, for as long as wait_s says
         await asyncio.wait((opening,))
         if not opening.cancelled() and opening.exception() is None:  # a failed opening undid itself
             await opening.result().close()

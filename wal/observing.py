@@ -16,10 +16,19 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
-from wal.backends.journal import FollowedLog, JournalBackend, ObservedJournal, ObservedLog
+from wal.backends.journal import (
+    ABSENT_REMEDY,
+    FollowedLog,
+    JournalBackend,
+    ObservedJournal,
+    ObservedLog,
+    check_present,
+    is_present,
+    pauses,
+)
 from wal.channels import MapPlace, VChannelInfo, VChannelMaps, VChannelView, common_place
 from wal.cursors import CursorDesk, CursorFiles, LogPlace, LogView
-from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, UnknownError, WALError
+from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, UnknownError, WALError
 from wal.location import Location
 from wal.pchannel import ObservedPChannel
 from wal.reading import Selection
@@ -58,12 +67,18 @@ class Observed:
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-observe")
 
     @classmethod
-    async def open(cls, location: Location, settings: Settings, *, clock: Clock | None = None) -> Observed:
-        """Opens the journal for reading. FormatError when there is none; a failure undoes what was done and raises."""
+    async def open(
+        cls, location: Location, settings: Settings, *, clock: Clock | None = None, wait_s: float = 0.0
+    ) -> Observed:
+        """Opens the journal for reading, waiting for at most `wait_s` for one that is not there yet.
+
+        FormatError when there is none; a failure undoes what was done and raises.
+        """
         check_observable(location)
         assert location.path is not None
         observed = cls(location.path, settings, clock or SystemClock())
         try:
+            await observed._wait_until_present(wait_s)
             await observed._open()
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(observed.close()))
@@ -143,11 +158,14 @@ class Observed:
         await self.system.start()
         self._journal = await self._in_thread(lambda: ObservedJournal(self._directory))
         await self._look()
-        if not self.pchannels:
-            raise FormatError(
-                f"{self._directory} holds a journal that was never opened for writing to the end: open it so once, then read it"
-            )
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name="observe vchannels")
+
+    async def _wait_until_present(self, wait_s: float) -> None:
+        for pause_s in pauses(wait_s, self.clock.monotonic):
+            if await self._in_thread(lambda: is_present(self._directory)):
+                return
+            await self.clock.sleep(pause_s)
+        await self._in_thread(lambda: check_present(self._directory, remedy=ABSENT_REMEDY, waited_s=wait_s))
 
     async def _watch(self) -> None:
         """Looks again and again while anybody reads."""
@@ -175,7 +193,12 @@ class Observed:
         """Looks for pchannels and vchannels that came and went, and tells the readers."""
         async with self._looking:
             known = frozenset(self.pchannels)
-            found, view = await self._in_thread(lambda: self._find(known))
+            finding = self._pool.submit(self._find, known)
+            try:
+                found, view = await asyncio.wrap_future(finding)
+            except asyncio.CancelledError:
+                finding.add_done_callback(_let_go)
+                raise
             for log in found:
                 self._add(log)
             self._tell(view)
@@ -231,6 +254,13 @@ def check_observable(location: Location) -> None:
             f"location {location} cannot be opened with read_only=True: what is in memory belongs to the process that writes it; "
             "name a journal's directory"
         )
+
+
+def _let_go(finding: concurrent.futures.Future[tuple[list[ObservedLog], VChannelView]]) -> None:
+    """Closes the logs that were found for a caller that does not wait any more."""
+    if not finding.cancelled() and finding.exception() is None:
+        for log in finding.result()[0]:
+            log.close()
 
 
 def _dropped(name: str) -> ChannelNotExistError:

@@ -15,6 +15,7 @@ from wal.errors import ClosedError, InvalidArgumentError
 from wal.location import parse_kv, parse_location
 from wal.observing import Observed, check_observable
 from wal.settings import Settings
+from wal.ticks import check_wait
 
 __all__ = ["WAL", "init", "open_wal", "release"]
 
@@ -24,6 +25,8 @@ def open_wal(
     *,
     settings: Settings | None = None,
     read_only: bool = False,
+    create: bool = True,
+    wait_s: float = 0.0,
     **overrides: Any,
 ) -> LogOpening:
     """Opens the log at a location (`data/`, `journal:data/`, `memory:`): `async with open_wal(…) as log`, or `await` it.
@@ -33,8 +36,11 @@ def open_wal(
 
     `read_only=True` opens a journal beside the process that writes it, or without one, and writes nothing: it gives the reading half
     of the API, the other half is an InvalidArgumentError. A directory without a journal is a FormatError then, it is never made one.
+    `wait_s`: for so many seconds at most it waits for the first writer to make the journal; only with `read_only=True`.
+
+    `create=False`: where there is no log nothing is made, and the opening is a FormatError.
     """
-    return LogOpening(_accesser(location, settings, overrides, read_only=read_only))
+    return LogOpening(_accesser(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s))
 
 
 class LogOpening:
@@ -73,6 +79,8 @@ def init(
     *,
     settings: Settings | None = None,
     read_only: bool = False,
+    create: bool = True,
+    wait_s: float = 0.0,
     **overrides: Any,
 ) -> None:
     """Starts opening the log that the process shares; `WAL()` is it from now on. Before any other call. Arguments as of `open_wal`.
@@ -85,7 +93,7 @@ def init(
         raise InvalidArgumentError(
             "init() was called already: release() the log first, or use the one that WAL() gives"
         )
-    log = _accesser(location, settings, overrides, read_only=read_only)
+    log = _accesser(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -115,19 +123,35 @@ async def release() -> None:
 
 
 def _accesser(
-    location: str | os.PathLike[str], settings: Settings | None, overrides: dict[str, Any], *, read_only: bool
+    location: str | os.PathLike[str],
+    settings: Settings | None,
+    overrides: dict[str, Any],
+    *,
+    read_only: bool,
+    create: bool,
+    wait_s: float,
 ) -> WALAccesser:
     if settings is not None and not isinstance(settings, Settings):
         raise TypeError(
             f"settings must be a Settings, not {type(settings).__name__}: Settings(…) or Settings.load(path)"
         )
-    if not isinstance(read_only, bool):
-        raise TypeError(f"read_only must be a bool, not {read_only!r}")
+    for flag, value in (("read_only", read_only), ("create", create)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{flag} must be a bool, not {value!r}")
+    check_wait(wait_s)
+    if wait_s and not read_only:
+        raise InvalidArgumentError(
+            f"wait_s={wait_s} waits for the first writer of a log that is only read: give read_only=True with it, or leave it out"
+        )
     parsed = parse_location(location)
     chosen = (settings or Settings()).replace(**overrides)
     if read_only:
         check_observable(parsed)
-        return WALAccesser(str(parsed), lambda: Observed.open(parsed, chosen), read_only=True)
+        return WALAccesser(str(parsed), lambda: Observed.open(parsed, chosen, wait_s=wait_s), read_only=True)
+    if not create and parsed.scheme == "memory":
+        raise InvalidArgumentError(
+            "a log in memory: begins empty at each opening, so create=False finds none: leave it out, or name a journal's directory"
+        )
     if chosen.kv is not None and isinstance(file := parse_kv(chosen.kv), Path):
         chosen = chosen.replace(kv=str(file))
-    return WALAccesser(str(parsed), lambda: Embedded.open(parsed, chosen))
+    return WALAccesser(str(parsed), lambda: Embedded.open(parsed, chosen, create=create))

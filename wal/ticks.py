@@ -1,10 +1,10 @@
-"""check_tick: the check that every time tick given by a caller passes."""
+"""Checks of times that callers give: time ticks, and seconds to wait."""
 
 from __future__ import annotations
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["check_tick"]
+__all__ = ["check_tick", "check_wait"]
 
 
 def check_tick(name: str, tick: object) -> int:
@@ -16,3 +16,12 @@ def check_tick(name: str, tick: object) -> int:
             f"{name}={tick} is out of range: ticks are 0 to 2**64 - 1, from allocate_time_tick()"
         )
     return tick
+
+
+def check_wait(wait_s: object) -> float:
+    """Returns how long an opening waits, in seconds from 0 on, infinity too; TypeError or InvalidArgumentError for anything else."""
+    if not isinstance(wait_s, int | float) or isinstance(wait_s, bool):
+        raise TypeError(f"wait_s must be a number of seconds, not {wait_s!r}")
+    if not wait_s >= 0:
+        raise InvalidArgumentError(f"wait_s={wait_s} is out of range: 0 or more, or float('inf') to wait for good")
+    return float(wait_s)

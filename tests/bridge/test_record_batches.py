@@ -28,7 +28,7 @@ from wal import (
     bridge,
 )
 from wal.bridge.arrow import record_batch, schema
-from wal.errors import CorruptionError, InvalidArgumentError, TruncatedError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.message import Origin
 from wal.reading import RowColumns
 
@@ -282,3 +282,20 @@ def test_whoever_knows_arrows_streams_reads_it_as_it_is(data: str) -> None:
 def test_a_log_on_pulsar_has_no_files_and_the_error_says_where_to_read_it() -> None:
     with pytest.raises(InvalidArgumentError, match=r"lies on Pulsar.*service\.url"):
         bridge.record_batches("pulsar://127.0.0.1:6650/public/default", "orders")
+
+
+@pytest.mark.parametrize("read", [bridge.record_batches, bridge.iterate])
+def test_a_location_without_a_journal_is_an_error_of_the_call(data: str, read: Any) -> None:
+    with pytest.raises(FormatError, match=f"^{data} holds no journal"):
+        read(data, "orders", follow=False)
+    with pytest.raises(InvalidArgumentError, match="no known form"):
+        read("http://host/data", "orders", follow=False)
+
+
+def test_what_keeps_a_read_from_beginning_is_no_error_of_arrow(data: str) -> None:
+    with bridge.blocking(data) as log:
+        first, second, _ = [log.raw_append(Message("orders", payload)) for payload in (b"gone", b"gone too", b"there")]
+        log.truncate(up_to=second.message_id)
+    batches = bridge.record_batches(data, "orders", follow=False, deliver_policy=StartFrom(first.message_id))
+    with pytest.raises(TruncatedError):
+        pa.RecordBatchReader.from_stream(batches)

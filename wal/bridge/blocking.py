@@ -37,13 +37,21 @@ _T = TypeVar("_T")
 
 
 def blocking(
-    location: str | os.PathLike[str], *, settings: Settings | None = None, read_only: bool = False, **overrides: Any
+    location: str | os.PathLike[str],
+    *,
+    settings: Settings | None = None,
+    read_only: bool = False,
+    create: bool = True,
+    wait_s: float = 0.0,
+    **overrides: Any,
 ) -> BlockingOpening:
     """Opens the log at a location for code that blocks: `with blocking("data/") as log`.
 
     Arguments and errors are those of `open_wal`. Inside a running event loop it would stop the loop: use `open_wal` there.
     """
-    return BlockingOpening(open_wal(location, settings=settings, read_only=read_only, **overrides))
+    return BlockingOpening(
+        open_wal(location, settings=settings, read_only=read_only, create=create, wait_s=wait_s, **overrides)
+    )
 
 
 class BlockingOpening:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wal.backends.journal import ObservedJournal, ObservedLog
+from wal.backends.journal import ABSENT_REMEDY, ObservedJournal, ObservedLog, check_present
 from wal.channels import MapPlace, VChannelMaps, VChannelView, common_place
 from wal.cursors import LogPlace, LogView
-from wal.errors import ChannelNotExistError, FormatError, InvalidArgumentError
+from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.reading import Selection
 
 __all__ = ["FileJournal"]
@@ -21,16 +21,13 @@ class FileJournal:
     """The journal in `directory`; FormatError when there is none. One thread at a time, until `close`."""
 
     def __init__(self, directory: Path) -> None:
+        check_present(directory, remedy=ABSENT_REMEDY)
         self._journal = ObservedJournal(directory)
         self._places: dict[str, MapPlace] = {}
         self._maps = VChannelMaps()
         self.logs: dict[str, ObservedLog] = {}
         try:
             self.look()
-            if not self.logs:
-                raise FormatError(
-                    f"{directory} holds a journal that was never opened for writing to the end: open it so once, then read it"
-                )
         except BaseException:
             self.close()
             raise

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from wal.backends import ObservedState
-from wal.backends.journal import ObservedLog
+from wal.backends.journal import ABSENT_REMEDY, ObservedLog, wait_until_present
 from wal.bridge.file_cursor import FileCursor, Place
 from wal.bridge.file_events import event_of, first_event, log_origin
 from wal.bridge.file_journal import FileJournal
@@ -26,6 +26,7 @@ from wal.errors import ClosedError, InvalidArgumentError, TruncatedError
 from wal.location import parse_location
 from wal.message import MessageID
 from wal.reading import Need, Progress, ReadOptions, ReadPosition, Selection
+from wal.ticks import check_wait
 
 __all__ = ["FileRead"]
 
@@ -40,7 +41,8 @@ LOOK_S: Final = 0.05
 class FileRead:
     """What `Iteration` and `RecordBatches` stand on: they say how messages are handed over, in `_step`.
 
-    It begins when it is entered, or at the first message; the arguments are checked when it is made.
+    It begins when it is entered, or at the first message. When it is made the arguments are checked, and that there is a journal: it is
+    waited for, for at most `wait_s`.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class FileRead:
         vchannel: str | Sequence[str],
         *,
         timeout_s: float | None,
+        wait_s: float,
         cursor: str | None,
         auto_ack: bool,
         **read: Any,
@@ -69,6 +72,7 @@ class FileRead:
             raise InvalidArgumentError("cursor=… and resume=… both say where to go on: give one of them")
         self._names = names
         self._cursor = None if cursor is None else FileCursor(self._directory, cursor, names)
+        wait_until_present(self._directory, check_wait(wait_s), remedy=ABSENT_REMEDY)
         self._progress = Progress(options)
         self._lock = threading.RLock()  # a handler of a signal may close what its own thread is reading
         self._closing = threading.Event()

@@ -17,6 +17,7 @@ def iterate(
     vchannel: str | Sequence[str],
     *,
     timeout_s: float | None = None,
+    wait_s: float = 0.0,
     deliver_policy: DeliverPolicy | None = None,
     filters: DeliverFilter | Iterable[DeliverFilter] = (),
     follow: bool = True,
@@ -31,12 +32,14 @@ def iterate(
     It reads the files beside whoever writes them, or nobody, in any thread and any process; the options are those of
     `WALAccesser.read`, but for `auto_ack`, which needs the log itself: an InvalidArgumentError. A `next()` that waits longer than
     `timeout_s` raises TimeoutError, and the iteration can go on. It blocks: in an event loop use `log.read`. `memory:` has no files, and
-    is an InvalidArgumentError.
+    is an InvalidArgumentError. Where there is no journal the call is a FormatError; with `wait_s` it first waits for so many seconds at
+    most for a process that makes one.
     """
     return Iteration(
         location,
         vchannel,
         timeout_s=timeout_s,
+        wait_s=wait_s,
         cursor=cursor,
         deliver_policy=deliver_policy,
         filters=filters,

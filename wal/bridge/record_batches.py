@@ -29,6 +29,7 @@ def record_batches(
     vchannel: str | Sequence[str],
     *,
     timeout_s: float | None = None,
+    wait_s: float = 0.0,
     rows_max: int = 65_536,
     bytes_max: int = 8 * 1024 * 1024,
     columns: Sequence[str] | None = None,
@@ -46,7 +47,8 @@ def record_batches(
     vchannel string, message_id binary, time_tick int64, message_type string, txn_id int64 (null for plain messages), payload binary,
     properties map<string, string>, append_time timestamp[us, UTC]. `columns` are some of them, in the order wanted; None is all. Fewer
     cost less: what only the others need is not even gathered. A batch has at most `rows_max` rows and about `bytes_max` bytes; one
-    that has any rows is given at the tail of the log rather than waiting for more. Needs pyarrow (ImportError without it).
+    that has any rows is given at the tail of the log rather than waiting for more. Needs pyarrow (ImportError without it). A location
+    without a journal is a FormatError of this call, after waiting for `wait_s` at most for a process that makes one.
     """
     load_pyarrow()
     for name, value in (("rows_max", rows_max), ("bytes_max", bytes_max)):
@@ -61,6 +63,7 @@ def record_batches(
         bytes_max,
         columns,
         timeout_s=timeout_s,
+        wait_s=wait_s,
         cursor=cursor,
         deliver_policy=deliver_policy,
         filters=filters,
@@ -88,11 +91,11 @@ class RecordBatches(FileRead):
         columns: Sequence[str] | None,
         **read: Any,
     ) -> None:
+        self._rows = RowColumns(columns)  # first, since it checks its argument
         super().__init__(location, vchannel, **read)
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._columns = columns
-        self._rows = RowColumns(columns)
         self._batches: deque[pa.RecordBatch] = deque()
         self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the frame at hand, not yet among the rows
         self._behind: Place | None = None  # the batches given, while there are rows that were not
@@ -103,7 +106,11 @@ class RecordBatches(FileRead):
         return schema(self._columns)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Arrow's stream interface: whoever knows it (pyarrow, DuckDB, Polars) reads this as it is, a batch at a time."""
+        """Arrow's stream interface: whoever knows it (pyarrow, DuckDB, Polars) reads this as it is, a batch at a time.
+
+        The read begins here, so what keeps it from beginning is raised here too, and not turned into an error of Arrow.
+        """
+        self.__enter__()
         reader = load_pyarrow().RecordBatchReader.from_batches(self.schema, self)
         return reader.__arrow_c_stream__(requested_schema)
 

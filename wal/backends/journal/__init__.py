@@ -8,8 +8,10 @@ from wal.backends.journal.index import SegmentIndex
 from wal.backends.journal.lock import is_being_written
 from wal.backends.journal.log import JournalLog, JournalStatistics
 from wal.backends.journal.observed import ObservedJournal, ObservedLog
+from wal.backends.journal.presence import ABSENT_REMEDY, check_present, is_present, pauses, wait_until_present
 
 __all__ = [
+    "ABSENT_REMEDY",
     "CONTROL_NAME",
     "Disk",
     "FollowedLog",
@@ -20,5 +22,9 @@ __all__ = [
     "ObservedJournal",
     "ObservedLog",
     "SegmentIndex",
+    "check_present",
     "is_being_written",
+    "is_present",
+    "pauses",
+    "wait_until_present",
 ]

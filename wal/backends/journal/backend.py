@@ -17,6 +17,7 @@ from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
 from wal.backends.journal.lock import DirectoryLock, claim_format
 from wal.backends.journal.log import JournalLog
+from wal.backends.journal.presence import check_present
 from wal.backends.journal.recovery import Recovered, recover_log
 from wal.errors import ClosedError, InvalidArgumentError, StorageError
 from wal.message import FORM_JOURNAL
@@ -37,7 +38,8 @@ class JournalBackend(LogBackend):
     """A journal in `directory`; `start` (or the first `create` or `open`) takes it.
 
     `segment_bytes`, `first_segment_bytes`: file sizes, multiples of 4,096, from 8 KiB on. `disk`: see `Disk`.
-    FormatError when the directory is no journal, LockedError while another backend has it.
+    `create=False`: a missing or empty directory is left as it is. FormatError when the directory is no journal, LockedError while another
+    backend has it.
     """
 
     name: ClassVar[str] = "journal"
@@ -51,6 +53,7 @@ class JournalBackend(LogBackend):
         segment_bytes: int = SEGMENT_BYTES,
         first_segment_bytes: int = FIRST_SEGMENT_BYTES,
         disk: Disk | None = None,
+        create: bool = True,
     ) -> None:
         for name, size in (("segment_bytes", segment_bytes), ("first_segment_bytes", first_segment_bytes)):
             if size % HEADER_PAGE_BYTES or size < 2 * HEADER_PAGE_BYTES:
@@ -61,6 +64,7 @@ class JournalBackend(LogBackend):
         self._segment_bytes = segment_bytes
         self._first_segment_bytes = min(first_segment_bytes, segment_bytes)
         self._disk = Disk() if disk is None else disk
+        self._create = create
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-journal")
         self._lock: DirectoryLock | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -132,7 +136,10 @@ class JournalBackend(LogBackend):
         self._lock = await self._in_thread(self._take)
 
     def _take(self) -> DirectoryLock:
-        claim_format(self._disk, self._directory)
+        if self._create:
+            claim_format(self._disk, self._directory)
+        else:
+            check_present(self._directory, remedy="open it without create=False to make one")
         return DirectoryLock.acquire(self._directory)
 
     def _close(self) -> None:
