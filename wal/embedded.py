@@ -27,6 +27,7 @@ from wal.channels import (
     CheckpointRecord,
     MapPlace,
     PChannelMeta,
+    UnknownVChannels,
     VChannelDirectory,
     VChannelInfo,
     VChannelMapKeeper,
@@ -121,6 +122,7 @@ class Embedded:
         self.retention: RetentionKeeper
         self.system = ActorSystem("wal", clock=clock)
         self.limits = _limits(settings)
+        self._unknown: UnknownVChannels
         self._directory: ActorRef
         self._ticks: ActorRef
         self._timer: Timer | None = None
@@ -220,6 +222,7 @@ class Embedded:
         """The pchannel to read these vchannels on, and the vchannels as they are now."""
         records = self.directory.records
         channel = common_place(names, records, list(self.pchannels), create_vchannels=self.settings.create_vchannels)
+        self._unknown.note(names, records)
         bound = {name: records[name].incarnation if name in records else None for name in names}
         return self.pchannels[channel], Selection(bound, floor=self.directory.next_incarnation), self.spawn
 
@@ -325,6 +328,7 @@ class Embedded:
     # -- opening and closing
 
     async def _open(self, location: Location, *, create: bool) -> None:
+        self._unknown = UnknownVChannels(str(location))
         await self.system.start()
         self._undo.append(self.system.stop)
         if (

@@ -26,7 +26,7 @@ from wal.backends.journal import (
     is_present,
     pauses,
 )
-from wal.channels import MapPlace, VChannelInfo, VChannelMaps, VChannelView, common_place
+from wal.channels import MapPlace, UnknownVChannels, VChannelInfo, VChannelMaps, VChannelView, common_place
 from wal.cursors import CursorDesk, CursorFiles, LogPlace, LogView
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, UnknownError, WALError
 from wal.location import Location
@@ -57,6 +57,7 @@ class Observed:
         self._directory = directory
         self._journal: ObservedJournal
         self._maps = VChannelMaps()
+        self._unknown = UnknownVChannels(f"journal:{directory}")
         self._places: dict[str, MapPlace] = {}
         self._looking = asyncio.Lock()
         self._finding = threading.Lock()  # a look that was cancelled may still be at work in its thread
@@ -131,6 +132,7 @@ class Observed:
             await pchannel.catch_up()
             if self._place(names, view := self._maps.view) == pchannel.channel:
                 break
+        self._unknown.note(names, view.records)
         bound = {name: view.records[name].incarnation if name in view.records else None for name in names}
         return pchannel, Selection(bound, floor=view.floor(pchannel.channel)), self.spawn
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wal.backends.journal import ABSENT_REMEDY, ObservedJournal, ObservedLog, check_present
-from wal.channels import MapPlace, VChannelMaps, VChannelView, common_place
+from wal.channels import MapPlace, UnknownVChannels, VChannelMaps, VChannelView, common_place
 from wal.cursors import LogPlace, LogView
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.reading import Selection
@@ -25,6 +25,7 @@ class FileJournal:
         self._journal = ObservedJournal(directory)
         self._places: dict[str, MapPlace] = {}
         self._maps = VChannelMaps()
+        self._unknown = UnknownVChannels(f"journal:{directory}")
         self.logs: dict[str, ObservedLog] = {}
         try:
             self.look()
@@ -48,6 +49,7 @@ class FileJournal:
             view = self.look()
             if self._place(names, view) == log.pchannel:
                 break
+        self._unknown.note(names, view.records)
         bound = {name: view.records[name].incarnation if name in view.records else None for name in names}
         return log, Selection(bound, floor=view.floor(log.pchannel))
 

@@ -22,6 +22,7 @@ from wal.channels.pchannel_meta import (
     raise_term,
     save_checkpoint,
 )
+from wal.channels.unknown import UnknownVChannels, existing_vchannels
 from wal.channels.vchannel_map import VChannelMap, read_map
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "CheckpointRecord",
     "MapPlace",
     "PChannelMeta",
+    "UnknownVChannels",
     "VChannelDirectory",
     "VChannelInfo",
     "VChannelMap",
@@ -40,6 +42,7 @@ __all__ = [
     "check_vchannel",
     "common_place",
     "create_pchannel",
+    "existing_vchannels",
     "load_checkpoint",
     "load_pchannels",
     "new_incarnation",

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from actors import Actor
+from wal.channels.unknown import existing_vchannels
 from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, StorageError, WALError
 from wal.kv import KVBase
 
@@ -168,7 +169,8 @@ def common_place(
             places[name] = place(name, pchannels)
         else:
             raise ChannelNotExistError(
-                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
+                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r}); "
+                f"{existing_vchannels(name, records)}"
             )
     found = set(places.values())
     if len(found) > 1:

@@ -19,7 +19,7 @@ from wal.spark.planning import Piece, share_out
 from wal.spark.row_reader import read_partition
 from wal.spark.snapshot import take_snapshot
 from wal.spark.sources import source_of
-from wal.spark.starting import at_edge, at_start, check_named
+from wal.spark.starting import at_edge, at_start, check_named, warn_of_unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +47,7 @@ class WALReader(DataSourceReader):
         names = list(logs.pchannels())
         check_named(options.starting, names, "startingOffsets")
         check_named(options.ending, names, "endingOffsets", complete=True)
+        warn_of_unknown(options, logs.lives())
         ends = self._ends(logs)
         moments = {name: logs.moment(name) for name in ends}
         pieces = []

@@ -6,7 +6,7 @@ needed, once a process (`opened`). What is opened (`FrameLogs`) blocks, needs no
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -44,6 +44,9 @@ class Lives(Protocol):
 
     def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
         """Whether this life is known to have ended."""
+
+    def names(self) -> Collection[str]:
+        """The vchannels that are known to exist."""
 
 
 class FrameLogs(Protocol):

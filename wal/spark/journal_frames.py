@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -57,6 +57,9 @@ class JournalLives:
 
     def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
         return self._view.is_over(pchannel, name, incarnation)
+
+    def names(self) -> Collection[str]:
+        return self._view.records.keys()
 
 
 class JournalFrames:

@@ -6,7 +6,7 @@ Owns an open KV and the loop in a thread that it needs; what is called here bloc
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -43,6 +43,9 @@ class KnownLives(msgspec.Struct, frozen=True):
 
     def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
         return incarnation < self.next_incarnation and self.records.get(name) != (pchannel, incarnation)
+
+    def names(self) -> Collection[str]:
+        return self.records.keys()
 
 
 class PulsarMetadata:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from wal.channels import UnknownVChannels
 from wal.errors import InvalidArgumentError
-from wal.spark.frame_source import FrameLogs, LogMoment
+from wal.spark.frame_source import FrameLogs, Lives, LogMoment
 from wal.spark.offsets import PChannelOffset
 from wal.spark.options import EARLIEST, Edge, SourceOptions
 from wal.timestamp import parse
 
-__all__ = ["at_edge", "at_start", "check_named"]
+__all__ = ["at_edge", "at_start", "check_named", "warn_of_unknown"]
 
 _AHEAD_MS: Final = 1000
 """By so much a writer's clock may be ahead of ours."""
@@ -62,6 +63,11 @@ def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool
             f"{option} says nothing of pchannel {left[0]!r}: give it a place, latest, or earliest to read nothing of it; this log has "
             f"{', '.join(pchannels)}"
         )
+
+
+def warn_of_unknown(options: SourceOptions, lives: Lives) -> None:
+    """Warns of vchannels that the read names and that do not exist: nothing is read of them until they are created."""
+    UnknownVChannels(options.location.value).note(options.channels.names or (), lives.names())
 
 
 def _check_past(tick: int) -> None:

@@ -35,7 +35,7 @@ from wal.spark.partitions import WALPartition
 from wal.spark.planning import FrameWeight, Piece, Taken, cut, take
 from wal.spark.row_reader import event_weights, read_partition
 from wal.spark.sources import source_of
-from wal.spark.starting import at_edge, at_start, check_named
+from wal.spark.starting import at_edge, at_start, check_named, warn_of_unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +69,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options, logs = self._options, opened(self._source)
             names = list(logs.pchannels())
             check_named(options.starting, names, "startingOffsets")
+            warn_of_unknown(options, logs.lives())
             places = {}
             for name in names:
                 moment = logs.moment(name)
