@@ -17,7 +17,7 @@ import msgspec
 from actors import Actor, ActorRef
 from wal.appender import Appender
 from wal.broadcast import LogBroadcast
-from wal.channels import VChannelInfo, check_vchannel
+from wal.channels import VChannelInfo, check_vchannel, check_vchannels
 from wal.cursors import CursorDesk, CursorInfo, CursorKey, CursorUse, check_cursor
 from wal.embedded import Embedded
 from wal.errors import (
@@ -41,7 +41,7 @@ from wal.pchannel import (
     check_handler,
     check_key,
 )
-from wal.reading import DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection
+from wal.reading import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection
 from wal.responses import AppendOption, AppendResponses
 from wal.retention import PChannelRetention
 from wal.ticks import check_tick
@@ -165,7 +165,11 @@ class WALAccesser:
             raise InvalidArgumentError("txn() takes either vchannel=… or vchannels=[…]")
         if isinstance(vchannels, str):
             raise TypeError(f"vchannels must be a sequence of names, not the str {vchannels!r}: use vchannel=…")
-        names = tuple(check_vchannel(name) for name in dict.fromkeys((vchannel,) if vchannels is None else vchannels))
+        names = (
+            (check_vchannel(vchannel),)
+            if vchannels is None
+            else check_vchannels(vchannels, "txn(vchannels=…) takes several names")
+        )
         if not names:
             raise InvalidArgumentError("txn(vchannels=[]) names no vchannel: name at least one")
         if not isinstance(keepalive, int | float) or isinstance(keepalive, bool):
@@ -229,9 +233,7 @@ class WALAccesser:
         that name for these vchannels, else it begins as the policy says. With a `handler` it runs by itself from entry. `auto_ack`
         acknowledges copies of broadcasts: each when the handler has returned, or when the loop asks for the next message or page.
         """
-        names = (vchannel,) if isinstance(vchannel, str) else tuple(dict.fromkeys(vchannel))
-        for name in names:
-            check_vchannel(name)
+        names = check_vchannels(vchannel, READ_TAKES)
         check_handler(handler)
         options = ReadOptions.of(
             names,

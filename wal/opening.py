@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from wal.accesser import WALAccesser
+from wal.async_only import AsyncOnly
 from wal.embedded import Embedded
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.location import parse_kv, parse_location
@@ -43,10 +44,11 @@ def open_wal(
     return LogOpening(_accesser(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s))
 
 
-class LogOpening:
+class LogOpening(AsyncOnly):
     """What `open_wal` returns: await it for the accesser (then `close()` it yourself), or use it as `async with`."""
 
     __slots__ = ("_log",)
+    _with_form = "'async with open_wal(…) as log', or use wal.bridge.blocking(…) in code that has no event loop"
 
     def __init__(self, log: WALAccesser) -> None:
         self._log = log

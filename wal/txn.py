@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Protocol
 
+from wal.async_only import AsyncOnly
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
 from wal.message import Message, TxnContext
 from wal.pchannel import AppendResult, Key
@@ -105,10 +106,11 @@ class Txn:
         return f"Txn({self.context.txn_id}, vchannels={self._vchannels}, {self._ending or 'open'})"
 
 
-class TxnOpening:
+class TxnOpening(AsyncOnly):
     """What `log.txn(…)` returns: await it for a `Txn`, or use it as `async with`, which commits at the end or rolls back."""
 
     __slots__ = ("_begin", "_txn")
+    _with_form = "'async with log.txn(…) as txn', or 'txn = await log.txn(…)'"
 
     def __init__(self, begin: Callable[[], Awaitable[Txn]]) -> None:
         self._begin = begin

@@ -20,12 +20,12 @@ from wal.backends.journal import ABSENT_REMEDY, ObservedLog, wait_until_present
 from wal.bridge.file_cursor import FileCursor, Place
 from wal.bridge.file_events import event_of, first_event, log_origin
 from wal.bridge.file_journal import FileJournal
-from wal.channels import check_vchannel
+from wal.channels import check_vchannels
 from wal.cursors import Cursor
 from wal.errors import ClosedError, InvalidArgumentError, TruncatedError
 from wal.location import parse_location
 from wal.message import MessageID
-from wal.reading import Need, Progress, ReadOptions, ReadPosition, Selection
+from wal.reading import READ_TAKES, Need, Progress, ReadOptions, ReadPosition, Selection
 from wal.ticks import check_wait
 
 __all__ = ["FileRead"]
@@ -64,9 +64,7 @@ class FileRead:
             )
         self._directory = _directory(location)
         self._timeout_s = _timeout(timeout_s)
-        names = (vchannel,) if isinstance(vchannel, str) else tuple(dict.fromkeys(vchannel))
-        for name in names:
-            check_vchannel(name)
+        names = check_vchannels(vchannel, READ_TAKES)
         self._options = options = ReadOptions.of(names, **read)
         if cursor is not None and options.resume is not None:
             raise InvalidArgumentError("cursor=… and resume=… both say where to go on: give one of them")

@@ -7,6 +7,7 @@ from wal.channels.directory import (
     VChannelDirectory,
     VChannelInfo,
     check_vchannel,
+    check_vchannels,
     common_place,
     place,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "VChannelView",
     "check_count",
     "check_vchannel",
+    "check_vchannels",
     "common_place",
     "create_pchannel",
     "existing_vchannels",

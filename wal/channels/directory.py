@@ -18,7 +18,15 @@ from wal.channels.unknown import existing_vchannels
 from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, StorageError, WALError
 from wal.kv import KVBase
 
-__all__ = ["VCHANNEL_NAME_BYTES_MAX", "VChannelDirectory", "VChannelInfo", "check_vchannel", "common_place", "place"]
+__all__ = [
+    "VCHANNEL_NAME_BYTES_MAX",
+    "VChannelDirectory",
+    "VChannelInfo",
+    "check_vchannel",
+    "check_vchannels",
+    "common_place",
+    "place",
+]
 
 VCHANNEL_NAME_BYTES_MAX: Final = 255
 """UTF-8 bytes of a vchannel's name."""
@@ -147,6 +155,18 @@ def check_vchannel(name: object) -> str:
     if any(character < " " or character == "\x7f" for character in name):
         raise InvalidArgumentError(f"vchannel {name!r} holds control characters: name it without them")
     return name
+
+
+def check_vchannels(given: object, call: str) -> tuple[str, ...]:
+    """Returns the names that a caller gave, each once: one name, or several. `call` is what the caller used, for the error.
+
+    A wrong type, of all or of one of them, is a TypeError; a name that cannot be one is an InvalidArgumentError.
+    """
+    if isinstance(given, str):
+        return (check_vchannel(given),)
+    if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | memoryview):
+        raise TypeError(f"{call}, not {given!r}")
+    return tuple(dict.fromkeys(check_vchannel(name) for name in given))
 
 
 def place(name: str, pchannels: list[str]) -> str:

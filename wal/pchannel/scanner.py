@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from actors import Actor, ActorRef
+from wal.async_only import AsyncOnly
 from wal.backends import FramePage
 from wal.cursors import Cursor, CursorUse
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
@@ -47,12 +48,19 @@ Attach = Callable[["Scanner"], Awaitable[tuple["ReadablePChannel", Selection, "S
 Spawn = Callable[[Actor, str], ActorRef]
 
 
-class Scanner:
+class Scanner(AsyncOnly):
     """Messages in tick order, each once. Use it as `async with` and `async for`, or with a handler.
 
     Errors of the read itself (TruncatedError, CorruptionError, ClosedError, ChannelNotExistError when a vchannel is dropped) are
     raised where the read is driven, and kept in `error`.
     """
+
+    _with_form = "'async with log.read(…) as scanner'"
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self):
+            raise TypeError("a Scanner is iterated in an event loop: write 'async for message in scanner'")
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from wal.reading.assembly import assemble, event_indices
 from wal.reading.columns import COLUMNS, NO_TXN, RowColumns
 from wal.reading.filters import DeliverFilter, EventFilter, MessageTypes, TimeTickGT, TimeTickGTE
 from wal.reading.frame_rows import FrameRows, frame_rows, in_parts
-from wal.reading.options import ReadOptions
+from wal.reading.options import READ_TAKES, ReadOptions
 from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFrom
 from wal.reading.position import ReadPosition
 from wal.reading.progress import Need, Progress, TailView
@@ -14,6 +14,7 @@ from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
 __all__ = [
     "COLUMNS",
     "NO_TXN",
+    "READ_TAKES",
     "All",
     "DeliverFilter",
     "DeliverPolicy",

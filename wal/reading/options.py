@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -12,7 +13,10 @@ from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFr
 from wal.reading.position import ReadPosition
 from wal.ticks import check_tick
 
-__all__ = ["ReadOptions"]
+__all__ = ["READ_TAKES", "ReadOptions"]
+
+READ_TAKES: Final = "a read takes the name of a vchannel, or several names on one pchannel, as in read('orders')"
+"""What the error says to a caller that named none."""
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
