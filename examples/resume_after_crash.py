@@ -46,6 +46,8 @@ def main(directory: str = "data/") -> None:
 async def produce(location: str) -> None:
     """Appends the numbers, unless an earlier run of this program did."""
     async with open_wal(location) as log:
+        if not await log.vchannels():  # a read of one that does not exist is a warning
+            await log.create_vchannel("numbers")
         async with log.read("numbers", follow=False) as scanner:
             present = sum([len(page) async for page in scanner.batches()])
         await log.append_bulk(Message("numbers", str(number).encode()) for number in range(present, NUMBERS))

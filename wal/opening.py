@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,17 +41,22 @@ def open_wal(
 
     `create=False`: where there is no log nothing is made, and the opening is a FormatError.
     """
-    return LogOpening(_accesser(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s))
+    return LogOpening(_maker(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s))
 
 
 class LogOpening(AsyncOnly):
     """What `open_wal` returns: await it for the accesser (then `close()` it yourself), or use it as `async with`."""
 
-    __slots__ = ("_log",)
+    __slots__ = ("_log", "_make")
     _with_form = "'async with open_wal(…) as log', or use wal.bridge.blocking(…) in code that has no event loop"
 
-    def __init__(self, log: WALAccesser) -> None:
-        self._log = log
+    def __init__(self, make: Callable[[], WALAccesser]) -> None:
+        self._make = make
+        self._log = make()
+
+    def again(self) -> LogOpening:
+        """Returns another opening of the log, as the same call of `open_wal` made it: one that was closed is not opened again."""
+        return LogOpening(self._make)
 
     def __await__(self) -> Generator[Any, None, WALAccesser]:
         return self._opened().__await__()
@@ -95,7 +100,7 @@ def init(
         raise InvalidArgumentError(
             "init() was called already: release() the log first, or use the one that WAL() gives"
         )
-    log = _accesser(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s)
+    log = _maker(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s)()
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -124,7 +129,7 @@ async def release() -> None:
             raise
 
 
-def _accesser(
+def _maker(
     location: str | os.PathLike[str],
     settings: Settings | None,
     overrides: dict[str, Any],
@@ -132,7 +137,8 @@ def _accesser(
     read_only: bool,
     create: bool,
     wait_s: float,
-) -> WALAccesser:
+) -> Callable[[], WALAccesser]:
+    """Checks the arguments, and returns what makes an accesser of them."""
     if settings is not None and not isinstance(settings, Settings):
         raise TypeError(
             f"settings must be a Settings, not {type(settings).__name__}: Settings(…) or Settings.load(path)"
@@ -149,11 +155,11 @@ def _accesser(
     chosen = (settings or Settings()).replace(**overrides)
     if read_only:
         check_observable(parsed)
-        return WALAccesser(str(parsed), lambda: Observed.open(parsed, chosen, wait_s=wait_s), read_only=True)
+        return lambda: WALAccesser(str(parsed), lambda: Observed.open(parsed, chosen, wait_s=wait_s), read_only=True)
     if not create and parsed.scheme == "memory":
         raise InvalidArgumentError(
             "a log in memory: begins empty at each opening, so create=False finds none: leave it out, or name a journal's directory"
         )
     if chosen.kv is not None and isinstance(file := parse_kv(chosen.kv), Path):
         chosen = chosen.replace(kv=str(file))
-    return WALAccesser(str(parsed), lambda: Embedded.open(parsed, chosen, create=create))
+    return lambda: WALAccesser(str(parsed), lambda: Embedded.open(parsed, chosen, create=create))

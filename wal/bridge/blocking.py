@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
@@ -22,8 +23,9 @@ from wal.bridge.blocking_txn import BlockingTxn
 from wal.bridge.loop_thread import LoopThread
 from wal.channels import VChannelInfo
 from wal.cursors import CursorInfo
+from wal.errors import InvalidArgumentError
 from wal.message import Message, MessageID
-from wal.opening import open_wal
+from wal.opening import LogOpening, open_wal
 from wal.pchannel import AppendResult, ProducerInfo, ProducerKey
 from wal.reading import DeliverFilter, DeliverPolicy, ReadPosition
 from wal.responses import AppendOption, AppendResponses
@@ -45,7 +47,7 @@ def blocking(
     wait_s: float = 0.0,
     **overrides: Any,
 ) -> BlockingOpening:
-    """Opens the log at a location for code that blocks: `with blocking("data/") as log`.
+    """Opens the log at a location for code that blocks: `with blocking("data/") as log`, or `log = blocking("data/").open()`.
 
     Arguments and errors are those of `open_wal`. Inside a running event loop it would stop the loop: use `open_wal` there.
     """
@@ -55,26 +57,48 @@ def blocking(
 
 
 class BlockingOpening:
-    """What `blocking` returns: the log is opened by entering it, and closed by leaving it, whatever ended the block."""
+    """What `blocking` returns: `with` it, or `open()` and `close()`, for example in the cells of a notebook."""
 
-    def __init__(self, opening: Awaitable[WALAccesser]) -> None:
+    def __init__(self, opening: LogOpening) -> None:
         self._opening = opening
         self._log: BlockingWAL | None = None
+        self._thread: LoopThread | None = None
+        self._turn = threading.Lock()
+
+    def open(self) -> BlockingWAL:
+        """Opens the log, which `close()` of either closes. It can be opened again after that, and after an opening that failed.
+
+        InvalidArgumentError while it is open.
+        """
+        with self._turn:
+            if self._thread is not None and not self._thread.stopped:
+                raise InvalidArgumentError(
+                    "this log is open already: use the log that open() gave, or close() it first"
+                )
+            opening, self._opening = self._opening, self._opening.again()
+            thread = LoopThread()
+            try:
+                log = BlockingWAL(thread.call(_awaited, opening), thread)
+            except BaseException:
+                thread.stop()
+                raise
+            self._log, self._thread = log, thread
+            return log
+
+    def close(self) -> None:
+        """Closes the log, after what is in flight. Idempotent; before `open()` it does nothing."""
+        with self._turn:
+            log = self._log
+        if log is not None:
+            log.close()
 
     def __enter__(self) -> BlockingWAL:
-        thread = LoopThread()
-        try:
-            self._log = BlockingWAL(thread.call(_awaited, self._opening), thread)
-        except BaseException:
-            thread.stop()
-            raise
-        return self._log
+        return self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._log is not None:
-            self._log.close()
+        self.close()
 
 
 class BlockingWAL:

@@ -1,0 +1,101 @@
+"""`blocking(…).open()` and `.close()`: a log without `with`, as a notebook holds it from cell to cell."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from wal import Message, bridge
+from wal.errors import ClosedError, FormatError, InvalidArgumentError
+
+
+def test_a_log_is_opened_and_closed_by_calls(data: str) -> None:
+    opening = bridge.blocking(data)
+    log = opening.open()
+    log.raw_append(Message("orders", b"one"))
+    opening.close()
+    opening.close()
+    with pytest.raises(ClosedError):
+        log.raw_append(Message("orders", b"two"))
+    with bridge.blocking(data) as again, again.read("orders", follow=False) as scanner:
+        assert [message.payload for message in scanner] == [b"one"]
+
+
+def test_the_log_that_was_opened_closes_itself_too(data: str) -> None:
+    log = bridge.blocking(data).open()
+    log.close()
+    log.close()
+    with bridge.blocking(data):
+        pass
+
+
+def test_closing_what_was_never_opened_does_nothing(data: str) -> None:
+    bridge.blocking(data).close()
+    assert not os.path.exists(data)
+
+
+@pytest.mark.parametrize("closed_by", ["opening", "log"])
+def test_it_can_be_opened_again_after_it_was_closed(data: str, closed_by: str) -> None:
+    opening = bridge.blocking(data)
+    for number in range(3):
+        log = opening.open()
+        log.raw_append(Message("orders", b"%d" % number))
+        (opening if closed_by == "opening" else log).close()
+    with opening as log, log.read("orders", follow=False) as scanner:
+        assert [message.payload for message in scanner] == [b"0", b"1", b"2"]
+
+
+def test_a_second_open_while_it_is_open_is_refused_and_disturbs_nothing(data: str) -> None:
+    opening = bridge.blocking(data)
+    log = opening.open()
+    with pytest.raises(InvalidArgumentError, match=r"is open already.*close\(\)"):
+        opening.open()
+    with pytest.raises(InvalidArgumentError, match="is open already"), opening:
+        pass
+    log.raw_append(Message("orders", b"still open"))
+    opening.close()
+
+
+def test_of_many_threads_that_open_one_gets_the_log(data: str) -> None:
+    opening = bridge.blocking(data)
+    barrier = threading.Barrier(8)
+
+    def try_open() -> bool:
+        barrier.wait()
+        try:
+            opening.open()
+        except InvalidArgumentError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(lambda _: try_open(), range(8))) == 1
+    opening.close()
+
+
+def test_an_opening_that_failed_can_be_tried_again(data: str) -> None:
+    opening = bridge.blocking(data, read_only=True)
+    with pytest.raises(FormatError):
+        opening.open()
+    opening.close()
+    with bridge.blocking(data) as writer:
+        writer.raw_append(Message("orders", b"one"))
+        log = opening.open()
+        assert [info.name for info in log.vchannels()] == ["orders"]
+        opening.close()
+
+
+def test_the_directory_is_that_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    opening = bridge.blocking("data", kv="meta.sqlite3")
+    opening.open()
+    opening.close()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    opening.open()
+    opening.close()
+    assert os.listdir() == []
