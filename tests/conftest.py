@@ -108,7 +108,7 @@ def blockbuster() -> Iterator[BlockBuster]:
     for name in SYNCS:
         found.functions[f"os.{name}"] = BlockBusterFunction(None, f"os.{name}", scanned_modules=list(PRODUCT))
     # The kernel has the answer in memory: no disk is touched, and the directory has to be that of the moment of the call.
-    found.functions["os.getcwd"].can_block_in("wal/location.py", "_absolute")
+    found.functions["os.getcwd"].can_block_in("wal/location.py", "absolute_path")
     found.activate()
     try:
         yield found

@@ -16,7 +16,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["EtcdLocation", "Location", "PulsarLocation", "parse_kv", "parse_location"]
+__all__ = ["EtcdLocation", "Location", "PulsarLocation", "absolute_path", "parse_kv", "parse_location"]
 
 ETCD_PORT: Final = 2379
 PULSAR_PORT: Final = 6650
@@ -54,7 +54,7 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
     A directory's path becomes absolute here, with a leading `~` expanded. Anything else is an InvalidArgumentError that lists the forms.
     """
     if isinstance(location, os.PathLike):
-        return Location("journal", _absolute(str(Path(location)), "location"))
+        return Location("journal", absolute_path(str(Path(location)), "location"))
     if not isinstance(location, str):
         raise TypeError(f"a location is a str or a path, not {type(location).__name__}")
     if location == "memory:":
@@ -72,11 +72,14 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
         )
     if not directory or "\0" in directory:
         raise InvalidArgumentError(f"location {location!r} names no directory: use for example 'data/'")
-    return Location("journal", _absolute(directory, "location"))
+    return Location("journal", absolute_path(directory, "location"))
 
 
-def _absolute(path: str, what: str) -> Path:
-    """The path from the root on; `what` names it in the InvalidArgumentError when that cannot be known."""
+def absolute_path(path: str, what: str) -> Path:
+    """Returns the path from the root on, with a leading `~` expanded; symbolic links and `..` are left to the system.
+
+    InvalidArgumentError, which calls the path `what`, for a user that is not known and in a current directory that was removed.
+    """
     expanded = os.path.expanduser(path)
     if expanded.startswith("~"):
         raise InvalidArgumentError(
@@ -150,7 +153,7 @@ def parse_kv(text: str) -> EtcdLocation | Path:
             raise InvalidArgumentError(
                 f"setting kv={text!r} names no file: give the path of a sqlite file, or {_ETCD_FORM}"
             )
-        return _absolute(text, "setting kv")
+        return absolute_path(text, "setting kv")
     if scheme not in ("etcd", "etcd+ssl"):
         raise InvalidArgumentError(
             f"setting kv begins with {scheme}://, which is of no known form: give the path of a sqlite file, or {_ETCD_FORM}"
@@ -183,7 +186,7 @@ def _etcd_options(query: str, scheme: str) -> dict[str, Any]:
         if name == "timeout_s":
             options[name] = _seconds(value)
         elif name in files and value:
-            options[name] = _absolute(value, f"setting kv={scheme}://…?{name}=")
+            options[name] = absolute_path(value, f"setting kv={scheme}://…?{name}=")
         else:
             raise InvalidArgumentError(
                 f"setting kv={scheme}://…?{name}= is not understood there: accepted are {', '.join(files)}, each with the path of a file, "

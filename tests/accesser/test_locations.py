@@ -13,6 +13,7 @@ from tests.accesser.probes import payloads
 from wal import Message, bridge, open_wal
 from wal.errors import ClosedError, FormatError, InvalidArgumentError, LockedError
 from wal.location import parse_kv, parse_location
+from wal.rocksmq import RocksMQ
 
 
 @pytest.fixture
@@ -91,6 +92,13 @@ def test_a_tilde_is_the_home_wherever_a_file_is_named(here: Path) -> None:
     assert parse_location("./~/data").path == here / "~" / "data"  # a directory of that name can still be meant
     location = parse_kv("etcd://a/root?password_file=~/secret")
     assert location.password_file == home / "secret"  # type: ignore[union-attr]
+
+
+async def test_a_tilde_is_the_home_for_a_rocksmq(here: Path) -> None:
+    pytest.importorskip("rocksdict")
+    async with await RocksMQ.open("~/mq"):
+        assert (here.parent / "home" / "mq").is_dir()
+    assert os.listdir(here) == []
 
 
 @pytest.mark.parametrize("text", ["~nobody-of-that-name/data", "~nobody-of-that-name"])

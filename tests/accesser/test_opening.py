@@ -83,6 +83,17 @@ async def test_without_create_metadata_that_know_of_no_log_are_left_as_they_are(
         await open_wal(data, create=False, kv=str(tmp_path / "empty.kv"))
 
 
+async def test_without_create_pulsar_is_not_even_asked_where_the_metadata_know_of_no_log(tmp_path: Path) -> None:
+    """No server runs at this address: an opening that reached for it would be another error."""
+    location = "pulsar://127.0.0.1:1/tenant/namespace"
+    with pytest.raises(FormatError, match=f"{tmp_path}/kv, the metadata of the log at {location}, is not there"):
+        await open_wal(location, kv=str(tmp_path / "kv"), create=False)
+    assert everything_in(tmp_path) == []
+    (tmp_path / "kv").touch()
+    with pytest.raises(FormatError, match="know of no log"):
+        await open_wal(location, kv=str(tmp_path / "kv"), create=False)
+
+
 async def test_without_create_memory_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="create=False"):
         open_wal("memory:", create=False)

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from actors import ActorFailedError, ActorRef, ActorStoppedError, ActorSystem, InboxFullError
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError, WouldBlockError
+from wal.location import absolute_path
 from wal.rocksmq.broker import Broker, IDAllocator
 from wal.rocksmq.catalog import Catalog
 from wal.rocksmq.keys import NOTHING, check_name
@@ -51,14 +52,14 @@ class RocksMQ:
         *,
         settings: RocksMQSettings | None = None,
     ) -> Self:
-        """Opens the RocksMQ in the directory `name`, or makes it.
+        """Opens the RocksMQ in the directory `name`, or makes it. A leading `~` is expanded.
 
         Ids come from `id_allocator`, else from the database itself, which never gives one twice. LockedError when it is open
         already, also in this process; FormatError when the directory is something else's; CorruptionError for damage;
         ImportError without rocksdict.
         """
         settings = settings or RocksMQSettings()
-        path = Path(name)
+        path = absolute_path(str(Path(name)), "the directory of a RocksMQ")
         opening = asyncio.ensure_future(asyncio.to_thread(_open, path, settings))
         try:
             store, catalog = await asyncio.shield(opening)
