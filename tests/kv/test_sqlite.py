@@ -74,7 +74,7 @@ async def test_what_was_saved_is_there_after_reopening(path: Path) -> None:
     async with await SqliteKV.open(str(path)) as kv:
         assert await kv.load_with_prefix("") == (["a", "b\U0001f600"], ["1", "\0"])
         assert kv.path == str(path)
-    assert files(path.parent) == [path.name]
+    assert files(path.parent) == [f"{path.name}-reserve", path.name]
 
 
 async def everything(path: Path) -> tuple[list[str], list[str]]:

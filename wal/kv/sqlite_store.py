@@ -4,19 +4,27 @@ Owns: the sqlite connection, the format of the file and the meaning of sqlite's 
 one durable transaction in which each operation happens whole or not at all without harming the others. It never retries a
 failed write or sync: what the kernel dropped cannot be synced again.
 
+On a full disk what found no room is carried out in the bytes of the reserve, one operation at a time: the reserve is released, sqlite's
+write-ahead file is folded into the file, the operation is committed and folded too, and the reserve is filled with what that gave back.
+So records can be changed for ever. A file that has to grow for an operation is what uses room up: no more pages may wait to be folded
+than the reserve has room for, and in the reserve only an operation on a few records may make the file grow, by a few pages.
+
     application_id  "WALK"      user_version  1      kv(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID, ordered by UTF-8 bytes
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from typing import Final
 
 import msgspec
 
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError, WALError
+from wal.free_space import free_bytes
 from wal.kv.batch import Batch
 from wal.kv.keys import prefix_end
+from wal.kv.sqlite_reserve import RESERVE_BYTES, SqliteReserve
 
 __all__ = ["Applied", "Load", "Operation", "Outcome", "Scan", "SqliteStore"]
 
@@ -26,6 +34,14 @@ FORMAT_VERSION: Final = 1
 _LOCK_WAIT_S: Final = 0.2
 """How long opening waits for another owner that is just closing the file."""
 _PAGE_BYTES: Final = 4096
+_UNFOLDED_BYTES_MAX: Final = RESERVE_BYTES // 4
+"""Pages that only the write-ahead file has are folded when they take more than this."""
+_RESERVED_GROWTH_BYTES: Final = 2 * _PAGE_BYTES
+"""What the file may grow by for an operation in the reserve, …"""
+_RESERVED_RECORDS: Final = 4
+"""… on at most so many records, …"""
+_RESERVE_BYTES_MIN: Final = RESERVE_BYTES * 3 // 4
+"""… if the reserve had at least this before: what such an operation writes, and what folding it takes, fit into that twice."""
 
 _FULL, _BUSY, _LOCKED = sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED
 _FINAL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -71,8 +87,16 @@ class SqliteStore:
             self._connection = sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None, cached_statements=32)
         except sqlite3.Error as error:
             raise self._explain(error) from error
+        # A file with a bound of its own is full long before the disk is: no reserve would help it.
+        self._reserve = SqliteReserve(path) if bytes_max is None else None
+        self._reserved = 0
+        """The bytes that the reserve had before it was released for what is carried out now."""
         try:
             self._prepare(bytes_max)
+            if self._reserve is not None:
+                self._reserve.fill()
+            self._folded_bytes = os.path.getsize(path)
+            self._unfolded_before = self._unfolded_bytes()
         except BaseException as error:
             self._connection.close()
             if isinstance(error, sqlite3.Error):
@@ -86,10 +110,11 @@ class SqliteStore:
         if not any(isinstance(operation, Batch) for operation in operations):
             return [self._attempt(operation) for operation in operations]
         committing = False
+        alone = len(operations) == 1
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            alone = len(operations) == 1
             outcomes = [self._apply(operation) if alone else self._apply_guarded(operation) for operation in operations]
+            self._check_growth(operations)
             committing = True
             self._connection.execute("COMMIT")
             self.commits += 1
@@ -99,10 +124,14 @@ class SqliteStore:
             if _is_final(error):
                 self.failure = failure
                 return [failure] * len(operations)
+            if isinstance(failure, NoSpaceError) and self._reserve is not None and not self._reserved:
+                return self._execute_in_reserve(operations, self._reserve, failure)
             if alone:
                 return [failure]
             # One of them took the transaction down with it (no room, say). Alone, each gets its own answer.
             return [self.execute([operation])[0] for operation in operations]
+        if self._reserve is not None and not self._reserved:
+            self._keep_foldable(self._reserve)
         return outcomes
 
     def close(self) -> None:
@@ -145,13 +174,84 @@ class SqliteStore:
                 self.failure = failure
             return failure
 
+    def _pages(self) -> int:
+        """The pages of the file, those that only the write-ahead file has among them."""
+        (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+        return int(pages)
+
+    def _unfolded_bytes(self) -> int:
+        """The bytes that the file has to grow by when the write-ahead file is folded."""
+        return self._pages() * _PAGE_BYTES - self._folded_bytes
+
+    def _execute_in_reserve(
+        self, operations: list[Operation], reserve: SqliteReserve, failure: WALError
+    ) -> list[Outcome]:
+        """Carries out a group that found no room, which is the `failure`, one operation after the other."""
+        outcomes: list[Outcome] = []
+        for operation in operations:
+            reserve.fill()
+            self._reserved = reserve.release()
+            if not self._reserved:
+                outcomes.append(failure)
+                continue
+            try:
+                self._checkpoint("TRUNCATE")
+                outcomes += self.execute([operation])
+                self._checkpoint("TRUNCATE")
+            finally:
+                self._reserved = 0
+                reserve.fill()
+        return outcomes
+
+    def _check_growth(self, operations: list[Operation]) -> None:
+        """Inside a transaction, before its end: NoSpaceError when the file has to grow by more than there is room for."""
+        if self._reserve is None or (unfolded := self._unfolded_bytes()) <= self._unfolded_before:
+            return
+        if self._reserved:
+            records = sum(len(batch.saves) + len(batch.removals) for batch in operations if isinstance(batch, Batch))
+            grows = unfolded - self._unfolded_before
+            if (
+                self._reserved >= _RESERVE_BYTES_MIN
+                and grows <= _RESERVED_GROWTH_BYTES
+                and records <= _RESERVED_RECORDS
+            ):
+                return
+        elif unfolded <= self._reserve.held or (free := free_bytes(self._path)) is None or 2 * unfolded <= free:
+            return
+        raise NoSpaceError(
+            f"{self._path} has to grow for this, and the disk is full; nothing was written: make room for at least "
+            f"{2 * unfolded} bytes and try again"
+        )
+
+    def _keep_foldable(self, reserve: SqliteReserve) -> None:
+        """After a transaction: fills the reserve, and folds what only the write-ahead file has if that is more than a few pages."""
+        reserve.fill()
+        self._unfolded_before = self._unfolded_bytes()
+        if self._unfolded_before > _UNFOLDED_BYTES_MAX and not self._checkpoint("PASSIVE"):
+            reserve.release()
+            self._checkpoint("TRUNCATE")
+            reserve.fill()
+
+    def _checkpoint(self, mode: str) -> bool:
+        """Folds the write-ahead file into the file; False when there is no room for that: it then stays as it is."""
+        try:
+            self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            self._folded_bytes = os.path.getsize(self._path)
+            self._unfolded_before = self._unfolded_bytes()
+        except (sqlite3.Error, OSError) as error:
+            if _primary_code(error) != _FULL:
+                self.failure = self._explain(error)
+            return False
+        return True
+
     def _apply_guarded(self, operation: Operation) -> Outcome:
         execute = self._connection.execute
         execute("SAVEPOINT one")
         try:
             outcome = self._apply(operation)
         except Exception as error:
-            if _is_final(error) or not self._connection.in_transaction:
+            full = _primary_code(error) == _FULL and self._reserve is not None  # then each is carried out alone
+            if full or _is_final(error) or not self._connection.in_transaction:
                 raise
             execute("ROLLBACK TO one")
             execute("RELEASE one")
@@ -194,6 +294,8 @@ class SqliteStore:
         )
 
     def _explain(self, error: Exception, *, outcome_unknown: bool = False) -> WALError:
+        if isinstance(error, WALError):
+            return error
         code = _primary_code(error)
         text = f"{self._path}: {error}"
         if code == _FULL:

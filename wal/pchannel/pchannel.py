@@ -9,7 +9,9 @@ frame hear of it at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -59,6 +61,7 @@ GROUP_RECORDS: Final = 4096
 """A group commit is cut here, so that making a frame holds the loop for about a millisecond; and where the backend says."""
 LOGICAL_BITS: Final = 18
 """Of a tick, below its milliseconds."""
+_log: Final = logging.getLogger("wal.pchannel")
 
 
 class Ticks(Protocol):
@@ -178,6 +181,8 @@ class PChannel(ReadablePChannel, Member):
         self._group_bytes = log.group_bytes
         self._tick_frames = TickFrames(monotonic()) if log.tick_frames else None
         self._sequence = 0
+        self._owes_start = False
+        """Whether the first frame of the term found no room: it is written before any other frame."""
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
         self._frames = self._bytes = self._events = self._expired = 0
@@ -280,7 +285,8 @@ class PChannel(ReadablePChannel, Member):
 
     def _write_tick(self) -> None:
         """Writes a TimeTick frame, unless other frames are under way, which say as much."""
-        if self.fault is None and not self._closing and not self._flights and not self._waiting and not self._prepared:
+        idle = not self._flights and not self._waiting and not self._prepared
+        if self.fault is None and not self._closing and not self._owes_start and idle:
             tick = self._fresh_tick()
             if tick is not None:
                 self._hand_over(FrameDraft(), [], tick, promise=tick)
@@ -322,13 +328,19 @@ class PChannel(ReadablePChannel, Member):
     # -- life
 
     async def start(self) -> None:
-        """Writes the first frame of the term; when it returns, this handle owns the pchannel."""
+        """Writes the first frame of the term; when it returns, this handle owns the pchannel.
+
+        Without room for that frame the pchannel starts all the same, so that what was read can be truncated: the frame then precedes
+        the first one that finds room.
+        """
         tick = await self._one_tick()
-        draft = FrameDraft()
-        draft.term_start(
-            previous_term=self.log.state.last_term, previous_last_sequence=max(self.log.state.last_sequence, 0)
-        )
-        await self._write_alone(draft, tick)
+        try:
+            await self._write_alone(self._term_start(), tick)
+        except NoSpaceError as error:
+            self._owes_start = True
+            _log.warning(
+                "pchannel %s was opened on a full disk and takes no append until there is room: %s", self.channel, error
+            )
 
     async def drain(self) -> None:
         """Refuses what waits for a barrier, then waits until everything that was taken is durable or failed."""
@@ -343,7 +355,11 @@ class PChannel(ReadablePChannel, Member):
         """After `drain`: writes the closing TimeTick frame, ends the readers with `cause`, and closes the log."""
         try:
             if self.fault is None:
-                await self._write_alone(FrameDraft(), tick)
+                if not self._owes_start:
+                    # Without room for the frame the control page alone says what is promised.
+                    with contextlib.suppress(NoSpaceError):
+                        await self._write_alone(FrameDraft(), tick)
+                self.ledger.advance(lambda: tick)
                 self.log.promise(self.ledger.promise, self._ticks.limit)
         finally:
             self.tail.fail(self.fault or cause)
@@ -418,6 +434,13 @@ class PChannel(ReadablePChannel, Member):
 
     def _pump(self) -> None:
         while len(self._flights) < self._flights_max and self.fault is None:
+            if self._owes_start and (self._prepared is not None or self._waiting):
+                if (tick := self._take(1)) is None:
+                    self._starve()
+                    return
+                self._owes_start = False
+                self._hand_over(self._term_start(), [_TermStart(self._owe_start)], tick, promise=tick)
+                continue
             if self._prepared is None:
                 if not self._waiting:
                     return
@@ -570,6 +593,16 @@ class PChannel(ReadablePChannel, Member):
         for vchannel, operation in self._barriers.take_out(lambda waiting: withdrawn(waiting[1])):
             vchannel.refuse([operation], error)
 
+    def _term_start(self) -> FrameDraft:
+        draft = FrameDraft()
+        draft.term_start(
+            previous_term=self.log.state.last_term, previous_last_sequence=max(self.log.state.last_sequence, 0)
+        )
+        return draft
+
+    def _owe_start(self) -> None:
+        self._owes_start = True
+
     async def _write_alone(self, draft: FrameDraft, tick: int) -> None:
         """Writes a frame of the log's own (no events) that promises `tick`, and waits for it."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -646,6 +679,25 @@ class _Alone(Submission):
     def fail(self, error: BaseException) -> None:
         if not self._done.done():
             self._done.set_exception(error)
+
+
+class _TermStart(Submission):
+    """The first frame of a term that found no room when the term began. Nobody waits for it; `owed` is called when it fails."""
+
+    __slots__ = ("_owed",)
+
+    def __init__(self, owed: Callable[[], None]) -> None:
+        self._owed = owed
+        self.size = self.count = self.in_flight = 0
+
+    def draft(self, draft: FrameDraft) -> None:
+        raise AssertionError("the first frame of a term is drafted by its writer")
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        """It is in the log: the term has begun."""
+
+    def fail(self, error: BaseException) -> None:
+        self._owed()
 
 
 def _with_outcome(error: WALError, *, unknown: bool) -> WALError:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from wal.backends.journal.layout import SECTOR_BYTES
+from wal.free_space import free_bytes
 
 __all__ = ["BUFFERS_MAX", "Disk", "JournalFile"]
 
@@ -178,6 +179,10 @@ class Disk:
             self.make_directory(path.parent)
         path.mkdir(exist_ok=True)
         self.sync_directory(path.parent)
+
+    def free_bytes(self, path: Path) -> int | None:
+        """The bytes that files in this directory may still grow by; None when the file system does not say."""
+        return free_bytes(path)
 
     def boot(self) -> bytes:
         """16 bytes that are others after each start of the machine; empty when they cannot be known."""

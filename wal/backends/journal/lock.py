@@ -39,8 +39,8 @@ class DirectoryLock:
         fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             _lock(fd)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+            # In this order a full disk does not matter: the file keeps the block that it has.
+            os.ftruncate(fd, os.pwrite(fd, b"%d\n" % os.getpid(), 0))
         except BlockingIOError as error:
             text = os.pread(fd, 32, 0).strip()
             os.close(fd)

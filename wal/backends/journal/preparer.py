@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -31,6 +32,8 @@ _ZEROS: Final = bytes(1 << 20)
 _SYNC_BYTES: Final = 4 << 20
 """While a file is filled it is synced this often, so that a frame's sync meanwhile never waits for a whole segment."""
 _SPARES_MAX: Final = 2
+KEPT_FREE_BYTES: Final = 128 << 10
+"""No file is begun that would leave less than this free: the metadata's reserve, while it is in use, must not be taken from it."""
 NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """What the operating system says when there is no room."""
 
@@ -93,7 +96,7 @@ class Preparer:
         if failure is None or failure.errno not in NO_SPACE:
             raise failure or OSError(errno.ECANCELED, "the log is closing", str(self._directory))
         raise NoSpaceError(
-            f"there is no room for the next segment in {self._directory}: free at least {size} bytes and append again"
+            f"there is no room for the next segment in {self._directory}: free at least {size + KEPT_FREE_BYTES} bytes and append again"
         ) from failure
 
     def offer(self, path: Path, size: int) -> bool:
@@ -138,6 +141,9 @@ class Preparer:
             path = self._new_path(ZEROS_SUFFIX)
             self._failure = None
         try:
+            free = self._disk.free_bytes(self._directory)
+            if free is not None and free < size + KEPT_FREE_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             file = self._disk.open(path, create=True)
             try:
                 complete = fill_with_zeros(file, size, stop=lambda: self._closed)

@@ -1,0 +1,95 @@
+"""A disk without a free byte is no dead end: after a crash the log opens, gives room back, closes, and takes appends again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.accesser.probes import payloads, read_all
+from tests.small_disk import fill, free_bytes, mounted
+from wal import Message, open_wal
+from wal.errors import NoSpaceError
+
+ROOT: Final = Path(__file__).parents[2]
+SEGMENT_BYTES: Final = 1 << 20
+SETTINGS: Final = {"segment_bytes": SEGMENT_BYTES}
+OPENINGS: Final = 5
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path / "disk", size_mib=12) as place:
+        yield place
+
+
+async def fill_and_kill(disk: Path, **settings: object) -> int:
+    """Has a process fill its log, then leaves no byte of the disk free, and kills it; the number of events acknowledged."""
+    command = [sys.executable, "-m", "tests.crash.full_disk_child", str(disk / "data"), json.dumps(SETTINGS | settings)]
+    child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    line = await child.stdout.readline()
+    if not line:
+        raise AssertionError(f"the child ended before the log was full:\n{(await child.stderr.read()).decode()}")
+    await asyncio.to_thread(fill, disk)
+    os.kill(child.pid, signal.SIGKILL)
+    assert await child.wait() == -signal.SIGKILL
+    await asyncio.to_thread(fill, disk)
+    assert free_bytes(disk) == 0
+    return int(line)
+
+
+def numbers(found: list[bytes]) -> list[int]:
+    return [int(payload[:8]) for payload in found]
+
+
+async def test_a_log_opens_truncates_and_closes_without_a_free_byte(disk: Path) -> None:
+    acknowledged = await fill_and_kill(disk)
+    for _ in range(OPENINGS):
+        await asyncio.to_thread(fill, disk)
+        assert free_bytes(disk) == 0
+        async with open_wal(disk / "data", **SETTINGS) as log:
+            assert numbers(await payloads(log, "orders")) == list(range(acknowledged))
+            await asyncio.to_thread(fill, disk)
+            with pytest.raises(NoSpaceError):
+                await log.raw_append(Message("orders", bytes(100_000)))
+    await asyncio.to_thread(fill, disk)
+    async with open_wal(disk / "data", **SETTINGS) as log:
+        messages = await read_all(log, "orders")
+        await log.truncate(up_to=messages[acknowledged // 2].message_id)
+        assert free_bytes(disk) > SEGMENT_BYTES
+        await log.raw_append(Message("orders", b"%08d" % acknowledged + bytes(60_000)))
+    async with open_wal(disk / "data", **SETTINGS) as log:
+        assert numbers(await payloads(log, "orders")) == list(range(acknowledged // 2 + 1, acknowledged + 1))
+
+
+async def test_retention_makes_room_without_a_free_byte(disk: Path) -> None:
+    acknowledged = await fill_and_kill(disk)
+    async with open_wal(disk / "data", retention_bytes=SEGMENT_BYTES, **SETTINGS) as log:
+        async with asyncio.timeout(30):
+            while free_bytes(disk) < 2 * SEGMENT_BYTES:
+                await asyncio.sleep(0.01)
+        found = numbers(await payloads(log, "orders"))
+        assert found[0] > 0
+        assert found == list(range(found[0], acknowledged))
+        await log.raw_append(Message("orders", b"%08d" % acknowledged + bytes(60_000)))
+    async with open_wal(disk / "data", **SETTINGS) as log:
+        assert numbers(await payloads(log, "orders"))[-1] == acknowledged
+
+
+async def test_a_service_that_is_killed_again_and_again_on_a_full_disk_opens_each_time(disk: Path) -> None:
+    """No opening may use up what the next one needs."""
+    acknowledged = await fill_and_kill(disk)
+    for _ in range(OPENINGS):
+        assert await fill_and_kill(disk) == 0
+    async with open_wal(disk / "data", **SETTINGS) as log:
+        assert numbers(await payloads(log, "orders")) == list(range(acknowledged))
