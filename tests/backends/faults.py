@@ -137,3 +137,26 @@ class _FaultyFile(JournalFile):
                 disk.fail_sync = False
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
         super()._fdatasync()
+
+
+class BrokenDisk(Disk):
+    """Raises an error when a file is opened, or renamed and synced, whose name ends so: once, while `error` is set."""
+
+    def __init__(self, suffix: str, error: Exception | None = None) -> None:
+        self.suffix = suffix
+        self.error = error
+        self.raised = threading.Event()
+
+    def open(self, path: Path, *, create: bool = False, write: bool = True) -> JournalFile:
+        self._raise(path)
+        return super().open(path, create=create, write=write)
+
+    def rename_synced(self, source: Path, target: Path) -> None:
+        self._raise(target)
+        super().rename_synced(source, target)
+
+    def _raise(self, path: Path) -> None:
+        if self.error is not None and path.name.endswith(self.suffix):
+            error, self.error = self.error, None
+            self.raised.set()
+            raise error

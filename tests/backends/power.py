@@ -86,7 +86,7 @@ class PowerCutDisk(Disk):
                 super().unlink(path)
                 self._change(path.parent, ("unlink", path.name, "", kept))
 
-    def sync_directory(self, path: Path) -> None:
+    def _sync_names(self, path: Path, fd: int) -> None:
         with self._lock:
             self._step()
             for _, _, _, kept in self._names.pop(path, []):

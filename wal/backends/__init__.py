@@ -2,6 +2,7 @@
 
 from wal.backends.base import (
     FRAME_BYTES_MAX,
+    REFUSALS,
     AppendDone,
     FramePage,
     LogBackend,
@@ -16,6 +17,7 @@ from wal.backends.base import (
 
 __all__ = [
     "FRAME_BYTES_MAX",
+    "REFUSALS",
     "AppendDone",
     "FramePage",
     "LogBackend",

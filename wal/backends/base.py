@@ -20,10 +20,12 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from wal.errors import NoSpaceError, WouldBlockError
 from wal.frame import EncodedFrame, FrameView
 
 __all__ = [
     "FRAME_BYTES_MAX",
+    "REFUSALS",
     "AppendDone",
     "FramePage",
     "LogBackend",
@@ -38,6 +40,9 @@ __all__ = [
 
 FRAME_BYTES_MAX: Final = 4_718_592
 """4.5 MiB: the largest encoded frame by default, below Pulsar's limit of 5 MB a message, so that every backend takes the same."""
+
+REFUSALS: Final = (NoSpaceError, WouldBlockError)
+"""What refuses an append, of which nothing was written then, without ending the log: it may be made again."""
 
 AppendDone = Callable[[int, BaseException | None], None]
 """Called on the loop when a frame's outcome is known: `(position, None)`, or `(-1, error)`. Outcomes come in append order."""
@@ -209,7 +214,7 @@ class PChannelLog(ReadableLog):
         """Hands a frame over to be written; returns at once and never raises for the log's own state.
 
         Frames are written in the order of the calls. `done` is called exactly once for each, in that order, with
-        ChannelFencedError, StorageError (`outcome_unknown` True when a part may have been written), NoSpaceError (nothing was
+        ChannelFencedError, StorageError (`outcome_unknown` True when a part may have been written), one of REFUSALS (nothing was
         written; a later append may succeed) or ClosedError (handed over after `close`).
         """
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from actors import Group, Member
-from wal.backends import PChannelLog
+from wal.backends import REFUSALS, PChannelLog
 from wal.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -357,7 +357,7 @@ class PChannel(ReadablePChannel, Member):
             if self.fault is None:
                 if not self._owes_start:
                     # Without room for the frame the control page alone says what is promised.
-                    with contextlib.suppress(NoSpaceError):
+                    with contextlib.suppress(*REFUSALS):
                         await self._write_alone(FrameDraft(), tick)
                 self.ledger.advance(lambda: tick)
                 self.log.promise(self.ledger.promise, self._ticks.limit)
@@ -542,7 +542,7 @@ class PChannel(ReadablePChannel, Member):
         self._check_drained()
 
     def _failed(self, error: BaseException) -> None:
-        if isinstance(error, NoSpaceError):
+        if isinstance(error, REFUSALS):
             # Nothing was written, also of the frames behind it: their numbers are given again.
             flight = self._flights.popleft()
             self.ledger.settled(flight.last_tick, durable=False)

@@ -40,6 +40,8 @@ def begin_segment(
 ) -> ActiveSegment:
     """Seals the active segment and begins the next one in this file; all of it is durable when it returns.
 
+    An OSError for want of a descriptor leaves the spare file as it was, and the active segment the last one.
+
     `last`: (term, sequence) of the last frame; `newest`: (position, index) of the newest event; `first_tick`: of the frame to come.
     """
     generation = old.segment.header.generation
@@ -64,8 +66,7 @@ def begin_segment(
     try:
         file.write([header.pack()], 0)
         file.sync()
-        disk.rename(spare.path, target)
-        disk.sync_directory(target.parent)
+        disk.rename_synced(spare.path, target)
     except BaseException:
         file.close()
         raise

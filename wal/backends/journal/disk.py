@@ -163,11 +163,20 @@ class Disk:
         except FileNotFoundError:
             pass
 
+    def rename_synced(self, source: Path, target: Path) -> None:
+        """Renames a file within its directory, durably. Nothing is renamed when there is no descriptor for the directory."""
+        fd = _open_directory(source.parent)
+        try:
+            self.rename(source, target)
+            self._sync_names(source.parent, fd)
+        finally:
+            os.close(fd)
+
     def sync_directory(self, path: Path) -> None:
         """Returns when names made, changed and removed in this directory are on the disk."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open_directory(path)
         try:
-            os.fsync(fd)
+            self._sync_names(path, fd)
         finally:
             os.close(fd)
 
@@ -197,6 +206,13 @@ class Disk:
 
     def _file(self, path: Path, fd: int) -> JournalFile:
         return JournalFile(path, fd)
+
+    def _sync_names(self, path: Path, fd: int) -> None:
+        os.fsync(fd)
+
+
+def _open_directory(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _without(buffers: Sequence[bytes | memoryview], count: int) -> list[bytes | memoryview]:

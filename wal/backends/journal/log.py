@@ -52,8 +52,8 @@ class JournalStatistics(msgspec.Struct, frozen=True, gc=False):
 class JournalLog(PChannelLog):
     """See `PChannelLog`. Made by `JournalBackend.open`, on the loop that uses it.
 
-    An append that finds no room for its segment fails with NoSpaceError, and so do those handed over before its `done` was called:
-    writing them would leave a gap in the sequence that their sender gave them.
+    An append that finds no room for its segment fails with NoSpaceError, one that finds no file descriptor for it with WouldBlockError,
+    and so do those handed over before its `done` was called: writing them would leave a gap in the sequence that their sender gave them.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class JournalLog(PChannelLog):
         self._preparer.close()
         active = self._writer.active
         try:
-            if self._writer.failure is None:
+            if self._writer.failure is None and self._preparer.failure is None:
                 with contextlib.suppress(OSError):
                     write_index(self._disk, self._directory, active.segment, active.index)
                 with self._control.locked():

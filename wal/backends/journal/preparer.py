@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import queue
+import resource
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +23,18 @@ import msgspec
 
 from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
-from wal.errors import NoSpaceError
+from wal.errors import NoSpaceError, StorageError, WouldBlockError
 
-__all__ = ["NO_SPACE", "SPARE_SUFFIX", "ZEROS_SUFFIX", "Preparer", "Spare", "fill_with_zeros"]
+__all__ = [
+    "NO_DESCRIPTOR",
+    "NO_SPACE",
+    "SPARE_SUFFIX",
+    "ZEROS_SUFFIX",
+    "Preparer",
+    "Spare",
+    "fill_with_zeros",
+    "no_descriptor",
+]
 
 SPARE_SUFFIX: Final = ".spare"
 ZEROS_SUFFIX: Final = ".zeros"
@@ -36,6 +46,8 @@ KEPT_FREE_BYTES: Final = 128 << 10
 """No file is begun that would leave less than this free: the metadata's reserve, while it is in use, must not be taken from it."""
 NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """What the operating system says when there is no room."""
+NO_DESCRIPTOR: Final = frozenset((errno.EMFILE, errno.ENFILE))
+"""What it says when the process, or the machine, has too many files open."""
 
 
 class Spare(msgspec.Struct, frozen=True, gc=False):
@@ -57,14 +69,19 @@ class Preparer:
         self._lock = threading.Condition()
         self._spares: list[Spare] = []
         self._preparing = False
-        self._failure: OSError | None = None
+        self.failure: StorageError | None = None
+        """The defect of a job, which no job of its own is told of: nothing more is written through the log."""
+        self._failed_fill: OSError | None = None
         self._closed = False
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"wal-prepare-{name}", daemon=True)
         self._thread.start()
 
     def run(self, job: Callable[[], None]) -> None:
-        """Runs this in the thread, after what it does now. An OSError in it is dropped: only for what can be done again."""
+        """Runs this in the thread, after what it does now. An OSError in it is dropped: only for what can be done again.
+
+        Any other exception is a defect, and becomes the `failure`.
+        """
         self._jobs.put(job)
 
     def prepare(self, size: int) -> None:
@@ -79,7 +96,7 @@ class Preparer:
     def take(self, needed: int, size: int) -> Spare:
         """A file of at least `needed` bytes, of about `size` if one has to be made; waits for it.
 
-        NoSpaceError when there is no room for it; any other OSError as it is.
+        NoSpaceError when there is no room for it, WouldBlockError when there is no descriptor for it; any other OSError as it is.
         """
         with self._lock:
             while self._preparing:
@@ -92,7 +109,9 @@ class Preparer:
         with self._lock:
             if (spare := self._pop(needed)) is not None:
                 return spare
-            failure = self._failure
+            failure = self._failed_fill
+        if failure is not None and failure.errno in NO_DESCRIPTOR:
+            raise no_descriptor(failure, self._directory) from failure
         if failure is None or failure.errno not in NO_SPACE:
             raise failure or OSError(errno.ECANCELED, "the log is closing", str(self._directory))
         raise NoSpaceError(
@@ -125,8 +144,17 @@ class Preparer:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            with contextlib.suppress(OSError):
+            try:
                 job()
+            except OSError:
+                pass  # what it would have done is done again when it is needed
+            except Exception as error:
+                # Nothing may end this thread: the log waits for its jobs, and for its end.
+                failure = StorageError(
+                    f"preparing segments in {self._directory} failed: {error!r}; please report it, and open the log again"
+                )
+                failure.__cause__ = error
+                self.failure = self.failure or failure
 
     def _pop(self, needed: int) -> Spare | None:
         for spare in self._spares:
@@ -139,7 +167,7 @@ class Preparer:
         """Makes a file of zeros ready, or notes why not."""
         with self._lock:
             path = self._new_path(ZEROS_SUFFIX)
-            self._failure = None
+            self._failed_fill = None
         try:
             free = self._disk.free_bytes(self._directory)
             if free is not None and free < size + KEPT_FREE_BYTES:
@@ -156,7 +184,7 @@ class Preparer:
             else:
                 self._disk.unlink(path)
         except OSError as error:
-            self._failure = error
+            self._failed_fill = error
             with contextlib.suppress(OSError):
                 self._disk.unlink(path)
         finally:
@@ -167,6 +195,16 @@ class Preparer:
     def _new_path(self, suffix: str) -> Path:
         self._count += 1
         return self._directory / f"{self._term:016x}-{self._count}{suffix}"
+
+
+def no_descriptor(error: OSError, directory: Path) -> WouldBlockError:
+    """The error for an append that found no descriptor for the next segment."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    whose = f"this process, which may have {limit} files open," if error.errno == errno.EMFILE else "this machine"
+    return WouldBlockError(
+        f"the next segment in {directory} could not be opened, because {whose} has no file descriptor left; nothing was written: close "
+        "some files, or raise the limit (ulimit -n), and append again"
+    )
 
 
 def fill_with_zeros(file: JournalFile, size: int, *, stop: Callable[[], bool] = lambda: False) -> bool:

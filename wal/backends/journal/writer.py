@@ -18,14 +18,14 @@ from typing import Final
 
 import msgspec
 
-from wal.backends.base import AppendDone
+from wal.backends.base import REFUSALS, AppendDone
 from wal.backends.journal.active import ActiveSegment, begin_segment
 from wal.backends.journal.control import ControlPage, ControlRecord
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.index_keeper import IndexKeeper
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding, slot_bytes
-from wal.backends.journal.preparer import Preparer, Spare
-from wal.errors import NoSpaceError, StorageError, WALError
+from wal.backends.journal.preparer import NO_DESCRIPTOR, Preparer, Spare, no_descriptor
+from wal.errors import StorageError, WALError
 from wal.frame import RECOVERED, EncodedFrame
 
 __all__ = ["Writer", "WriterStatistics"]
@@ -86,6 +86,7 @@ class Writer:
         self._tick_waiting = False
         self._attempt = 0
         self._refused_attempt = -1
+        self._refusal: WALError | None = None
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._outcomes: deque[tuple[int, AppendDone, int, WALError | None]] = deque()
         self._notified = False
@@ -122,7 +123,7 @@ class Writer:
         outcomes = self._outcomes
         while outcomes:
             attempt, done, position, error = outcomes.popleft()
-            if error.__class__ is NoSpaceError and attempt == self._attempt:
+            if error.__class__ in REFUSALS and attempt == self._attempt:
                 # Once for all that one refusal took along: what is handed over from now on knows of it.
                 self._attempt += 1
             done(position, error)
@@ -138,18 +139,20 @@ class Writer:
                 self._answer(attempt, done, -1, frame)
 
     def _handle(self, attempt: int, frame: EncodedFrame, done: AppendDone) -> None:
+        if self.failure is None:
+            self.failure = self._preparer.failure
         if self.failure is not None:
             self._answer(attempt, done, -1, _not_written(self.failure))
             return
-        if attempt <= self._refused_attempt:
+        if attempt <= self._refused_attempt and self._refusal is not None:
             # Handed over before its sender could know that an earlier frame was refused: writing it would leave a gap.
-            error = NoSpaceError("an append before this one found no room: append both again")
-            self._answer(attempt, done, -1, error)
+            refusal = type(self._refusal)(f"an append before this one was refused, append both again: {self._refusal}")
+            self._answer(attempt, done, -1, refusal)
             return
         try:
             position = self._write(frame)
-        except NoSpaceError as error:
-            self._refused_attempt = attempt
+        except REFUSALS as error:
+            self._refused_attempt, self._refusal = attempt, error
             self._answer(attempt, done, -1, error)
         except WALError as error:
             self.failure = error
@@ -179,6 +182,9 @@ class Writer:
                 try:
                     active = self._roll(spare, frame.header.first_tick, record.promise)
                 except OSError as error:
+                    if error.errno in NO_DESCRIPTOR:
+                        self._preparer.adopt(spare)
+                        raise no_descriptor(error, active.segment.path.parent) from error
                     raise self._failed(error, outcome_unknown=False) from error
             position = active.index.end
             offset = position - active.segment.base

@@ -1,0 +1,42 @@
+"""A defect in the preparer's thread reaches whoever appends: nothing waits for ever, and the log still closes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.backends.faults import BrokenDisk
+from tests.backends.frames import FrameMaker, append, read_all
+from tests.backends.journals import journal
+from wal.errors import StorageError
+
+WAIT_S = 10.0
+
+
+@pytest.mark.parametrize(("suffix", "segment"), [(".zeros", 64 << 10), (".idx", 1 << 20), (".tmp", 64 << 10)])
+@pytest.mark.parametrize("defect", [RuntimeError("a defect"), MemoryError("no memory")], ids=["defect", "memory"])
+async def test_a_defect_in_the_preparers_thread_ends_the_writing(
+    tmp_path: Path, suffix: str, segment: int, defect: Exception
+) -> None:
+    """The three are the next segment being filled, a part of an index, and the index of a full segment."""
+    disk = BrokenDisk(suffix)
+    maker = FrameMaker(1)
+    acknowledged: list[int] = []
+    async with asyncio.timeout(WAIT_S), journal(tmp_path, segment=segment, disk=disk) as log:
+        acknowledged.append(await append(log, maker.data(("v", b"first"))))
+        disk.error = defect
+        with pytest.raises(StorageError) as caught:
+            while True:
+                acknowledged.append(await append(log, maker.data(("v", bytes(20)))))
+        assert disk.raised.is_set()
+        assert caught.value.__cause__ is defect
+        assert not caught.value.outcome_unknown
+        with pytest.raises(StorageError) as again:
+            await append(log, maker.data(("v", b"later")))
+        assert str(defect) in str(again.value)
+        assert [frame.position for frame in await read_all(log)] == acknowledged
+    async with journal(tmp_path, 2) as log:
+        assert [frame.position for frame in await read_all(log)] == acknowledged
+        await append(log, FrameMaker(2).data(("v", b"goes on")))
