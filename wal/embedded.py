@@ -8,6 +8,7 @@ one closing tick for all pchannels, logs, oracle, metadata, lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -42,6 +43,7 @@ from wal.channels import (
     place,
     raise_term,
     save_checkpoint,
+    unsaved_records,
 )
 from wal.copies_operator import CopiesOperator
 from wal.cursors import CursorDesk, CursorFiles, CursorsInKV, CursorStore, LogPlace, LogView, MemoryCursors
@@ -323,7 +325,11 @@ class Embedded:
         return vchannel
 
     def _save(self, info: VChannelInfo, *, remove: bool, done: Callable[[WALError | None], None]) -> None:
-        self._directory.tell(Change(info, remove, done))
+        try:
+            self._directory.tell(Change(info, remove, done))
+        except ActorError as error:  # it failed before, or the log is being closed
+            cause = error.__cause__ or error
+            asyncio.get_running_loop().call_soon(done, unsaved_records(cause))
 
     # -- opening and closing
 
@@ -575,12 +581,15 @@ class Embedded:
         self._timer = self.clock.call_later(self.settings.time_tick_interval_s, self._timer_turn)
 
     def _timer_turn(self) -> None:
+        self._arm()
         for pchannel in self.pchannels.values():
             if pchannel.failure is None:
-                pchannel.lanes.tell_control(pchannel, pchannel.timer_turn)
-                if pchannel.checkpointer is not None:
-                    pchannel.checkpointer.look()
-        self._arm()
+                try:
+                    pchannel.lanes.tell_control(pchannel, pchannel.timer_turn)
+                    if pchannel.checkpointer is not None:
+                        pchannel.checkpointer.look()
+                except Exception as defect:  # the timer goes on for the others
+                    pchannel.poisoned(defect, [])
 
     async def _undo_all(self) -> None:
         errors: list[Exception] = []
@@ -610,7 +619,13 @@ class _TickKeeper(Actor):
             failure = _no_ticks(error)
         for pchannel in batch:
             if pchannel.failure is None:  # a failed one has let go of what waited
-                pchannel.lanes.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
+                with contextlib.suppress(ActorError):  # one that failed meanwhile
+                    pchannel.lanes.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        """A defect in here: who waits for ticks gets none any more."""
+        for pchannel in unhandled:
+            pchannel.poisoned(cause, [])
 
 
 def _closed() -> ClosedError:

@@ -114,3 +114,28 @@ async def test_the_counter_counts_as_saved_only_as_far_as_it_is() -> None:
     reopened = VChannelDirectory(kv)
     await reopened.load()
     assert reopened.next_incarnation == directory.next_incarnation == reopened.saved_next
+
+
+async def test_a_defect_does_not_end_the_maps(
+    data_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(map_keeper, "RETRY_S", 0.01)
+    write, defect = map_keeper.write_map, [MemoryError("no memory")]
+
+    def broken_once(folder: Path, content: VChannelMap) -> bool:
+        if defect and content.records:
+            raise defect.pop()
+        return write(folder, content)
+
+    monkeypatch.setattr(map_keeper, "write_map", broken_once)
+    async with open_wal(data_dir) as log:
+        await log.create_vchannel("a")
+
+        async def there() -> bool:
+            return "a" in (await shown(data_dir)).records
+
+        await eventually(there)
+    assert not defect
+    (record,) = [record for record in caplog.records if record.name == "wal.channels"]
+    assert record.levelname == "ERROR"
+    assert record.exc_info is not None

@@ -25,6 +25,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.kv import SqliteKV
+from wal.kv.sqlite_store import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,6 +156,7 @@ LIMITED_WRITER = """
 import asyncio, resource, sys
 from wal.errors import StorageError
 from wal.kv import SqliteKV
+from wal.kv.sqlite_store import SqliteStore
 
 async def main():
     kv = await SqliteKV.open(sys.argv[1])
@@ -343,3 +345,23 @@ def test_another_loop_is_refused_and_a_dead_loop_frees_the_file(path: Path) -> N
     with pytest.warns(ResourceWarning, match="was not closed"):
         drop(holder)
     assert asyncio.run(reopen()) == "1"
+
+
+async def test_a_defect_in_the_thread_reaches_its_callers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for ever: whoever asked, whoever asks later, and who closes."""
+    defect = MemoryError("no memory")
+
+    def broken(*_: object) -> None:
+        raise defect
+
+    async with asyncio.timeout(10), await SqliteKV.open(path) as kv:
+        await kv.save("a", "1")
+        monkeypatch.setattr(SqliteStore, "_check_growth", broken)
+        monkeypatch.setattr(SqliteStore, "_roll_back", broken)
+        outcomes = await asyncio.gather(*(kv.save(f"k{number}", "v") for number in range(5)), return_exceptions=True)
+        monkeypatch.undo()
+        assert all(isinstance(outcome, StorageError) for outcome in outcomes)
+        with pytest.raises(StorageError, match="no memory"):
+            await kv.load("a")
+    async with await SqliteKV.open(path) as kv:
+        assert await kv.load("a") == "1"

@@ -335,3 +335,17 @@ async def test_the_numbers_end() -> None:
         assert await ids.alloc(10) == range(2**63 - 10, 2**63)
         with pytest.raises(InvalidArgumentError, match="another key"):
             await ids.alloc_one()
+
+
+async def test_a_defect_fails_all_who_wait(source: Source, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that fails ends the one task that refills: nobody may be left waiting for it."""
+
+    def broken() -> float:
+        raise RuntimeError("no time")
+
+    async with asyncio.timeout(10), TimestampAllocator(source, clock=clock) as ticks:
+        monkeypatch.setattr(clock, "monotonic", broken)
+        waiting = await asyncio.gather(*(ticks.sync() for _ in range(3)), return_exceptions=True)
+        assert all(isinstance(outcome, InnerError) for outcome in waiting), waiting
+        monkeypatch.undo()
+        await ticks.sync()

@@ -10,6 +10,7 @@ from wal.channels.directory import (
     check_vchannels,
     common_place,
     place,
+    unsaved_records,
 )
 from wal.channels.map_keeper import MapPlace, VChannelMapKeeper
 from wal.channels.map_view import VChannelMaps, VChannelView
@@ -53,4 +54,5 @@ __all__ = [
     "raise_term",
     "read_map",
     "save_checkpoint",
+    "unsaved_records",
 ]

@@ -26,6 +26,7 @@ __all__ = [
     "check_vchannels",
     "common_place",
     "place",
+    "unsaved_records",
 ]
 
 VCHANNEL_NAME_BYTES_MAX: Final = 255
@@ -119,12 +120,16 @@ class VChannelDirectory(Actor):
         except WALError as failure:
             error = failure
         except Exception as failure:
-            error = StorageError(f"the vchannel records could not be saved: {failure!r}")
-            error.__cause__ = failure
+            error = unsaved_records(failure)
         else:
             self._note_saved(saved, {change.info.pchannel for change in batch})
         for change in batch:
             change.done(error)
+
+    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
+        """A defect in here: no record is saved any more, and whoever waits for one is told so."""
+        for change in unhandled:
+            change.done(unsaved_records(cause))
 
     def _note_saved(self, saved: dict[str, VChannelInfo | None], pchannels: set[str]) -> None:
         for name, info in saved.items():
@@ -134,6 +139,13 @@ class VChannelDirectory(Actor):
                 self.saved[name] = info
         if self.on_saved is not None:
             self.on_saved(pchannels)
+
+
+def unsaved_records(cause: BaseException) -> StorageError:
+    """The error for a change that was not saved for this cause."""
+    error = StorageError(f"the vchannel records could not be saved: {cause!r}; open the log again")
+    error.__cause__ = cause
+    return error
 
 
 def check_vchannel(name: object) -> str:

@@ -97,11 +97,15 @@ class VChannelMapKeeper:
         following = self._directory.saved_next
         try:
             await asyncio.to_thread(_write_maps, places, records, following)
-        except OSError as error:
+        except Exception as error:
             self._dirty |= names
             if not self._failing:
-                _log.warning(
-                    "the vchannel maps for other processes could not be written, and lag until they can: %s", error
+                known = isinstance(error, OSError)
+                _log.log(
+                    logging.WARNING if known else logging.ERROR,
+                    "the vchannel maps for other processes could not be written, and lag until they can: %s",
+                    error,
+                    exc_info=None if known else error,
                 )
             self._failing = True
         else:

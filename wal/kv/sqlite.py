@@ -8,6 +8,7 @@ only then do its watches see every change; a second opening is a LockedError.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import warnings
@@ -15,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Self, cast
 
-from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
+from wal.errors import ClosedError, InnerError, InvalidArgumentError, WouldBlockError
 from wal.kv.base import KVBase
 from wal.kv.hub import WatchHub
 from wal.kv.sqlite_store import Applied, Load, Operation, Outcome, Scan, SqliteStore
@@ -29,6 +30,7 @@ __all__ = ["SqliteKV"]
 
 _GROUP_MAX: Final = 256
 """Operations in one transaction of the file: enough to make the sync cheap, few enough that the first does not wait long."""
+_log: Final = logging.getLogger("wal.kv")
 
 
 class SqliteKV(KVBase):
@@ -194,7 +196,11 @@ class _Worker:
             except Empty:
                 break
         if group:
-            for one, outcome in zip(group, store.execute([one.operation for one in group]), strict=True):
+            try:
+                outcomes = store.execute([one.operation for one in group])
+            except Exception as cause:  # nothing may end this thread: callers would wait for ever
+                outcomes = [store.defect(cause)] * len(group)
+            for one, outcome in zip(group, outcomes, strict=True):
                 one.outcome = outcome
             if not self._tell(self._settle, group, store.commits):
                 return False  # the loop is gone, and with it everyone who could ask
@@ -208,7 +214,15 @@ class _Worker:
         for request in group:
             outcome = request.outcome
             if isinstance(outcome, Applied) and (outcome.saves or outcome.removed):
-                self.hub.commit(outcome.saves, outcome.removed)
+                try:
+                    self.hub.commit(outcome.saves, outcome.removed)
+                except (
+                    Exception
+                ) as cause:  # the watches have missed something; the others of the group still hear of theirs
+                    _log.exception("the watches of %s ended, because a change could not be shown to them", self.path)
+                    self.hub.fail(
+                        InnerError(f"a change could not be shown: {cause!r}; load the keys again and watch them again")
+                    )
             if request.future.done():
                 continue  # its caller was cancelled; it happened all the same
             if isinstance(outcome, Exception):

@@ -134,6 +134,15 @@ class SqliteStore:
             self._keep_foldable(self._reserve)
         return outcomes
 
+    def defect(self, cause: Exception) -> WALError:
+        """What is answered when `execute` raised after all: nothing more is done with the file."""
+        failed = StorageError(
+            f"{self._path}: carrying out operations failed: {cause!r}; please report it", outcome_unknown=True
+        )
+        failed.__cause__ = cause
+        self.failure = self.failure or failed
+        return failed
+
     def close(self) -> None:
         """Closes the file; sqlite folds its write-ahead file into it first."""
         self._connection.close()
@@ -226,7 +235,11 @@ class SqliteStore:
     def _keep_foldable(self, reserve: SqliteReserve) -> None:
         """After a transaction: fills the reserve, and folds what only the write-ahead file has if that is more than a few pages."""
         reserve.fill()
-        self._unfolded_before = self._unfolded_bytes()
+        try:
+            self._unfolded_before = self._unfolded_bytes()
+        except sqlite3.Error as error:  # what was committed is committed
+            self.failure = self._explain(error)
+            return
         if self._unfolded_before > _UNFOLDED_BYTES_MAX and not self._checkpoint("PASSIVE"):
             reserve.release()
             self._checkpoint("TRUNCATE")

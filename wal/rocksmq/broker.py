@@ -8,10 +8,11 @@ a consumer that goes away has taken nothing. A failing disk ends it: later calls
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, Protocol, TypeVar
 
 from actors import Actor, ActorError, InboxFullError
 from wal.errors import (
@@ -36,6 +37,7 @@ from wal.rocksmq.waiting import Waiting
 __all__ = ["Broker", "IDAllocator"]
 
 T = TypeVar("T")
+_log: Final = logging.getLogger("wal.rocksmq")
 
 
 class IDAllocator(Protocol):
@@ -134,7 +136,8 @@ class Broker(Actor):
         if waited or consumes:
             await self._consume(waited + consumes)
         for channel in dropped:
-            self._compactions.submit(self._store.compact, channel.prefix, prefix_end(channel.prefix))
+            compacting = self._compactions.submit(self._store.compact, channel.prefix, prefix_end(channel.prefix))
+            compacting.add_done_callback(_compacted)
 
     async def stopped(self) -> None:
         for consume in self._waiting.take_all():
@@ -419,6 +422,12 @@ class Broker(Actor):
         return TruncatedError(
             f"{what}; the earliest is {earliest}: seek to it, to -1 or to the latest", earliest=earliest
         )
+
+
+def _compacted(compacting: Future[Any]) -> None:
+    """Space that was not given back now is given back by RocksDB in time; why it failed is still told."""
+    if not compacting.cancelled() and (error := compacting.exception()) is not None:
+        _log.warning("the space of dropped pages could not be given back at once", exc_info=error)
 
 
 def _in_order(batch: list[Any]) -> Iterator[list[Any]]:

@@ -147,6 +147,12 @@ class RangeAllocator:
             while self._serve():
                 self._merge()
                 await self._fetch()
+        except Exception as defect:  # nobody who waits may be left waiting
+            error = InnerError(f"the {self._what} failed: {defect!r}; please report it")
+            error.__cause__ = defect
+            self._failures += 1
+            _fail([*self._merged, *self._requests], error)
+            self._requests.clear()
         finally:
             self._merged = []
             self._task = None

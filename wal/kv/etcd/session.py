@@ -167,6 +167,12 @@ class EtcdSession:
         await self.close()
 
     async def _keep(self) -> None:
+        try:
+            await self._renew_in_time()
+        except Exception as defect:  # the owner hears of it now, and not only when the lease has run out
+            self._lose(f"renewing it failed: {defect!r}")
+
+    async def _renew_in_time(self) -> None:
         loop = asyncio.get_running_loop()
         pause = self.ttl_s / _RENEWALS_PER_TTL
         while self.alive:
