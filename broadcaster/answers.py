@@ -16,7 +16,7 @@ from wal.errors import (
     WALError,
 )
 
-__all__ = ["aborted", "held", "held_twice", "left", "not_abortable", "stuck"]
+__all__ = ["aborted", "delayed", "held", "held_twice", "left", "not_abortable", "stuck", "unsettled"]
 
 
 def held(conflict: Conflict, holder: int) -> ResourceAcquiredError:
@@ -55,6 +55,27 @@ def stuck(task: Task) -> WALError:
             f"broadcast {task.broadcast_id} is stuck: {len(missing)} of its vchannels cannot take their copy ({missing[0]!r}: "
             f"{cause}); it keeps its resource keys: {remedy} again, or abort({task.broadcast_id}, reason)"
         )
+    error.__cause__ = cause
+    return error
+
+
+def delayed(task: Task) -> UnknownOutcomeError:
+    """Some logs have no room for their copies, others have theirs."""
+    missing, cause = task.missing_appends, task.last_error
+    error = UnknownOutcomeError(
+        f"broadcast {task.broadcast_id} is in the log in part: {len(missing)} of its vchannels have no copy yet, because there is no room "
+        f"({missing[0]!r}: {cause}); make room, and it is completed: do not repeat it, tasks() lists it until then"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def unsettled(task: Task, cause: WALError) -> UnknownOutcomeError:
+    """The metadata has no room for the end of a broadcast."""
+    error = UnknownOutcomeError(
+        f"how broadcast {task.broadcast_id} ended ({task.state.name}) could not be saved in the metadata: {cause}; make room, and it is: "
+        "do not repeat it, tasks() lists it until then"
+    )
     error.__cause__ = cause
     return error
 

@@ -106,7 +106,19 @@ class Beginning:
             self._saver.save(
                 {task_key(task.broadcast_id): encode_task(task.header, content, places)},
                 then=partial(self._saved, running),
+                refused=partial(self._refused, running),
             )
+        self._table.touch(running)
+
+    def _refused(self, running: Running, error: Exception) -> None:
+        """There is no room for its record: nothing of it is anywhere."""
+        task = running.task
+        if task.reason is not None:
+            self._saved(running)  # it was aborted meanwhile, and ends so
+            return
+        running.spans = False
+        task.withdraw()
+        refuse_caller(running, error)
         self._table.touch(running)
 
     def resume(self, task: Task, content: Content | None) -> None:

@@ -84,6 +84,8 @@ class Broadcast:
         A vchannel that cannot take its copy makes it an UnrecoverableError while the broadcast stays, stuck, until it can or until
         `abort`; if none can, nothing stays and the error is the vchannel's. After a write that failed under way nobody knows: a
         StorageError with `outcome_unknown`, and the next opening completes what is durable of it. Over a bound: WouldBlockError.
+        Without room for any copy, or for the record of the broadcast, it is a NoSpaceError and nothing stays. With room for some of
+        the copies it is an UnknownOutcomeError: the broadcast stays, and is completed when there is room.
         Cancelling the call takes it out of the line; a broadcast that began is completed all the same.
         """
         if not isinstance(message, BroadcastMessage):

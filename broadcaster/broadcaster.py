@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from actors import Actor, ActorError, ActorFailedError, ActorStoppedError, Clock, Timer
 from broadcaster.admission import Admission
-from broadcaster.answers import left, not_abortable
+from broadcaster.answers import left, not_abortable, unsettled
 from broadcaster.beginning import Beginning
 from broadcaster.calls import (
     AbortCall,
@@ -49,7 +49,7 @@ from broadcaster.table import Table
 from broadcaster.task import TICK_LOGICAL_BITS
 from broadcaster.tombstones import Tombstone
 from broadcaster.writer import Writer
-from wal.errors import ClosedError, InvalidArgumentError
+from wal.errors import ClosedError, InvalidArgumentError, WALError
 from wal.kv import KVBase
 
 __all__ = ["Broadcaster"]
@@ -68,7 +68,7 @@ class Broadcaster(Actor):
         self.operator: AppendOperator
         self._table = Table()
         self._errands = Errands(self._wake)
-        self._saver = Saver(kv, self._errands, clock)
+        self._saver = Saver(kv, self._errands, clock, delayed=self._on_delayed)
         self._writer = Writer(self._errands, clock, touch=self._table.touch, tell=self._tell)
         self._admission = Admission(limits, begin=self._begin, holder=self._holder)
         self._ending = Ending(self._table, self._admission, self._writer, self._saver, clock, limits)
@@ -279,6 +279,12 @@ class Broadcaster(Actor):
 
     def _on_forgotten(self, pchannel: str, broadcast_ids: Collection[int]) -> None:
         self._tell(partial(self._ending.forgotten, pchannel, tuple(broadcast_ids)))
+
+    def _on_delayed(self, error: WALError) -> None:
+        """The save under way has to be tried again, perhaps for long: who waits for the end of a broadcast is told."""
+        for running in self._table:
+            if running.finishing:
+                refuse_caller(running, unsettled(running.task, error))
 
     def _collect(self) -> None:
         self._ending.make_room()

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from broadcaster.admission import Admission
-from broadcaster.answers import stuck
+from broadcaster.answers import delayed, stuck
 from broadcaster.calls import Running, answer, refuse_caller, settle, tell_watchers
 from broadcaster.ending import Ending
 from broadcaster.operator import AppendOperator
@@ -60,6 +60,8 @@ class Course:
             answer(running)
         elif task.state is BroadcastState.STUCK:
             refuse_caller(running, stuck(task))
+        elif task.delayed:
+            refuse_caller(running, delayed(task))
         if task.finished:
             self._ending.finish(running)
             return

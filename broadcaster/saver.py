@@ -1,28 +1,32 @@
 """Saver: the one save that a broadcaster has under way, and what waits for the next.
 
 Owns: the order of changes and their way to the KV. Promises: one operation at a time, so that nothing becomes durable before an
-earlier change; what arrives meanwhile goes together. Without room it tries again until there is some or the log closes; an error
-that does not go away is the end of the broadcaster.
+earlier change; what arrives meanwhile goes together. Without room a change that can be refused is, and all others are tried again until
+there is room or the log closes; an error that does not go away is the end of the broadcaster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from actors import Clock
 from broadcaster.changes import Batch, Changes
 from broadcaster.errands import Errands
 from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S
-from wal.errors import WALError
+from wal.errors import NoSpaceError, WALError
 from wal.kv import OPERATIONS_MAX, KVBase
 
 __all__ = ["Saver"]
 
 
 class Saver:
-    """Told what to save in a turn; `flush` ends the turn."""
+    """Told what to save in a turn; `flush` ends the turn. `delayed(error)` is called when a save has to be tried again."""
 
-    def __init__(self, kv: KVBase, errands: Errands, clock: Clock) -> None:
+    def __init__(
+        self, kv: KVBase, errands: Errands, clock: Clock, *, delayed: Callable[[WALError], object] = lambda error: None
+    ) -> None:
+        self._delayed = delayed
         self._kv = kv
         self._errands = errands
         self._clock = clock
@@ -36,10 +40,15 @@ class Saver:
         """Why the save under way has to be tried again; None when nothing keeps it."""
 
     def save(
-        self, saves: Mapping[str, str], removals: Sequence[str] = (), *, then: Callable[[], object] | None = None
+        self,
+        saves: Mapping[str, str],
+        removals: Sequence[str] = (),
+        *,
+        then: Callable[[], object] | None = None,
+        refused: Callable[[Exception], object] | None = None,
     ) -> None:
-        """All of it or nothing, after everything before it; then `then` is called."""
-        self._changes.add(saves, removals, then=then)
+        """All of it or nothing, after everything before it; then `then` is called, or `refused(error)` if there is no room for it."""
+        self._changes.add(saves, removals, then=then, refused=refused)
 
     def remove(self, keys: Sequence[str]) -> None:
         """In as many operations as it takes."""
@@ -63,9 +72,14 @@ class Saver:
             try:
                 await self._kv.multi_save_and_remove(batch.saves, list(batch.removals))
             except WALError as error:
+                refusals = [change.refused for change in batch.changes if change.refused is not None]
+                if refusals and isinstance(error, NoSpaceError):
+                    self._changes.put_back(change for change in batch.changes if change.refused is None)
+                    return Batch(then=[partial(refused, error) for refused in refusals])
                 if not error.retryable or self._closing:
                     raise
                 self.error = error
+                self._delayed(error)
                 await self._clock.sleep(delay_s)
                 delay_s = min(2 * delay_s, BACKOFF_MAX_S)
             else:

@@ -8,7 +8,8 @@ WITHDRAWN are the ends, and its owner takes it away.
 Copies and acks are bits of an int, in the order of `header.vchannels`. The vchannels of one pchannel are a lane: one frame, one
 outcome, one backoff. A vchannel that its log refuses for good makes the task STUCK once the others are in: it keeps its keys and is
 seen; it is still tried now and then (somebody may make the vchannel again), and an operator may abort it. A broadcast that every
-vchannel refuses at once, before anything of it is in a log, is WITHDRAWN: its caller gets the error, and nothing stays behind.
+vchannel refuses at once, or no log has room for, before anything of it is in a log, is WITHDRAWN: its caller gets the error, and nothing
+stays behind. Once something of it is in a log, a lane without room is tried until there is room, and the task is `delayed`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgspec
 
 from broadcaster.bitmap import bits, mask_of, union
 from broadcaster.state import EDGES, BroadcastState
-from wal.errors import InvalidArgumentError, WALError
+from wal.errors import InvalidArgumentError, NoSpaceError, WALError
 from wal.message import BroadcastHeader
 
 __all__ = [
@@ -55,7 +56,7 @@ class Step(msgspec.Struct, frozen=True):
 class _Lane(msgspec.Struct):
     """The vchannels of one pchannel, as bits.
 
-    `refused`: will not take their copy; `unknown`: the fate of their last append is not known; `aborted`: told of the abort.
+    `refused`: will not take their copy; `full`: there was no room for the last frame, of which nothing was written; `unknown`: the fate of their last append is not known; `aborted`: told of the abort.
     `busy`: a frame is under way, for the vchannels in `frame`; `waiting`: backing off.
     """
 
@@ -67,6 +68,7 @@ class _Lane(msgspec.Struct):
     busy: bool = False
     frame: int = 0
     waiting: bool = False
+    full: bool = False
     error: WALError | None = None
 
 
@@ -115,6 +117,13 @@ class Task:
         return any(lane.unknown for lane in self._lanes.values())
 
     @property
+    def delayed(self) -> bool:
+        """Whether nothing is under way, and some log has no room for its copies while another has, or may have, its own."""
+        lanes = self._lanes.values()
+        is_pending = self.state is BroadcastState.PENDING and not self._unsaved
+        return is_pending and any(lane.full for lane in lanes) and not any(lane.busy for lane in lanes)
+
+    @property
     def missing_appends(self) -> tuple[str, ...]:
         return self._names(self._full & ~self.appended)
 
@@ -157,8 +166,10 @@ class Task:
         if self._unsaved or self.finished:
             return []
         steps = []
+        # Whether a full log is to be tried again, the outcomes on the others decide.
+        undecided = not self.appended and self._untouched() and any(lane.busy for lane in self._lanes.values())
         for pchannel, lane in self._lanes.items():
-            if lane.busy or lane.waiting:
+            if lane.busy or lane.waiting or (lane.full and undecided):
                 continue
             kind, wanted = StepKind.COPIES, lane.members & ~self.appended
             if self.state is BroadcastState.ABORTING:
@@ -179,6 +190,7 @@ class Task:
             # A vchannel that takes nothing any more has no reader who would have to be told.
             lane.aborted |= lane.frame
             return self._outcome(lane, 0, ())
+        lane.full = False
         self.appended |= lane.frame & ~refused
         lane.refused &= ~self.appended
         lane.unknown &= ~lane.frame
@@ -192,6 +204,7 @@ class Task:
             return self._back_off(lane, final=not error.retryable)
         if error.outcome_unknown:
             lane.unknown |= lane.frame
+        lane.full = isinstance(error, NoSpaceError)
         return self._outcome(lane, 0 if error.retryable else lane.frame, (error,))
 
     def put_back(self, step: Step) -> None:
@@ -252,11 +265,15 @@ class Task:
         if self.complete and not busy:
             acked = self.acked == self._full or not self.header.needs_ack
             self._move(BroadcastState.DONE if acked else BroadcastState.WAIT_ACK)
-        elif refused == self._full and self._untouched() and not busy:
+        elif not self.appended and self._nowhere(refused) == self._full and self._untouched() and not busy:
             self._move(BroadcastState.WITHDRAWN)
         else:
             stuck = refused and not self._full & ~self.appended & ~refused
             self._move(BroadcastState.STUCK if stuck else BroadcastState.PENDING)
+
+    def _nowhere(self, refused: int) -> int:
+        """The vchannels that took no copy when they were asked last."""
+        return refused | union(lane.members for lane in self._lanes.values() if lane.full)
 
     def _over(self, lane: _Lane) -> bool:
         return not lane.busy and not lane.unknown and not (lane.members & self.appended & ~lane.aborted)

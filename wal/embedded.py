@@ -53,6 +53,7 @@ from wal.errors import (
     ClosedError,
     FormatError,
     InvalidArgumentError,
+    NoSpaceError,
     StorageError,
     UnavailableError,
     UnknownOutcomeError,
@@ -670,8 +671,12 @@ def _settle(future: asyncio.Future[None], error: WALError | None) -> None:
 
 
 def _unsaved(name: str, error: WALError) -> WALError:
-    # Away for a moment is not broken: the caller may try again.
-    kind = UnavailableError if isinstance(error, UnavailableError | UnknownOutcomeError) else StorageError
+    # Away for a moment, or full, is not broken: the caller may try again.
+    kind: type[WALError] = StorageError
+    if isinstance(error, UnavailableError | UnknownOutcomeError):
+        kind = UnavailableError
+    elif isinstance(error, NoSpaceError):
+        kind = NoSpaceError
     own = kind(f"vchannel {name!r} could not be saved in the metadata, nothing was written: {error}")
     own.__cause__ = error
     return own

@@ -18,6 +18,7 @@ from wal.errors import (
     UnknownOutcomeError,
     UnrecoverableError,
     WALError,
+    WouldBlockError,
 )
 from wal.message import MessageID, Origin, ResourceKey
 from wal.pchannel import AppendResult
@@ -102,7 +103,7 @@ async def test_it_can_be_aborted() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [NoSpaceError("full"), UnknownOutcomeError("lost")], ids=lambda error: type(error).__name__
+    "error", [WouldBlockError("busy"), UnknownOutcomeError("lost")], ids=lambda error: type(error).__name__
 )
 async def test_what_fails_is_tried_again_like_any_other(error: WALError) -> None:
     world = World(vchannels=PLACES)
@@ -112,6 +113,26 @@ async def test_what_fails_is_tried_again_like_any_other(error: WALError) -> None
         async with asyncio.timeout(10):
             assert list((await life.broadcast.append(message("a0", "a1"))).append_results) == ["a0", "a1"]
         assert set(world.in_logs().copies.values()) == {1}
+
+
+@pytest.mark.parametrize("needs_ack", [False, True])
+async def test_a_log_without_room_refuses_it_and_nothing_is_left(needs_ack: bool) -> None:
+    world = World(vchannels=PLACES)
+    async with Life(world) as life, asyncio.timeout(10):
+        life.refuse = lambda pchannel, vchannels: NoSpaceError("full")
+        for _ in range(2):
+            with pytest.raises(NoSpaceError, match="full"):
+                await life.broadcast.append(
+                    BroadcastMessage(
+                        vchannels=("a0", "a1"), payload=b"change", resource_keys=[KEY], needs_ack=needs_ack
+                    )
+                )
+        assert await life.broadcast.tasks() == []
+        life.refuse = lambda pchannel, vchannels: None
+        await life.broadcast.append(message("a0"))
+    async with Life(world) as life:
+        assert await life.broadcast.tasks() == []
+    assert len(world.in_logs().copies) == 1
 
 
 async def test_a_cancelled_caller_changes_nothing_of_it() -> None:

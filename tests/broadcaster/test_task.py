@@ -25,6 +25,7 @@ class TaskMachine(RuleBasedStateMachine):
         self.known_in: set[str] = set()
         self.unknown: set[str] = set()
         self.refused: set[str] = set()
+        self.full: set[str] = set()
         self.acked: set[str] = set()
         self.told: set[str] = set()
         self.backing_off: dict[str, float] = {}
@@ -90,6 +91,7 @@ class TaskMachine(RuleBasedStateMachine):
         else:
             delay_s = self.task.took(step, refusals)
             taken = set(step.vchannels) - refusals.keys()
+            self.full.discard(step.pchannel)
             self.in_log |= taken
             self.known_in |= taken
             self.unknown -= set(step.vchannels)
@@ -113,6 +115,9 @@ class TaskMachine(RuleBasedStateMachine):
         }[error]
         delay_s = self.task.failed(step, failure)
         if step.kind is StepKind.COPIES:
+            self.full.discard(step.pchannel)
+            if isinstance(failure, NoSpaceError):
+                self.full.add(step.pchannel)
             if failure.outcome_unknown:
                 self.unknown |= set(step.vchannels)
                 if landed:
@@ -178,7 +183,7 @@ class TaskMachine(RuleBasedStateMachine):
         task.restore(appended=self.in_log, acked=acked, reason=reason, aborted=self.told)
         self.task = task
         self.known_in = set(self.in_log)
-        self.unknown, self.refused = set(), set()
+        self.unknown, self.refused, self.full = set(), set(), set()
         self.under_way, self.backing_off, self.attempts = [], {}, {}
         self.unsaved = 0
         self.states = [task.state]
@@ -199,10 +204,10 @@ class TaskMachine(RuleBasedStateMachine):
             expected = BroadcastState.ABORTED if quiet else BroadcastState.ABORTING
         elif not missing:
             expected = BroadcastState.DONE if acked else BroadcastState.WAIT_ACK
+        elif self.withdrawn(names, missing, busy):
+            expected = BroadcastState.WITHDRAWN
         elif missing <= self.refused:
-            known = busy or self.acked or self.unknown or self.task._recovered or BroadcastState.STUCK in self.states
-            nothing = missing == names and not known
-            expected = BroadcastState.WITHDRAWN if nothing else BroadcastState.STUCK
+            expected = BroadcastState.STUCK
         else:
             expected = BroadcastState.PENDING
         assert self.task.state is expected
@@ -216,6 +221,12 @@ class TaskMachine(RuleBasedStateMachine):
         assert set(self.task.touched()) == {
             pchannel for pchannel, members in self.places.items() if self.known_in & set(members)
         }
+
+    def withdrawn(self, names: set[str], missing: set[str], busy: bool) -> bool:
+        """Whether no log has taken anything of it, and nobody but its caller can know of it."""
+        nowhere = self.refused.union(*(self.places[pchannel] for pchannel in self.full))
+        known = busy or self.acked or self.unknown or self.task._recovered or BroadcastState.STUCK in self.states
+        return missing == names == nowhere and not known
 
     @invariant()
     def nothing_is_left_behind(self) -> None:
@@ -243,7 +254,7 @@ def test_every_state_has_its_edges_and_the_ends_are_ends() -> None:
 
 
 def test_backoff_doubles_up_to_its_bound_and_begins_anew() -> None:
-    task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a", "b"]})
+    task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a", "b"]}, recovered=True)
     delays = []
     for _ in range(14):
         (step,) = task.steps()

@@ -29,6 +29,7 @@ from wal.errors import (
     NoSpaceError,
     ResourceAcquiredError,
     StorageError,
+    UnavailableError,
     UnknownOutcomeError,
     UnrecoverableError,
     WALError,
@@ -62,6 +63,7 @@ async def in_state(life: Life, state: BroadcastState) -> BroadcastTask:
 
 
 async def test_a_pchannel_without_room_is_tried_again_while_the_others_go_on() -> None:
+    """The caller is told at once that it will be complete, so that nobody repeats it."""
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -77,22 +79,58 @@ async def test_a_pchannel_without_room_is_tried_again_while_the_others_go_on() -
         life.refuse = refuse
         append = asyncio.create_task(life.broadcast.append(message("a0", "b0", "b1", "c0")))
         await until(lambda: tried and life.frames == 2)
+        with pytest.raises(
+            UnknownOutcomeError, match=r"2 of its vchannels.*'b0'.*the disk is full.*do not repeat it"
+        ) as caught:
+            await append
+        assert isinstance(caught.value.__cause__, NoSpaceError)
         await clock.run(25.0)
         task = await the_task(life)
         assert task.state is BroadcastState.PENDING
         assert task.missing_appends == ("b0", "b1")
         assert task.last_error == "NoSpaceError: the disk is full"
-        assert not append.done()
+        with pytest.raises(ResourceAcquiredError):
+            await life.broadcast.append(message("a1"))
         delays = [later - earlier for earlier, later in itertools.pairwise(tried)]
         assert delays[:3] == pytest.approx([0.01, 0.02, 0.04])
         assert max(delays) == pytest.approx(10.0)
         full = False
         await clock.run(10.0)
-        result = await append
-        assert set(result.append_results) == {"a0", "b0", "b1", "c0"}
+        assert (await the_task(life)).state is BroadcastState.WAIT_ACK
         assert (await the_task(life)).last_error is None
         assert life.frames == 3
         assert life.asked_again == 0
+
+
+@pytest.mark.parametrize("slow", ["p0", "p1", "p2"])
+async def test_when_no_pchannel_has_room_nothing_is_left_of_it(slow: str) -> None:
+    """Whichever answers last; a pchannel that has answered is not tried again before the others have."""
+    world = World(vchannels=PLACES)
+    clock = VirtualClock()
+    async with Life(world, clock=clock) as life, asyncio.timeout(10):
+        tried: list[str] = []
+
+        def refuse(pchannel: str, vchannels: Sequence[str]) -> WALError | None:
+            tried.append(pchannel)
+            return NoSpaceError("the disk is full")
+
+        life.refuse = refuse
+        life.gates[slow] = asyncio.Event()
+        append = asyncio.create_task(life.broadcast.append(message("a0", "b0", "c0")))
+        await until(lambda: len(tried) == 2)
+        await clock.run(30.0)
+        assert len(tried) == 2
+        assert not append.done()
+        life.gates[slow].set()
+        with pytest.raises(NoSpaceError, match="the disk is full"):
+            await append
+        assert sorted(tried) == ["p0", "p1", "p2"]
+        assert await life.broadcast.tasks() == []
+        life.refuse = lambda pchannel, vchannels: None
+        await life.broadcast.append(message("a0", needs_ack=False))
+    async with Life(world) as life:
+        assert await life.broadcast.tasks() == []
+    assert {name for _, name in world.in_logs().copies} == {"a0"}
 
 
 async def test_a_vchannel_that_is_gone_makes_it_stuck_until_it_is_aborted() -> None:
@@ -432,7 +470,58 @@ async def test_the_bounds_are_answered_before_anything_is_done() -> None:
         await life.broadcast.append(large)
 
 
-async def test_a_save_without_room_is_tried_again() -> None:
+async def test_an_intent_that_finds_no_room_is_refused() -> None:
+    """What else is saved at the same time is tried again until there is room."""
+    clock = VirtualClock()
+    world = World(vchannels=PLACES)
+    async with Life(world, clock=clock) as life, asyncio.timeout(10):
+        there = await life.broadcast.append(message("a1", key=None))
+        full = True
+
+        def fail(batch: Batch) -> None:
+            if full:
+                raise NoSpaceError("the KV is full")
+
+        life.kv.on_commit = fail
+        first, second = (
+            asyncio.create_task(life.broadcast.append(message("a0", name, key=None))) for name in ("b0", "b1")
+        )
+        ack = asyncio.create_task(life.broadcast.ack(there.broadcast_id, "a1"))
+        for refused in (first, second):
+            with pytest.raises(NoSpaceError, match="the KV is full"):
+                await refused
+        assert [task.broadcast_id for task in await life.broadcast.tasks()] == [there.broadcast_id]
+        assert not ack.done()
+        full = False
+        await clock.run(1.0)
+        await ack
+        await life.broadcast.append(message("a0", "b0"))
+    async with Life(world) as life:
+        assert len(await life.broadcast.tasks()) == 1
+
+
+async def test_an_end_that_finds_no_room_is_saved_later() -> None:
+    clock = VirtualClock()
+    world = World(vchannels=PLACES)
+    async with Life(world, clock=clock) as life, asyncio.timeout(10):
+        saved = 0
+
+        def fail(batch: Batch) -> None:
+            nonlocal saved
+            saved += 1
+            if 1 < saved < 5:
+                raise NoSpaceError("the KV is full")
+
+        life.kv.on_commit = fail
+        with pytest.raises(UnknownOutcomeError, match=r"ended \(DONE\).*the KV is full.*do not repeat it"):
+            await life.broadcast.append(message("a0", "b0", needs_ack=False))
+        assert (await the_task(life)).last_error == "NoSpaceError: the KV is full"
+        await clock.run(10.0)
+        assert await life.broadcast.tasks() == []
+    assert set(world.in_logs().copies.values()) == {1}
+
+
+async def test_a_save_that_is_away_is_tried_again() -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -442,14 +531,14 @@ async def test_a_save_without_room_is_tried_again() -> None:
             nonlocal failures
             if failures:
                 failures -= 1
-                raise NoSpaceError("the KV is full")
+                raise UnavailableError("the KV is away")
 
         life.kv.on_commit = fail
         append = asyncio.create_task(life.broadcast.append(message("a0", "b0")))
         await clock.run(0.065)
         assert not append.done()
         assert life.frames == 0
-        assert (await the_task(life)).last_error == "NoSpaceError: the KV is full"
+        assert (await the_task(life)).last_error == "UnavailableError: the KV is away"
         await clock.run(0.01)
         await append
         assert (await the_task(life)).last_error is None
@@ -483,7 +572,7 @@ async def test_closing_lets_what_is_under_way_end_and_says_what_happened_to_the_
     broadcast = life.broadcast
     life.gates["p0"] = asyncio.Event()
     lands = asyncio.create_task(broadcast.append(message("a0", key=None)))
-    life.refuse = lambda pchannel, vchannels: NoSpaceError("full") if pchannel == "p2" else None
+    life.refuse = lambda pchannel, vchannels: UnavailableError("away") if pchannel == "p2" else None
     backs_off = asyncio.create_task(broadcast.append(message("b0", "c0")))
     await until(lambda: life.frames == 1)
     waits = asyncio.create_task(broadcast.append(message("b1"), wait=True))
