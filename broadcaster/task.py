@@ -56,7 +56,8 @@ class Step(msgspec.Struct, frozen=True):
 class _Lane(msgspec.Struct):
     """The vchannels of one pchannel, as bits.
 
-    `refused`: will not take their copy; `full`: there was no room for the last frame, of which nothing was written; `unknown`: the fate of their last append is not known; `aborted`: told of the abort.
+    `refused`: will not take their copy; `unknown`: the fate of their last append is not known; `aborted`: told of the abort.
+    `full`: there was no room for the last frame, of which nothing was written.
     `busy`: a frame is under way, for the vchannels in `frame`; `waiting`: backing off.
     """
 

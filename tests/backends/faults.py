@@ -129,6 +129,14 @@ class _FaultyFile(JournalFile):
                 return super()._pwritev([b"".join(buffers)[: disk.partial]], offset)
         return super()._pwritev(buffers, offset)
 
+    def allocate(self, size: int) -> None:
+        disk = self._disk
+        with disk.lock:
+            growth = max(0, size - self.size())
+            if disk.room is not None and growth > disk.room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            super().allocate(size)
+
     def _fdatasync(self) -> None:
         disk = self._disk
         with disk.lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import random
@@ -247,11 +248,11 @@ async def test_a_failed_checkpoint_is_tried_again_and_fails_no_append(
             table.replay(position, frame.view)
             end = position + 1
 
+        disk.room = 10  # also for the room that is kept for a checkpoint
         await add(1)
         await checkpointer.make_room()
         assert saved == [], "one event is not enough"
         await add(2)
-        disk.room = 10
         with caplog.at_level(logging.WARNING, "wal.checkpoint"):
             await checkpointer.make_room()
         assert saved == []
@@ -308,3 +309,30 @@ def _raise_term(control: Path) -> None:
         assert record is not None
         page.store(msgspec.structs.replace(record, term=7))
     page.close()
+
+
+async def test_a_checkpoint_that_finds_no_room_goes_into_the_room_that_was_kept(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with journal(tmp_path, segment=1 << 20, disk=disk) as log:
+        position = await append(log, FrameMaker(1).data(("v", b"1"))) + 1
+        log.keep_room(10_000)
+        reserve = folder(tmp_path) / "checkpoint.reserve"
+        async with asyncio.timeout(10):
+            while not reserve.exists() or reserve.stat().st_size < 10_000:
+                await asyncio.sleep(0)
+        disk.room = 0
+        with pytest.raises(NoSpaceError):
+            await log.save_state(position, [b"x" * 20_000])
+        await log.save_state(position, [b"a" * 4_000, b"b" * 3_000])
+        assert await log.load_state(position) == b"a" * 4_000 + b"b" * 3_000
+        assert not reserve.exists()
+        with pytest.raises(NoSpaceError):
+            await log.save_state(position, [b"again"])
+        disk.room = None
+        log.keep_room(100)
+        async with asyncio.timeout(10):
+            while not reserve.exists() or reserve.stat().st_size < 7_100:
+                await asyncio.sleep(0)
+    async with journal(tmp_path, 2) as log:
+        assert reserve.exists(), "the next opening may need it"
+        assert await log.load_state(position) == b"a" * 4_000 + b"b" * 3_000

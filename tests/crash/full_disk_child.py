@@ -1,6 +1,6 @@
 """A process that appends until the log finds no room for its next segment, says so, and waits to be killed.
 
-    python -m tests.crash.full_disk_child <directory> <settings in JSON>
+    python -m tests.crash.full_disk_child <directory> <settings in JSON> [keyed]
 
 It says the number of events that were acknowledged on its standard output.
 """
@@ -22,24 +22,25 @@ SIZES = (60_000, 300)
 """Payloads in bytes: the large ones use up the disk, then small ones the rest of the last segment, to its very end."""
 
 
-async def append_until_full(log: WALAccesser) -> int:
-    """The number of events that were acknowledged before none of any size is taken."""
+async def append_until_full(log: WALAccesser, *, keyed: bool) -> int:
+    """With `keyed` each event has a key. The number of events that were acknowledged before none of any size is taken."""
     acknowledged = 0
     for size in SIZES:
         while True:
             try:
-                await log.raw_append(Message("orders", b"%08d" % acknowledged + bytes(size)))
+                message = Message("orders", b"%08d" % acknowledged + bytes(size))
+                await log.raw_append(message, idempotency_key=f"{acknowledged:040}" if keyed else None)
             except NoSpaceError:
                 break
             acknowledged += 1
     return acknowledged
 
 
-async def run(directory: str, settings: dict[str, Any]) -> None:
+async def run(directory: str, settings: dict[str, Any], *, keyed: bool) -> None:
     log = await open_wal(directory, **settings)
-    os.write(1, b"%d\n" % await append_until_full(log))
+    os.write(1, b"%d\n" % await append_until_full(log, keyed=keyed))
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], json.loads(sys.argv[2])))
+    asyncio.run(run(sys.argv[1], json.loads(sys.argv[2]), keyed=sys.argv[3:] == ["keyed"]))

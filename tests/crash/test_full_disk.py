@@ -31,9 +31,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-async def fill_and_kill(disk: Path, **settings: object) -> int:
+async def fill_and_kill(disk: Path, *, keyed: bool = False) -> int:
     """Has a process fill its log, then leaves no byte of the disk free, and kills it; the number of events acknowledged."""
-    command = [sys.executable, "-m", "tests.crash.full_disk_child", str(disk / "data"), json.dumps(SETTINGS | settings)]
+    command = [sys.executable, "-m", "tests.crash.full_disk_child", str(disk / "data"), json.dumps(SETTINGS)]
+    command += ["keyed"] if keyed else []
     child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
     assert child.stdout is not None
     assert child.stderr is not None
@@ -93,3 +94,18 @@ async def test_a_service_that_is_killed_again_and_again_on_a_full_disk_opens_eac
         assert await fill_and_kill(disk) == 0
     async with open_wal(disk / "data", **SETTINGS) as log:
         assert numbers(await payloads(log, "orders")) == list(range(acknowledged))
+
+
+async def test_what_is_known_of_keys_does_not_keep_room_from_being_made(disk: Path) -> None:
+    """Segments go only once a checkpoint has the keys of their events, and that is a file of its own."""
+    acknowledged = await fill_and_kill(disk, keyed=True)
+    for _ in range(2):
+        assert await fill_and_kill(disk, keyed=True) == acknowledged, "its keys are known, and nothing is new"
+    async with open_wal(disk / "data", **SETTINGS) as log:
+        messages = await read_all(log, "orders")
+        await log.truncate(up_to=messages[acknowledged // 2].message_id)
+        assert free_bytes(disk) > SEGMENT_BYTES
+    async with open_wal(disk / "data", **SETTINGS) as log:
+        for number in range(acknowledged):
+            again = await log.raw_append(Message("orders", b"again"), idempotency_key=f"{number:040}")
+            assert again.duplicate, number

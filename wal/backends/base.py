@@ -272,6 +272,12 @@ class PChannelLog(ReadableLog):
         Others stay until `release`. NoSpaceError or StorageError when it cannot be stored: nothing else is harmed, try again.
         """
 
+    def keep_room(self, grown_bytes: int) -> None:
+        """Has room kept for a checkpoint that is so many bytes larger than the last one, as far as there is room now.
+
+        It waits for nothing. Where checkpoints lie on no disk of this machine it does nothing.
+        """
+
     @abc.abstractmethod
     async def load_state(self, position: int) -> bytes:
         """The checkpoint saved for this position. A missing or damaged one is a CorruptionError that names it."""

@@ -25,6 +25,9 @@ PIECES_A_TURN: Final = 8
 PAUSE_S: Final = 0.001
 """Without a pause turns follow each other so closely that the threads which write frames do not get the interpreter for 5 ms, each time
 that they need it."""
+_CHANGES_MIN: Final = 256
+_CHANGE_BYTES: Final = 160
+"""What a key and its result take in a stored state, with a key of up to about 128 bytes."""
 _logger: Final = logging.getLogger("wal.checkpoint")
 
 
@@ -55,6 +58,8 @@ class Checkpointer:
         self._running: asyncio.Task[None] | None = None
         self._requested = False
         self._ended = False
+        self._room_for = 0
+        """So many changes since the last checkpoint the log keeps room for."""
         self.on_forgotten: Callable[[frozenset[int]], None] | None = None
         """Hears which broadcasts a durable checkpoint does not list any more, whatever it lies behind."""
 
@@ -62,6 +67,10 @@ class Checkpointer:
         """Begins a checkpoint if one is due."""
         if self._ended or self._running is not None:
             return
+        if (changes := self._state.changes) > self._room_for:
+            # Twice as many, so that this is rare; and before the disk is full.
+            self._room_for = max(_CHANGES_MIN, 2 * changes)
+            self._log.keep_room(self._room_for * _CHANGE_BYTES)
         due = self.ledger.is_due(
             end=self._end(),
             keyed=self._state.changes,
@@ -131,6 +140,7 @@ class Checkpointer:
                 exc_info=None if known else error,
             )
         else:
+            self._room_for = 0
             if changes.forgotten and self.on_forgotten is not None:
                 self.on_forgotten(changes.forgotten)
         finally:

@@ -5,6 +5,9 @@
 Owns: that a name never shows a part of a blob, and that a checkpoint goes only when another one took its place for good: who keeps
 the record of them says so with `keep_only`. What a fenced writer leaves behind is true all the same (it covers only what was durable
 in its term), and never replaces anything. Blocks: it runs in threads.
+
+On a full disk segments go only when a checkpoint has taken over what they are needed for, and that is a file itself. So room for the next
+one is kept in `checkpoint.reserve`, which becomes the checkpoint where there is no other room. It is best effort, and means nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ class CheckpointFiles:
         self._pchannel = pchannel
         self._incarnation = incarnation
         self._term = term
+        self._reserve = directory / _RESERVE_NAME
 
     def save(self, position: int, pieces: Sequence[bytes]) -> None:
         """Stores them in a row, durably. ChannelFencedError when the term is not ours any more."""
@@ -45,13 +49,16 @@ class CheckpointFiles:
             crc = google_crc32c.extend(crc, piece)
         path = self.path(position)
         temporary = path.with_name(f"{path.name}.{self._term:x}.tmp")
+        buffers = [packed + _CRC.pack(crc), *pieces]
         try:
             try:
-                file = self._disk.open(temporary, create=True)
                 try:
-                    self._write(file, [packed + _CRC.pack(crc), *pieces])
-                finally:
-                    file.close()
+                    self._write(self._disk.open(temporary, create=True), buffers)
+                except OSError as error:
+                    if error.errno not in NO_SPACE or not self._reserved(sum(map(len, buffers))):
+                        raise
+                    self._disk.rename(self._reserve, temporary)
+                    self._write(self._disk.open(temporary), buffers)
                 with self._control.locked():
                     self._control.load_owned(self._pchannel, self._term)
                 # Not under the lock, which frames are written under: a rename waits for the file system's journal.
@@ -65,10 +72,23 @@ class CheckpointFiles:
                 raise NoSpaceError(f"there is no room for the checkpoint {path}: free some space") from error
             raise StorageError(f"saving the checkpoint {path} failed: {error.strerror}") from error
 
+    def keep_room(self, grown_bytes: int) -> None:
+        """Keeps room for a checkpoint that is so many bytes larger than the newest one there is; an OSError when there is none."""
+        sizes = [path.stat().st_size for path in self._directory.glob(_PATTERN)]
+        size = max(sizes, default=0) + grown_bytes
+        if self._reserved(size):
+            return
+        file = self._disk.open(self._reserve, create=not self._reserve.exists())
+        try:
+            file.allocate(size)
+            file.sync()
+        finally:
+            file.close()
+
     def keep_only(self, position: int | None) -> None:
         """Removes every checkpoint but the one for this position."""
         try:
-            for path in self._directory.glob(f"{_PREFIX}{'[0-9a-f]' * 16}"):
+            for path in self._directory.glob(_PATTERN):
                 if position is None or path != self.path(position):
                     self._disk.unlink(path)
         except OSError as error:
@@ -102,19 +122,32 @@ class CheckpointFiles:
         """The file of the checkpoint for this position."""
         return self._directory / f"{_PREFIX}{position:016x}"
 
+    def _reserved(self, size: int) -> bool:
+        """Whether the reserve holds as many bytes."""
+        try:
+            return self._reserve.stat().st_size >= size
+        except FileNotFoundError:
+            return False
+
     def _write(self, file: JournalFile, buffers: list[bytes]) -> None:
-        """Synced bit by bit, so that a frame's sync meanwhile never waits for the whole."""
-        offset = synced = 0
-        for buffer in buffers:
-            file.write([buffer], offset)
-            offset += len(buffer)
-            if offset - synced >= _SYNC_BYTES:
-                file.sync()
-                synced = offset
-        file.sync()
+        """Makes these the file's content, and closes it. Synced bit by bit, so that a frame's sync meanwhile never waits for the whole."""
+        try:
+            offset = synced = 0
+            for buffer in buffers:
+                file.write([buffer], offset)
+                offset += len(buffer)
+                if offset - synced >= _SYNC_BYTES:
+                    file.sync()
+                    synced = offset
+            file.cut(offset)
+            file.sync()
+        finally:
+            file.close()
 
 
 _PREFIX: Final = "checkpoint-"
+_PATTERN: Final = f"{_PREFIX}{'[0-9a-f]' * 16}"
+_RESERVE_NAME: Final = "checkpoint.reserve"
 _HEADER: Final = struct.Struct("<4sIQQQ")
 _CRC: Final = struct.Struct("<I")
 _MAGIC: Final = b"WALP"

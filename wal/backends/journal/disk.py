@@ -103,6 +103,14 @@ class JournalFile:
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
+    def allocate(self, size: int) -> None:
+        """Makes the file so large, all of it allocated; never smaller."""
+        os.posix_fallocate(self.fd, 0, size)
+
+    def cut(self, size: int) -> None:
+        """Drops what lies at or after this offset."""
+        os.ftruncate(self.fd, size)
+
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)

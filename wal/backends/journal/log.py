@@ -203,6 +203,10 @@ class JournalLog(PChannelLog):
         self._check_open()
         await self._in_thread(lambda: self._checkpoints.save(position, pieces))
 
+    def keep_room(self, grown_bytes: int) -> None:
+        if self._closing is None:
+            self._preparer.run(lambda: self._checkpoints.keep_room(grown_bytes))
+
     async def load_state(self, position: int) -> bytes:
         self._check_open()
         return await self._in_thread(lambda: self._checkpoints.load(position))
