@@ -17,7 +17,7 @@ broken-by-the-world (`StorageError`, `UnknownOutcomeError`) are different classe
     ├── TruncatedError                         the position is gone: .earliest
     ├── CorruptionError                        damage at or below the durable position: .path, .offset
     ├── StorageError                           a write or sync failed: final for this opening
-    ├── NoSpaceError                           no room for the next segment: nothing was written, retry later
+    ├── NoSpaceError                           the disk is full: nothing was written, retry later
     ├── LockedError                            another process has the log open for writing: .pid
     ├── FormatError                            not a journal, or made by a newer version
     ├── WouldBlockError                        a bound is reached: wait, or make room
@@ -241,7 +241,7 @@ class StorageError(WALError):
 
 
 class NoSpaceError(WALError):
-    """There is no room for the next segment. Nothing was written: free space and retry."""
+    """The disk is full. Nothing was written: free space and retry."""
 
     code = StreamingCode.NO_SPACE
     retryable = True
@@ -278,7 +278,7 @@ class NotLocalError(WALError):
 
 
 class UnavailableError(WALError):
-    """A server could not be reached, or did not answer a question. Nothing was changed: try again."""
+    """A server could not be reached or did not answer, or the machine had no descriptor for a file. Nothing was changed: try again."""
 
     code = StreamingCode.UNAVAILABLE
     retryable = True

@@ -75,7 +75,8 @@ class Txn:
 
         With an idempotency key that was seen before, nothing is written and the first result is answered. WouldBlockError (no
         room for the call, or for one more producer) leaves the transaction open: commit again, or roll back. After any other
-        error it is over; a NoSpaceError says that nothing of it was written: begin a new one, with the same key if it had one.
+        error it is over; a NoSpaceError or an UnavailableError says that nothing of it was written: begin a new one, with the same key
+        if it had one.
         """
         self._end("committed")
         try:

@@ -13,7 +13,7 @@ import resource
 import sys
 
 from wal import Message, open_wal
-from wal.errors import WouldBlockError
+from wal.errors import UnavailableError, WALError, WouldBlockError
 
 PAYLOAD = bytes(60_000)
 APPENDS = 120
@@ -22,7 +22,7 @@ SEGMENT_BYTES = 1 << 20
 
 async def run(directory: str) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    refused: list[WouldBlockError] = []
+    refused: list[WALError] = []
     acknowledged = 0
     async with open_wal(directory, segment_bytes=SEGMENT_BYTES) as log:
         await log.raw_append(Message("orders", PAYLOAD))
@@ -32,9 +32,14 @@ async def run(directory: str) -> None:
             # Every number below the limit is taken, so that no file can be opened while it holds.
             resource.setrlimit(resource.RLIMIT_NOFILE, (0 if scarce else min(hard, 1024), hard))
             try:
-                await log.raw_append(Message("orders", PAYLOAD))
+                if number % 4:
+                    await log.raw_append(Message("orders", PAYLOAD))
+                else:
+                    async with log.txn("orders") as txn:
+                        await txn.append(PAYLOAD)
                 acknowledged += 1
-            except WouldBlockError as error:
+            except (WouldBlockError, UnavailableError) as error:
+                assert isinstance(error, WouldBlockError if number % 4 else UnavailableError), "a transaction is over"
                 assert error.retryable
                 assert not error.outcome_unknown
                 refused.append(error)

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from wal.errors import UnavailableError, WouldBlockError
 from wal.frame import CopyNames, FrameDraft, Record, RunName
 from wal.message import MessageID, Origin, TxnContext
 from wal.pchannel.copies_state import CopiesPart
@@ -200,7 +201,7 @@ class TxnSubmission(Submission):
             self.future.set_result(AppendResult(message_id, first_tick + self.first, message_id, self.context))
 
     def fail(self, error: BaseException) -> None:
-        fail_future(self.future, error)
+        fail_future(self.future, _of_transaction(error))
 
 
 class KeyedSubmission(Submission):
@@ -256,7 +257,7 @@ class KeyedTxnSubmission(TxnSubmission):
         self.keyed.durable(self.claim, result)
 
     def fail(self, error: BaseException) -> None:
-        self.keyed.failed(self.claim, self.future, error)
+        self.keyed.failed(self.claim, self.future, _of_transaction(error))
 
 
 class CopiesSubmission(Submission):
@@ -346,3 +347,12 @@ def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
         own = copy.copy(error)
         own.__cause__ = error.__cause__
         future.set_exception(own)
+
+
+def _of_transaction(error: BaseException) -> BaseException:
+    """The error of a transaction whose frame failed: the transaction is over, which a WouldBlockError would deny."""
+    if not isinstance(error, WouldBlockError):
+        return error
+    over = UnavailableError(f"{error}; the transaction is over and nothing of it was written: begin another one")
+    over.__cause__ = error
+    return over
