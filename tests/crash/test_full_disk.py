@@ -53,7 +53,9 @@ def numbers(found: list[bytes]) -> list[int]:
     return [int(payload[:8]) for payload in found]
 
 
-async def test_a_log_opens_truncates_and_closes_without_a_free_byte(disk: Path) -> None:
+async def test_a_log_opens_truncates_and_closes_without_a_free_byte(
+    disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     acknowledged = await fill_and_kill(disk)
     for _ in range(OPENINGS):
         await asyncio.to_thread(fill, disk)
@@ -63,6 +65,7 @@ async def test_a_log_opens_truncates_and_closes_without_a_free_byte(disk: Path) 
             await asyncio.to_thread(fill, disk)
             with pytest.raises(NoSpaceError):
                 await log.raw_append(Message("orders", bytes(100_000)))
+    assert "takes no append until there is room" in caplog.text, "there was not even room for the first frame of a term"
     await asyncio.to_thread(fill, disk)
     async with open_wal(disk / "data", **SETTINGS) as log:
         messages = await read_all(log, "orders")
@@ -109,3 +112,15 @@ async def test_what_is_known_of_keys_does_not_keep_room_from_being_made(disk: Pa
         for number in range(acknowledged):
             again = await log.raw_append(Message("orders", b"again"), idempotency_key=f"{number:040}")
             assert again.duplicate, number
+
+
+async def test_a_log_from_before_the_reserves_gets_them_when_there_is_room(data_dir: Path) -> None:
+    async with open_wal(data_dir) as log:
+        await log.raw_append(Message("orders", b"1"), idempotency_key="1")
+    reserves = [data_dir / "meta.sqlite3-reserve", data_dir / "pchannels" / "p0" / "checkpoint.reserve"]
+    for reserve in reserves:
+        reserve.unlink()
+    async with open_wal(data_dir) as log:
+        assert await payloads(log, "orders") == [b"1"]
+        await log.raw_append(Message("orders", b"2"), idempotency_key="2")
+    assert all(reserve.stat().st_size > 0 for reserve in reserves)

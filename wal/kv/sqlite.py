@@ -38,7 +38,8 @@ class SqliteKV(KVBase):
 
     Calls that wait while the file is being synced are committed together, in the order in which they were made. A call whose
     write or sync fails gets StorageError, as do all after it until the file is reopened; without room it gets NoSpaceError,
-    nothing of it was written, and it may be tried again.
+    nothing of it was written, and it may be tried again. Records that are there can be changed on a full disk too: the file
+    `<path>-reserve` keeps 128 KiB for that.
     """
 
     def __init__(self, worker: _Worker, *, root_path: str, waiting_max: int) -> None:
@@ -57,7 +58,7 @@ class SqliteKV(KVBase):
     ) -> Self:
         """Opens the file, or makes it; its folder must exist.
 
-        `bytes_max` bounds the file: over it a save is a NoSpaceError. `waiting_max` calls may wait at the thread: over it a call
+        `bytes_max` bounds the file: over it a save is a NoSpaceError, and no reserve is kept. `waiting_max` calls may wait at the thread: over it a call
         is a WouldBlockError. A file that is not this KV's or was made by a newer version is a FormatError, one that is open
         already a LockedError, a damaged one a CorruptionError, any other trouble a StorageError.
         """
