@@ -281,7 +281,7 @@ class Broadcaster(Actor):
         self._tell(partial(self._ending.forgotten, pchannel, tuple(broadcast_ids)))
 
     def _on_delayed(self, error: WALError) -> None:
-        """The save under way has to be tried again, perhaps for long: who waits for the end of a broadcast is told."""
+        """The save under way has to be tried again, perhaps for long: callers that wait for the end of a broadcast are told."""
         for running in self._table:
             if running.finishing:
                 refuse_caller(running, unsettled(running.task, error))

@@ -9,7 +9,7 @@ Copies and acks are bits of an int, in the order of `header.vchannels`. The vcha
 outcome, one backoff. A vchannel that its log refuses for good makes the task STUCK once the others are in: it keeps its keys and is
 seen; it is still tried now and then (somebody may make the vchannel again), and an operator may abort it. A broadcast that every
 vchannel refuses at once, or no log has room for, before anything of it is in a log, is WITHDRAWN: its caller gets the error, and nothing
-stays behind. Once something of it is in a log, a lane without room is tried until there is room, and the task is `delayed`.
+of it is left. Once something of it is in a log, a lane without room is tried until there is room, and the task is `delayed`.
 """
 
 from __future__ import annotations

@@ -624,7 +624,7 @@ class _TickKeeper(Actor):
                     pchannel.lanes.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """A defect in here: who waits for ticks gets none any more."""
+        """A defect in here: no pchannel gets ticks any more."""
         for pchannel in unhandled:
             pchannel.poisoned(cause, [])
 

@@ -127,7 +127,7 @@ class VChannelDirectory(Actor):
             change.done(error)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """A defect in here: no record is saved any more, and whoever waits for one is told so."""
+        """A defect in here: no record is saved any more, and the callers that wait for one are told so."""
         for change in unhandled:
             change.done(unsaved_records(cause))
 

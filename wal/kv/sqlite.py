@@ -58,9 +58,9 @@ class SqliteKV(KVBase):
     ) -> Self:
         """Opens the file, or makes it; its folder must exist.
 
-        `bytes_max` bounds the file: over it a save is a NoSpaceError, and no reserve is kept. `waiting_max` calls may wait at the thread: over it a call
-        is a WouldBlockError. A file that is not this KV's or was made by a newer version is a FormatError, one that is open
-        already a LockedError, a damaged one a CorruptionError, any other trouble a StorageError.
+        `bytes_max` bounds the file: over it a save is a NoSpaceError, and no reserve is kept. `waiting_max` calls may wait at the
+        thread: over it a call is a WouldBlockError. A file that is not this KV's or was made by a newer version is a FormatError, one
+        that is open already a LockedError, a damaged one a CorruptionError, any other trouble a StorageError.
         """
         if bytes_max is not None and bytes_max < 65_536:
             raise InvalidArgumentError(f"bytes_max={bytes_max} is below 65,536: an empty file needs most of that")

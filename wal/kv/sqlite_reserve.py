@@ -1,8 +1,8 @@
 """SqliteReserve: bytes of the disk that are kept beside a sqlite file, so that a full disk is no dead end for it.
 
-Owns the file `<name>-reserve`: RESERVE_BYTES that are allocated and mean nothing. Whoever finds no room for a write releases them, writes,
-gives back at least as much, and fills the reserve again. It is best effort: a reserve that cannot be filled now is filled when there is
-room, and nothing fails for want of it. Blocks; belongs to the thread of the file.
+Owns the file `<name>-reserve`: RESERVE_BYTES that are allocated and mean nothing. The store releases them when a write finds no room,
+writes, gives back at least as much, and fills the reserve again. It is best effort: a reserve that cannot be filled now is filled when
+there is room, and nothing fails for want of it. Blocks; belongs to the thread of the file.
 """
 
 from __future__ import annotations

@@ -439,7 +439,9 @@ class PChannel(ReadablePChannel, Member):
                     self._starve()
                     return
                 self._owes_start = False
+                prepared = self._prepared
                 self._hand_over(self._term_start(), [_TermStart(self._owe_start)], tick, promise=tick)
+                self._prepared = prepared  # it is the next frame
                 continue
             if self._prepared is None:
                 if not self._waiting:

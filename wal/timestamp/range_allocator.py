@@ -147,7 +147,7 @@ class RangeAllocator:
             while self._serve():
                 self._merge()
                 await self._fetch()
-        except Exception as defect:  # nobody who waits may be left waiting
+        except Exception as defect:  # no caller may be left waiting
             error = InnerError(f"the {self._what} failed: {defect!r}; please report it")
             error.__cause__ = defect
             self._failures += 1
