@@ -71,6 +71,24 @@ async def test_a_lease_that_is_revoked_behind_its_back_is_told(kv: EtcdKV, etcd_
         assert not session.alive
 
 
+async def test_a_defect_in_the_renewal_is_told_at_once(kv: EtcdKV) -> None:
+    """The owner does not have to wait until the lease has run out."""
+    broken = False
+
+    def clock() -> float:
+        if broken:
+            raise RuntimeError("no time")
+        return 0.0
+
+    session = await EtcdSession.open(kv, ttl_s=6, on_end=lambda _: None, clock=clock)
+    broken = True
+    async with asyncio.timeout(WAIT_S):
+        error = await session.wait_lost()
+    assert isinstance(error, SessionLostError)
+    assert "no time" in str(error)
+    await session.close()
+
+
 async def test_who_writes_with_a_revoked_lease_hears_of_it_at_once(kv: EtcdKV, etcd_address: str) -> None:
     async with await kv.session(ttl_s=60) as session:
         await etcd_admin.revoke(etcd_address, session.lease)
