@@ -475,7 +475,12 @@ class Embedded:
             return on_pulsar
         if location.path is None:
             return MemoryBackend()
-        backend = JournalBackend(location.path, segment_bytes=self.settings.segment_bytes, create=create)
+        backend = JournalBackend(
+            location.path,
+            segment_bytes=self.settings.segment_bytes,
+            create=create,
+            group_readable=self.settings.group_readable,
+        )
         await backend.start()
         return backend
 

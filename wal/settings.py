@@ -45,6 +45,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Appends handed over and not yet durable; over it `raw_append` waits and `append_nowait` is a WouldBlockError."""
     segment_bytes: int = 64 * MIB
     """A full-grown segment file of the journal."""
+    group_readable: bool | None = None
+    """Whether the group of a journal's files may read them; None: as the journal is, or nobody but their owner when it is made."""
     time_tick_interval_s: float = 0.2
     """How often an idle pchannel's promise advances."""
     idempotency_window_count: int = 65_536
@@ -128,10 +130,11 @@ _SECONDS: Final[Mapping[str, float]] = {
     "cursor_age_max_s": 0.0,
 }
 """Settings in seconds and the smallest value of each."""
-_BOOLEANS: Final = frozenset(("create_vchannels", "allow_message_ttl", "allow_backlog_quota"))
+_BOOLEANS: Final = frozenset(("create_vchannels", "group_readable", "allow_message_ttl", "allow_backlog_quota"))
 _OPTIONAL: Final = frozenset(
     (
         "pchannels",
+        "group_readable",
         "kv",
         "pulsar_admin_url",
         "pulsar_token",

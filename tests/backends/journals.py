@@ -23,10 +23,22 @@ def segments(place: Path) -> list[Path]:
 
 @contextlib.asynccontextmanager
 async def journal(
-    place: Path, term: int = 1, *, segment: int = 64 << 10, first: int | None = None, disk: Disk | None = None
+    place: Path,
+    term: int = 1,
+    *,
+    segment: int = 64 << 10,
+    first: int | None = None,
+    disk: Disk | None = None,
+    group_readable: bool | None = None,
 ) -> AsyncIterator[JournalLog]:
     """The log; made first when the term is 1."""
-    backend = JournalBackend(place, first_segment_bytes=first or segment, segment_bytes=segment, disk=disk)
+    backend = JournalBackend(
+        place,
+        first_segment_bytes=first or segment,
+        segment_bytes=segment,
+        disk=disk,
+        group_readable=group_readable,
+    )
     try:
         if term == 1:
             await backend.create(PCHANNEL, incarnation=INCARNATION)

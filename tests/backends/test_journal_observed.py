@@ -187,14 +187,15 @@ async def test_nothing_is_written(tmp_path: Path) -> None:
 
 
 async def test_a_directory_without_write_permission(tmp_path: Path) -> None:
-    """As another user, who may read the files and nothing else."""
+    """As another user, whose group may read the files and who may do nothing else."""
     if os.getuid() != 0:
         pytest.skip("only root can become another user")
     frames = random_frames(random.Random(3), FrameMaker(1), 60)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        place.chmod(0o755)
-        async with journal(place / "data", segment=SEGMENT) as log:
+        os.chown(place, -1, NOBODY)
+        place.chmod(0o2755)
+        async with journal(place / "data", segment=SEGMENT, group_readable=True) as log:
             await append_all(log, frames)
             expected = len(await read_all(log))
             found = await asyncio.to_thread(_as_nobody, lambda: _read_only(place / "data"))

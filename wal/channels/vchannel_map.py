@@ -23,6 +23,7 @@ import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError, FormatError
+from wal.files import FileAccess
 
 __all__ = ["MAP_NAME", "MapMark", "VChannelMap", "read_changed_map", "read_map", "write_map"]
 
@@ -124,7 +125,7 @@ def write_map(folder: Path, content: VChannelMap) -> bool:
             return False
     except FileNotFoundError:
         pass
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = FileAccess.like(folder).create(temporary, os.O_WRONLY | os.O_TRUNC)
     try:
         view = memoryview(data)
         while view:

@@ -1,15 +1,15 @@
 """CursorFiles: the cursors of a journal, one small file each, for every process that reads it.
 
 Owns the directory `cursors/`, made by the first save. A file is replaced by rename under the lock, from one temporary file that nobody
-else writes meanwhile, so that every name shows a whole cursor, the old or the new, whatever is killed when. The lock is a flock on the
-journal's own directory: it goes with its process, and taking it needs no room on the disk, so that a full one can be truncated.
-Looking at cursors takes no lock and needs no right to write.
+else writes meanwhile, so that every name shows a whole cursor, the old or the new, whatever is killed when. The lock is a flock on
+`cursors.lock` beside it, which is created when the journal is: it goes with its process, and taking it needs no room on
+the disk, so that a full one can be truncated. Only the user who writes the journal can take it. Looking at cursors takes no lock and
+needs no right to write.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import threading
 import time
@@ -20,6 +20,7 @@ from wal.cursors.codec import CURSOR_SUFFIX, decode_cursor, encode_cursor, file_
 from wal.cursors.cursor import Cursor, CursorKey
 from wal.cursors.store import CursorStore, DamagedCursor
 from wal.errors import CorruptionError, FormatError, NoSpaceError, StorageError, WALError, WouldBlockError
+from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, FileAccess, FileLock
 
 __all__ = ["CURSORS_NAME", "CursorFiles"]
 
@@ -39,10 +40,10 @@ class CursorFiles(CursorStore):
         self._parent = directory
         self._directory = directory / CURSORS_NAME
         self._threads = threading.Lock()
-        self._fd = -1
+        self._held: FileLock | None = None
 
     def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
-        if not self._directory.is_dir():
+        if not self._is_there():
             return
         with self.locked():
             if vchannels is not None:
@@ -79,16 +80,16 @@ class CursorFiles(CursorStore):
         if not self._threads.acquire(timeout=max(0.0, until - time.monotonic())):
             raise self._would_block(timeout_s)
         try:
-            self._fd = self._locked_fd(until, timeout_s)
+            self._held = self._locked(until, timeout_s)
         except BaseException:
             self._threads.release()
             raise
 
     def release(self) -> None:
-        fd, self._fd = self._fd, -1
+        held, self._held = self._held, None
         try:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would leave it with a forked child that still has it open
-            os.close(fd)
+            if held is not None:
+                held.close()
         finally:
             self._threads.release()
 
@@ -103,8 +104,9 @@ class CursorFiles(CursorStore):
     def _put(self, cursor: Cursor) -> None:
         temporary = self._directory / _TEMPORARY
         try:
-            self._make_directory()
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            access = self._access()
+            self._make_directory(access)
+            fd = access.create(temporary, os.O_WRONLY | os.O_TRUNC)
             try:
                 data = encode_cursor(cursor)
                 while data:
@@ -155,30 +157,50 @@ class CursorFiles(CursorStore):
             raise FormatError(f"{path}: {error}") from error
         return cursor
 
-    def _locked_fd(self, until: float, timeout_s: float) -> int:
+    def _locked(self, until: float, timeout_s: float) -> FileLock:
         try:
-            fd = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock = FileLock.open(self._parent / CURSORS_LOCK_NAME, self._access())
         except OSError as error:
-            raise _failed(error, self._parent) from error
+            raise self._refused(error) from error
         try:
             pause_s = _POLL_MIN_S
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return fd
-                except BlockingIOError:
-                    if time.monotonic() >= until:
-                        raise self._would_block(timeout_s) from None
+            while not lock.try_lock():
+                if time.monotonic() >= until:
+                    raise self._would_block(timeout_s)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _POLL_MAX_S)
         except BaseException:
-            os.close(fd)
+            lock.close()
             raise
+        return lock
 
-    def _make_directory(self) -> None:
+    def _access(self) -> FileAccess:
+        """That of the journal: whoever saves knows no settings."""
+        return FileAccess.like(self._parent / FORMAT_NAME)
+
+    def _is_there(self) -> bool:
+        try:
+            os.stat(self._directory)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise _failed(error, self._directory) from error
+        return True
+
+    def _make_directory(self, access: FileAccess) -> None:
         if not self._directory.is_dir():
-            self._directory.mkdir(exist_ok=True)
+            access.make_directory(self._directory)
             _sync_directory(self._parent)
+
+    def _refused(self, error: OSError) -> WALError:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return _failed(error, self._parent)
+        owner = self._access().owner
+        return StorageError(
+            f"user {os.geteuid()} cannot save or delete cursors in {self._parent.absolute()}: {error.strerror}; only the user who writes "
+            f"the log there can{'' if owner is None else f', user {owner[0]}'}. To go on without a cursor keep scanner.position, and give "
+            "it as resume="
+        )
 
     def _would_block(self, timeout_s: float) -> WouldBlockError:
         return WouldBlockError(

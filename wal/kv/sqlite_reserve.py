@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import Final
+
+from wal.files import FileAccess
 
 __all__ = ["RESERVE_BYTES", "SqliteReserve"]
 
@@ -22,7 +25,8 @@ class SqliteReserve:
     """The reserve of the sqlite file at `path`. `held` is the number of bytes that it keeps now."""
 
     def __init__(self, path: str) -> None:
-        self._path = f"{path}-reserve"
+        self._file = Path(path)
+        self._path = Path(f"{path}-reserve")
         self.held = 0
 
     def fill(self) -> None:
@@ -30,7 +34,7 @@ class SqliteReserve:
         if self.held >= RESERVE_BYTES:
             return
         try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = FileAccess.like(self._file).private.create(self._path, os.O_RDWR)
         except OSError:
             return  # no room for a name: the next opening or transaction tries again
         try:

@@ -14,14 +14,16 @@ than the reserve has room for, and in the reserve only an operation on a few rec
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
+import stat
 from typing import Final
 
 import msgspec
 
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError, WALError
-from wal.free_space import free_bytes
+from wal.files import free_bytes
 from wal.kv.batch import Batch
 from wal.kv.keys import prefix_end
 from wal.kv.sqlite_reserve import RESERVE_BYTES, SqliteReserve
@@ -42,6 +44,7 @@ _RESERVED_RECORDS: Final = 4
 """… on at most so many records, …"""
 _RESERVE_BYTES_MIN: Final = RESERVE_BYTES * 3 // 4
 """… if the reserve had at least this before: what such an operation writes, and what folding it takes, fit into that twice."""
+_MODE: Final = 0o600
 
 _FULL, _BUSY, _LOCKED = sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED
 _FINAL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -83,6 +86,7 @@ class SqliteStore:
         self.failure: WALError | None = None
         self.commits = 0
         self._path = path
+        _make_private(path)
         try:
             self._connection = sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None, cached_statements=32)
         except sqlite3.Error as error:
@@ -322,6 +326,23 @@ class SqliteStore:
         return StorageError(
             f"{text} ({getattr(error, 'sqlite_errorname', type(error).__name__)})", outcome_unknown=outcome_unknown
         )
+
+
+def _make_private(path: str) -> None:
+    """Gives the file to its owner alone, creating it if it is missing; sqlite gives the same mode to the files beside it.
+
+    A user who may read the file could lock it. It is never opened here: closing it would release the locks that another connection of
+    this process holds.
+    """
+    # What the system refuses, sqlite meets as well, and says so when it opens the file.
+    with contextlib.suppress(OSError):
+        os.mknod(path, stat.S_IFREG | _MODE)
+    with contextlib.suppress(OSError):
+        status = os.lstat(path)
+        if stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) != _MODE:
+            os.chmod(path, _MODE)
+            for suffix in ("-wal", "-journal"):
+                os.chmod(path + suffix, _MODE)
 
 
 def _starts_with(prefix: str) -> tuple[str, tuple[str, ...]]:

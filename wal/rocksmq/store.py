@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wal.errors import CorruptionError, FormatError, LockedError, StorageError, WALError
+from wal.files import PRIVATE
 from wal.rocksmq.changes import Changes
 from wal.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING, number, numbers, record_key
 from wal.rocksmq.message import ConsumerMessage
@@ -57,7 +58,8 @@ class Store:
         rocksdict = _load()
         if path.is_dir() and any(path.iterdir()) and not (path / "CURRENT").exists():
             raise FormatError(f"{path} is not empty and holds no RocksDB: give a RocksMQ a directory of its own")
-        path.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        PRIVATE.make_directory(path)  # RocksDB's own files have the modes that the umask leaves
         try:
             db = rocksdict.Rdict(str(path), _options(rocksdict, settings))
         except Exception as error:

@@ -17,9 +17,11 @@ from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
 from wal.backends.journal.lock import DirectoryLock, claim_format
 from wal.backends.journal.log import JournalLog
+from wal.backends.journal.permissions import carry_out, choose_access
 from wal.backends.journal.presence import check_present
 from wal.backends.journal.recovery import Recovered, recover_log
 from wal.errors import ClosedError, InvalidArgumentError, StorageError
+from wal.files import CURSORS_LOCK_NAME, FileLock
 from wal.message import FORM_JOURNAL
 
 __all__ = ["JournalBackend"]
@@ -39,7 +41,8 @@ class JournalBackend(LogBackend):
 
     `segment_bytes`, `first_segment_bytes`: file sizes, multiples of 4,096, from 8 KiB on. `disk`: see `Disk`.
     `create=False`: a missing or empty directory is left as it is. FormatError when the directory is no journal, LockedError while another
-    backend has it.
+    `group_readable`: whether the group of the files may read them; None: as the journal is, or not. FormatError when the directory is no
+    journal, LockedError while another backend has it.
     """
 
     name: ClassVar[str] = "journal"
@@ -54,6 +57,7 @@ class JournalBackend(LogBackend):
         first_segment_bytes: int = FIRST_SEGMENT_BYTES,
         disk: Disk | None = None,
         create: bool = True,
+        group_readable: bool | None = None,
     ) -> None:
         for name, size in (("segment_bytes", segment_bytes), ("first_segment_bytes", first_segment_bytes)):
             if size % HEADER_PAGE_BYTES or size < 2 * HEADER_PAGE_BYTES:
@@ -65,6 +69,7 @@ class JournalBackend(LogBackend):
         self._first_segment_bytes = min(first_segment_bytes, segment_bytes)
         self._disk = Disk() if disk is None else disk
         self._create = create
+        self._group_readable = group_readable
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-journal")
         self._lock: DirectoryLock | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -136,11 +141,20 @@ class JournalBackend(LogBackend):
         self._lock = await self._in_thread(self._take)
 
     def _take(self) -> DirectoryLock:
+        self._disk.access = access = choose_access(self._directory, self._group_readable)
         if self._create:
             claim_format(self._disk, self._directory)
         else:
             check_present(self._directory, remedy="open it without create=False to make one")
-        return DirectoryLock.acquire(self._directory)
+        lock = DirectoryLock.acquire(self._directory, access)
+        try:
+            carry_out(self._directory, access, asked=self._group_readable is not None)
+            # Here, so that a log on a disk that has become full can be truncated.
+            FileLock.open(self._directory / CURSORS_LOCK_NAME, access).close()
+        except BaseException:
+            lock.release()
+            raise
+        return lock
 
     def _close(self) -> None:
         self._pool.shutdown(wait=True)

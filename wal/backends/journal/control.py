@@ -1,6 +1,7 @@
 """ControlPage: the few numbers of a pchannel's log that change with every frame, in a mapped page that others can look at.
 
-Owns: the file `control` (4 KiB), its two slots, and the lock on it. Each slot lies in a sector of its own, carries a sequence and a
+Owns: the file `control` (4 KiB), its two slots, and the lock on it, which lies on the file `fence` beside it: whoever may read the page
+could lock the page itself, and the writer with it. Each slot lies in a sector of its own, carries a sequence and a
 CRC, and the older one is overwritten: whatever a crash leaves, one of them holds. Nothing in it is needed to find the frames; it
 says which of them are known to be durable (damage below that is no torn tail), which term owns the log, and where it begins.
 
@@ -15,7 +16,6 @@ A writer also notes which boot of the machine it runs in: while that lasts, noth
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import struct
@@ -29,11 +29,22 @@ import msgspec
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import SECTOR_BYTES
 from wal.errors import ChannelFencedError, CorruptionError, FormatError
+from wal.files import FileLock
 
-__all__ = ["CONTROL_BYTES", "CONTROL_NAME", "REPLACED_TERM", "ControlPage", "ControlRecord", "ControlView"]
+__all__ = [
+    "CONTROL_BYTES",
+    "CONTROL_NAME",
+    "FENCE_NAME",
+    "REPLACED_TERM",
+    "ControlPage",
+    "ControlRecord",
+    "ControlView",
+]
 
 CONTROL_BYTES: Final = 4096
 CONTROL_NAME: Final = "control"
+FENCE_NAME: Final = "fence"
+"""The file that whoever stores holds a lock on; for the owner alone, whoever may read the page."""
 REPLACED_TERM: Final = (1 << 64) - 1
 """The term that a page is left in when its log is made anew: no handle on the old one writes or reads any more."""
 _VERSION: Final = 1
@@ -110,10 +121,11 @@ class ControlPage:
             if os.fstat(self._fd).st_size < CONTROL_BYTES:
                 os.ftruncate(self._fd, CONTROL_BYTES)
             self._map = mmap.mmap(self._fd, CONTROL_BYTES)
+            self._fence = FileLock.open(path.with_name(FENCE_NAME), disk.access)
         except BaseException:
             os.close(self._fd)
             raise
-        self._lock = _Lock(self._fd)
+        self._lock = _Lock(self._fence)
         # The slots as they were last looked at, and what they said: a frame's check and store need not parse them anew.
         self._seen = b""
         self._said: tuple[int, ControlRecord | None] = (0, None)
@@ -168,6 +180,7 @@ class ControlPage:
     def close(self) -> None:
         if self._fd >= 0:
             self._map.close()
+            self._fence.close()
             os.close(self._fd)
             self._fd = -1
 
@@ -234,23 +247,23 @@ class ControlView:
 class _Lock:
     """An exclusive flock, which does not tell the threads of one descriptor apart, within a lock that does."""
 
-    __slots__ = ("_fd", "_threads")
+    __slots__ = ("_file", "_threads")
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, file: FileLock) -> None:
+        self._file = file
         self._threads = threading.Lock()
 
     def __enter__(self) -> None:
         self._threads.acquire()
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._file.lock()
         except BaseException:
             self._threads.release()
             raise
 
     def __exit__(self, *_: object) -> None:
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self._file.unlock()
         finally:
             self._threads.release()
 

@@ -22,6 +22,7 @@ __all__ = ["create_log"]
 
 def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, first_segment_bytes: int) -> None:
     """Makes an empty log in this directory, durably; FormatError when one that held a frame is there."""
+    disk.make_directory(directory.parent)
     disk.make_directory(directory)
     if _held_a_frame(disk, directory):
         raise FormatError(f"{directory} already holds a log of pchannel {pchannel!r}: open it, or choose another name")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from wal.backends.journal.layout import SECTOR_BYTES
-from wal.free_space import free_bytes
+from wal.files import PRIVATE, FileAccess, free_bytes
 
 __all__ = ["BUFFERS_MAX", "Disk", "JournalFile"]
 
@@ -30,7 +30,7 @@ BUFFERS_MAX: Final = 1024
 class JournalFile:
     """One open file. `writes`, `written_bytes` and `syncs` count what was done through it."""
 
-    __slots__ = ("_aligned", "fd", "path", "syncs", "writes", "written_bytes")
+    __slots__ = ("__weakref__", "_aligned", "fd", "path", "syncs", "writes", "written_bytes")
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -113,8 +113,8 @@ class JournalFile:
 
     def close(self) -> None:
         if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1  # in this order: a child that is forked meanwhile may close this file as well
+            os.close(fd)
 
     def _pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> int:
         if self._aligned is not None:
@@ -142,12 +142,14 @@ class JournalFile:
 
 
 class Disk:
-    """The file system as the journal uses it."""
+    """The file system as the journal uses it. `access`: who may read what is created."""
+
+    access: FileAccess = PRIVATE
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> JournalFile:
         """An existing file, or (`create`) a new empty one, for reading and, unless `write` is False, writing."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
-        return self._file(path, os.open(path, flags | (os.O_CREAT | os.O_TRUNC if create else 0), 0o644))
+        return self._file(path, self.access.create(path, flags | os.O_TRUNC) if create else os.open(path, flags))
 
     def replace(self, path: Path, data: bytes, *, temporary: Path) -> None:
         """Puts a whole file in place, durably: written beside it, synced, renamed, directory synced."""
@@ -189,12 +191,11 @@ class Disk:
             os.close(fd)
 
     def make_directory(self, path: Path) -> None:
-        """Makes a directory and those above it that are missing, durably."""
+        """Makes a directory with `access`, and those above it that are missing as the umask has them, durably."""
         if path.is_dir():
             return
-        if path.parent != path:
-            self.make_directory(path.parent)
-        path.mkdir(exist_ok=True)
+        self._make_parents(path.parent)
+        self.access.make_directory(path)
         self.sync_directory(path.parent)
 
     def free_bytes(self, path: Path) -> int | None:
@@ -214,6 +215,13 @@ class Disk:
 
     def _file(self, path: Path, fd: int) -> JournalFile:
         return JournalFile(path, fd)
+
+    def _make_parents(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        self._make_parents(path.parent)
+        path.mkdir(exist_ok=True)
+        self.sync_directory(path.parent)
 
     def _sync_names(self, path: Path, fd: int) -> None:
         os.fsync(fd)

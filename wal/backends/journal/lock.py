@@ -1,25 +1,21 @@
 """DirectoryLock: one process at a time writes a journal; FORMAT: what kind of directory this is.
 
 Owns the files `FORMAT` and `LOCK`. The lock is a flock, so it goes with its process however that ends; the pid in the file is only
-for the text of the error.
+for the text of the error. Only the user who writes the journal can open `LOCK`, so that nobody else can hold it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import time
 from pathlib import Path
 from typing import Final
 
 from wal.backends.journal.disk import Disk
-from wal.errors import FormatError, LockedError
+from wal.errors import FormatError, LockedError, StorageError
+from wal.files import FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock, LockHolder
 
-__all__ = ["FORMAT_NAME", "LOCK_NAME", "DirectoryLock", "check_format", "claim_format", "is_being_written"]
+__all__ = ["DirectoryLock", "check_format", "claim_format", "is_being_written"]
 
-FORMAT_NAME: Final = "FORMAT"
-LOCK_NAME: Final = "LOCK"
 _KIND: Final = "wal-journal"
 _VERSION: Final = 1
 _FORMAT_TEMPORARY: Final = "FORMAT.tmp"
@@ -28,71 +24,65 @@ _PAUSE_S: Final = 0.001
 
 
 class DirectoryLock:
-    """Held from `acquire` to `release`."""
+    """Held from `acquire` to `release`, or until the process ends. A forked child has no part in it."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, file: FileLock) -> None:
+        self._file = file
 
     @classmethod
-    def acquire(cls, directory: Path) -> DirectoryLock:
+    def acquire(cls, directory: Path, access: FileAccess = PRIVATE) -> DirectoryLock:
         """The lock, or a LockedError with the pid of who has it (this process's own if it opened the journal twice)."""
-        fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = FileLock.open(directory / LOCK_NAME, access)
         try:
-            _lock(fd)
-            # In this order a full disk does not matter: the file keeps the block that it has.
-            os.ftruncate(fd, os.pwrite(fd, b"%d\n" % os.getpid(), 0))
-        except BlockingIOError as error:
-            text = os.pread(fd, 32, 0).strip()
-            os.close(fd)
-            pid = int(text) if text.isdigit() else None
-            raise LockedError(
-                f"the journal {directory} is open for writing in process {pid}: close it there first, or read beside it with "
-                "open_wal(…, read_only=True)",
-                pid=pid,
-            ) from error
+            if not _take(file):
+                raise _locked_error(directory, LockHolder.find(file.fd))
+            LockHolder.note(file.fd)
         except BaseException:
-            os.close(fd)
+            file.close()
             raise
-        return cls(fd)
+        return cls(file)
 
     def release(self) -> None:
-        if self._fd >= 0:
-            fcntl.flock(
-                self._fd, fcntl.LOCK_UN
-            )  # closing alone would leave it with a forked child that still has the file
-            os.close(self._fd)
-            self._fd = -1
+        """Idempotent."""
+        self._file.close()
 
 
-def _lock(fd: int) -> None:
-    """Takes the lock; BlockingIOError when a writer has it. Who only asks whether the journal is free shares it for an instant, which
-    is waited for."""
+def _take(file: FileLock) -> bool:
+    """Takes the lock; False when a writer has it. Who only asks whether the journal is free shares it for an instant, which is
+    waited for."""
     for _ in range(_TRIES):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # not with a writer
-        fcntl.flock(fd, fcntl.LOCK_UN)
+        if file.try_lock():
+            return True
+        if not file.try_lock(shared=True):
+            return False  # not with a writer
+        file.unlock()
         time.sleep(_PAUSE_S)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file.try_lock()
+
+
+def _locked_error(directory: Path, holder: LockHolder) -> LockedError:
+    return LockedError(
+        f"the journal {directory} is open for writing in {holder.text}: close it there first, or read beside it with "
+        "open_wal(…, read_only=True)",
+        pid=holder.pid,
+    )
 
 
 def is_being_written(directory: Path) -> bool | None:
-    """Whether somebody has the journal open for writing; None when it is not known. Shares the lock for an instant, see `_lock`."""
+    """Whether somebody has the journal open for writing; None when it is not known, as to whoever may only read.
+
+    Shares the lock for an instant, see `_take`.
+    """
     try:
-        fd = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        file = FileLock.look(directory / LOCK_NAME)
     except OSError:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without such locks
+        return not file.try_lock(shared=True)
+    except StorageError:  # a file system without such locks
         return None
     finally:
-        os.close(fd)
+        file.close()
 
 
 def claim_format(disk: Disk, directory: Path) -> None:

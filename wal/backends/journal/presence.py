@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from wal.backends.journal.control import CONTROL_NAME
-from wal.backends.journal.lock import FORMAT_NAME, check_format
+from wal.backends.journal.lock import check_format
 from wal.errors import FormatError, StorageError
+from wal.files import FORMAT_NAME
 
 __all__ = ["ABSENT_REMEDY", "check_present", "is_present", "pauses", "wait_until_present"]
 

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +34,8 @@ __all__ = [
     "write_index",
 ]
 
+_shared: Final[weakref.WeakSet[JournalFile]] = weakref.WeakSet()
+"""Files under a shared flock, which a forked child closes: it would keep their space after a truncation."""
 _CACHE_BYTES: Final = 64 << 20
 """The most memory that the indices of sealed segments take (at least one is kept)."""
 
@@ -141,8 +144,13 @@ def open_shared(disk: Disk, path: Path) -> JournalFile:
     FileNotFoundError when it is gone, or was given to the writer between the two steps: then the name is no longer its own.
     """
     file = disk.open(path, write=False)
+    _shared.add(file)
     try:
-        fcntl.flock(file.fd, fcntl.LOCK_SH)
+        # Whoever can read a segment can hold it exclusively, for ever: that is not waited for, and a file system may have no such locks.
+        # Without it the writer may use the segment again while it is read, when it was truncated. What is read then does not hold, and
+        # the reader finds the truncation.
+        with contextlib.suppress(OSError):
+            fcntl.flock(file.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(file.fd), os.stat(path)):
             raise FileNotFoundError(2, "the segment was truncated while it was being opened", str(path))
     except BaseException:
@@ -223,3 +231,12 @@ def remove_stale_index(disk: Disk, directory: Path, segment: Segment) -> None:
     """
     if not segment.path.exists():
         disk.unlink(directory / index_name(segment.base))
+
+
+def _let_go() -> None:
+    """In a forked child: the reads that were under way are those of its parent."""
+    for file in list(_shared):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -102,7 +102,7 @@ class Truncation:
                 self.recycled += 1
                 return
         except BlockingIOError:
-            pass  # a reader is in it and keeps what it has open; the name goes
+            pass  # a reader is in it, or a stranger who may read it holds it; they keep what they have open, the name goes
         finally:
             file.close()
         self._disk.unlink(segment.path)

@@ -1,6 +1,7 @@
 """Durable: the few calls that the sink's files rest on, and the errors of the file system in the log's own words.
 
-A file or a name that one of these has written is there after a crash of the machine. Whoever calls decides what is written and when.
+A file or a name that one of these has written is there after a crash of the machine, and its owner alone can read it. Whoever calls decides
+what is written and when.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wal.errors import NoSpaceError, StorageError
+from wal.files import PRIVATE
 
 __all__ = ["make_directory", "remove_file", "remove_tree", "replace_file", "storing", "sync_directory", "write_all"]
 
@@ -32,7 +34,7 @@ def storing(path: Path) -> Iterator[None]:
 
 def replace_file(path: Path, data: bytes, *, temporary: Path) -> None:
     """Puts a whole file in place: written beside it, synced, renamed, directory synced."""
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = PRIVATE.create(temporary, os.O_WRONLY | os.O_TRUNC)
     try:
         write_all(fd, data)
         os.fsync(fd)
@@ -55,7 +57,7 @@ def make_directory(path: Path) -> None:
         return
     if path.parent != path:
         make_directory(path.parent)
-    path.mkdir(exist_ok=True)
+    PRIVATE.make_directory(path)
     sync_directory(path.parent)
 
 

@@ -6,7 +6,6 @@ journal as a stranger's. A journal that somebody else has open for writing is a 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from pathlib import Path
@@ -14,15 +13,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from wal.errors import FormatError, LockedError
+from wal.files import FORMAT_NAME, LOCK_NAME, FileLock, LockHolder
 from wal.spark.sink.durable import make_directory, storing
 from wal.spark.sink.folder import SINK_NAME, SinkFolder
 
 __all__ = ["PublishingLock", "check_journal"]
 
 _POLL_S: Final = 0.005
-_JOURNAL_LOCK: Final = "LOCK"
-"""The file of the journal whose flock its writer holds, see docs/reference/files.md."""
-_JOURNAL_FORMAT: Final = "FORMAT"
 
 
 class PublishingLock:
@@ -31,22 +28,21 @@ class PublishingLock:
     def __init__(self, folder: SinkFolder, *, timeout_s: float) -> None:
         self._path = folder.lock_path
         self._timeout_s = timeout_s
-        self._fd = -1
+        self._file: FileLock | None = None
 
     def __enter__(self) -> Self:
         with storing(self._path):
             make_directory(self._path.parent)
-            self._fd = _locked(self._path, time.monotonic() + self._timeout_s, self._timeout_s)
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+            self._file = file = _locked(self._path, time.monotonic() + self._timeout_s, self._timeout_s)
+            LockHolder.note(file.fd)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        fd, self._fd = self._fd, -1
-        fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would leave it with a forked child
-        os.close(fd)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 def check_journal(folder: SinkFolder) -> None:
@@ -57,67 +53,55 @@ def check_journal(folder: SinkFolder) -> None:
     journal = folder.journal
     if journal.exists() and not journal.is_dir():
         raise FormatError(f"{journal} is a file: name the directory of a journal")
-    if not (journal / _JOURNAL_FORMAT).exists():
-        others = sorted(set(os.listdir(journal)) - {SINK_NAME, _JOURNAL_LOCK}) if journal.is_dir() else []
+    if not (journal / FORMAT_NAME).exists():
+        others = sorted(set(os.listdir(journal)) - {SINK_NAME, LOCK_NAME}) if journal.is_dir() else []
         if others:
             raise FormatError(
-                f"{journal} is no journal: it has no {_JOURNAL_FORMAT} but holds {', '.join(others[:5])}; name a journal, or a "
+                f"{journal} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; name a journal, or a "
                 "directory that is empty or missing"
             )
         return
     with storing(folder.path):
         make_directory(folder.path)
-        own = os.open(folder.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        own = FileLock.open(folder.lock_path)
     try:
-        if _try_lock(own, fcntl.LOCK_SH):
-            _check_free(journal)
+        if own.try_lock(shared=True):
+            with storing(journal):
+                _check_free(journal)
     finally:
-        os.close(own)
+        own.close()
 
 
 def _check_free(journal: Path) -> None:
     try:
-        fd = os.open(journal / _JOURNAL_LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        file = FileLock.look(journal / LOCK_NAME)
     except FileNotFoundError:
         return  # nobody ever had it open
     try:
-        if not _try_lock(fd, fcntl.LOCK_SH):
-            pid = _pid(fd)
+        if not file.try_lock(shared=True):
+            holder = LockHolder.find(file.fd)
             raise LockedError(
-                f"the journal {journal} is open for writing in process {pid}, and the sink has to open it to publish: close it there "
+                f"the journal {journal} is open for writing in {holder.text}, and the sink has to open it to publish: close it there "
                 "first, or write to a journal of your own",
-                pid=pid,
+                pid=holder.pid,
             )
     finally:
-        os.close(fd)
+        file.close()
 
 
-def _locked(path: Path, until: float, timeout_s: float) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def _locked(path: Path, until: float, timeout_s: float) -> FileLock:
+    file = FileLock.open(path)
     try:
-        while not _try_lock(fd, fcntl.LOCK_EX):
+        while not file.try_lock():
             if time.monotonic() >= until:
-                pid = _pid(fd)
+                holder = LockHolder.find(file.fd)
                 raise LockedError(
-                    f"process {pid} has been publishing to the same journal for more than {timeout_s:g} s ({path}): wait for it, or raise "
+                    f"{holder.text} has been publishing to the same journal for more than {timeout_s:g} s ({path}): wait for it, or raise "
                     "the option lockTimeoutMs",
-                    pid=pid,
+                    pid=holder.pid,
                 )
             time.sleep(_POLL_S)
     except BaseException:
-        os.close(fd)
+        file.close()
         raise
-    return fd
-
-
-def _try_lock(fd: int, kind: int) -> bool:
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _pid(fd: int) -> int | None:
-    text = os.pread(fd, 32, 0).strip()
-    return int(text) if text.isdigit() else None
+    return file

@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from wal.errors import CorruptionError
+from wal.files import PRIVATE
 from wal.message import Message, MessageType
 from wal.spark.sink.chunking import ChunkBounds, cut
 from wal.spark.sink.durable import make_directory, storing, sync_directory, write_all
@@ -96,8 +97,7 @@ class StagingWriter:
         with storing(self._directory):
             if self._fd < 0:
                 make_directory(self._directory)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                self._fd = os.open(self._directory / self._name, flags, 0o644)
+                self._fd = PRIVATE.create(self._directory / self._name, os.O_WRONLY | os.O_EXCL)
                 self._made = True
                 self._put(_HEAD)
             self._put(head + crc)

@@ -1,0 +1,84 @@
+"""Processes of another user of the machine, who is in one more group at most; root alone can start them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.contract.other import Line, Other
+from wal import Message, bridge
+
+__all__ = ["READERS", "SERVICE", "STRANGER", "OtherUser", "modes", "place", "root_only"]
+
+STRANGER: Final = 61_001
+"""A user without an entry in any table, as in many containers."""
+SERVICE: Final = 61_002
+READERS: Final = 61_100
+"""The group of users who may read."""
+
+root_only = pytest.mark.skipif(
+    os.geteuid() != 0,
+    reason="THE TESTS THAT NEED ANOTHER USER OF THE MACHINE ARE LEFT OUT: only root can become one; CI runs as root",
+)
+
+
+class OtherUser(Other):
+    """A process of user `uid` and group `gid` that runs `job(line, *args)`, as `Other` does."""
+
+    def __init__(self, job: Callable[..., Any], *args: Any, uid: int = STRANGER, gid: int = READERS) -> None:
+        super().__init__(_drop_and_run, job, uid, gid, *args)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that every user can enter, and that hands its group, READERS, to what is created below it."""
+    directory = Path(tempfile.mkdtemp(prefix="wal-place-"))
+    try:
+        os.chown(directory, -1, READERS)
+        directory.chmod(0o2755)
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+def modes(directory: Path) -> dict[str, int]:
+    """The permission bits of this directory, as ".", and of everything below it, by relative path."""
+    found = {".": directory.stat().st_mode & 0o777}
+    for root, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            path = Path(root, name)
+            with contextlib.suppress(FileNotFoundError):  # renamed meanwhile, by an open log
+                found[str(path.relative_to(directory))] = path.stat().st_mode & 0o777
+    return found
+
+
+def _drop_and_run(line: Line, job: Callable[..., Any], uid: int, gid: int, *args: Any) -> Any:
+    _use_everything_once()
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    if inspect.iscoroutinefunction(job):
+        return asyncio.run(job(line, *args))
+    return job(line, *args)
+
+
+def _use_everything_once() -> None:
+    """What Python and the product import when it is first needed, another user may not be allowed to read."""
+    with tempfile.TemporaryDirectory() as directory:
+        with bridge.blocking(directory) as log:
+            log.raw_append(Message("orders", b"1"))
+        with bridge.iterate(directory, "orders", cursor="c", follow=False) as messages:
+            next(messages)
+            messages.save()
+        assert sum(batch.num_rows for batch in bridge.record_batches(directory, "orders", follow=False)) == 1
+    traceback.format_exception(ValueError())

@@ -1,0 +1,207 @@
+"""A child that was forked from a writer and outlives it keeps no lock; where one does, LockedError says which process that is."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.accesser.probes import payloads
+from tests.contract.other import Line, Other
+from wal import Message, open_wal
+from wal.backends.journal import JournalBackend
+from wal.cursors import CursorFiles
+from wal.errors import LockedError, WouldBlockError
+
+WAIT_S = 30
+
+
+def by_os_fork() -> int:
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    return pid
+
+
+def by_multiprocessing() -> int:
+    multiprocessing.current_process()._config.pop("daemon", None)  # which would not be allowed a child
+    process = multiprocessing.get_context("fork").Process(target=signal.pause)
+    process.start()
+    assert process.pid is not None
+    return process.pid
+
+
+def by_subprocess() -> int:
+    return subprocess.Popen(["sleep", "1000"], close_fds=False).pid
+
+
+def by_the_c_library() -> int:
+    """As an extension module forks, which tells Python nothing."""
+    libc = ctypes.PyDLL(None)
+    pid: int = libc.fork()
+    if pid == 0:
+        libc.pause()
+    return pid
+
+
+async def write_and_fork(line: Line, directory: str, fork: Callable[[], int]) -> None:
+    warnings.simplefilter("ignore", DeprecationWarning)
+    log = await open_wal(directory)
+    await log.raw_append(Message("orders", b"1"))
+    line.tell(fork())
+    await asyncio.Event().wait()
+
+
+async def append_all_the_time_and_fork(line: Line, directory: str) -> None:
+    """Forks from a thread, so that children are made at any moment of an append."""
+    warnings.simplefilter("ignore", DeprecationWarning)
+    log = await open_wal(directory)
+    loop = asyncio.get_running_loop()
+    done = threading.Event()
+
+    def fork() -> None:
+        for _ in range(20):
+            line.tell(by_os_fork())
+        loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=fork, daemon=True).start()
+    count = 0
+    while True:
+        await log.raw_append(Message("orders", bytes(10_000)))
+        count += 1
+        if done.is_set():
+            line.tell(-count)
+            done.clear()
+
+
+@pytest.mark.parametrize("fork", [by_os_fork, by_multiprocessing, by_subprocess])
+async def test_a_child_that_outlives_its_killed_parent_keeps_no_lock(data_dir: Path, fork: Callable[[], int]) -> None:
+    parent = Other(write_and_fork, str(data_dir), fork)
+    child = await parent.hear()
+    try:
+        await parent.kill()
+        async with open_wal(str(data_dir)) as log:
+            await log.raw_append(Message("orders", b"2"))
+            assert await payloads(log, "orders") == [b"1", b"2"]
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+async def test_a_child_that_was_forked_in_the_middle_of_an_append_keeps_no_lock(data_dir: Path) -> None:
+    parent = Other(append_all_the_time_and_fork, str(data_dir))
+    children: list[int] = []
+    try:
+        while (word := await parent.hear()) > 0:
+            children.append(word)
+        await parent.kill()
+        async with asyncio.timeout(WAIT_S):  # the fence is waited for
+            async with open_wal(str(data_dir)) as log:
+                assert len(await payloads(log, "orders")) >= -word
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+    assert len(children) == 20
+
+
+async def hold_the_fence_and_fork(line: Line, directory: str) -> None:
+    backend = JournalBackend(Path(directory))
+    await backend.create("p0", incarnation=1)
+    log = await backend.open("p0", incarnation=1, term=1)
+    control = log._control
+    with control.locked():
+        line.tell(by_os_fork())
+        signal.pause()
+
+
+async def test_a_child_does_not_keep_the_fence_of_its_killed_parent(data_dir: Path) -> None:
+    parent = Other(hold_the_fence_and_fork, str(data_dir))
+    child = await parent.hear()
+    try:
+        await parent.kill()
+        backend = JournalBackend(data_dir)
+        async with asyncio.timeout(WAIT_S):
+            log = await backend.open("p0", incarnation=1, term=2)
+        await log.close()
+        await backend.close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def hold_the_cursors_and_fork(line: Line, directory: str) -> None:
+    with CursorFiles(Path(directory)).locked():
+        line.tell(by_os_fork())
+        signal.pause()
+
+
+def test_a_child_does_not_keep_the_lock_on_the_cursors(tmp_path: Path) -> None:
+    parent = Other(hold_the_cursors_and_fork, str(tmp_path))
+    child = parent.hear_now()
+    try:
+        parent.kill_now()
+        with CursorFiles(tmp_path).locked(1.0):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def fork_within_the_lock(line: Line, directory: str) -> None:
+    with CursorFiles(Path(directory)).locked():
+        pid = os.fork()
+        if pid:
+            line.tell(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            line.hear_now()
+    if pid == 0:
+        os._exit(7)  # it has left the block, where it had nothing to let go of
+
+
+def test_a_child_leaves_its_parents_lock_alone(tmp_path: Path) -> None:
+    parent = Other(fork_within_the_lock, str(tmp_path))
+    assert parent.hear_now() == 7
+    with pytest.raises(WouldBlockError, match="another process"), CursorFiles(tmp_path).locked(0.05):
+        raise AssertionError("the child let go of its parent's lock")
+    parent.kill_now()
+
+
+async def test_a_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: Path) -> None:
+    parent = Other(write_and_fork, str(data_dir), by_the_c_library)
+    child = await parent.hear()
+    try:
+        await parent.kill()
+        with pytest.raises(LockedError) as raised:
+            await open_wal(str(data_dir))
+        assert raised.value.pid == child
+        text = str(raised.value)
+        assert f"process {child}" in text
+        assert f"process {parent.pid}, which opened it, has ended" in text
+    finally:
+        os.kill(child, signal.SIGKILL)
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                async with open_wal(str(data_dir)):
+                    break
+            except LockedError:
+                await asyncio.sleep(0.001)  # the kernel is still ending the child
+
+
+async def test_a_pid_that_was_given_to_another_process_is_not_named(data_dir: Path) -> None:
+    """As after a restart in a container, where the same few pids are given again."""
+    parent = Other(write_and_fork, str(data_dir), by_os_fork)
+    child = await parent.hear()
+    try:
+        (data_dir / "LOCK").write_text(f"{os.getpid()}\n")
+        with pytest.raises(LockedError) as raised:
+            await open_wal(str(data_dir))
+        assert raised.value.pid == parent.pid
+    finally:
+        await parent.kill()
+        os.kill(child, signal.SIGKILL)

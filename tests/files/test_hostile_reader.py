@@ -1,0 +1,157 @@
+"""A user who may read the files of a log, and holds a lock on every one of them that it can open, stops nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.accesser.probes import payloads
+from tests.contract.other import Line
+from tests.files.other_user import OtherUser, place, root_only
+from wal import Message, StartFrom, bridge, open_wal
+from wal.errors import LockedError
+
+__all__ = ["place"]
+
+MIB = 1 << 20
+ENOUGH_S = 60
+"""Far more than everything here takes: a lock that is waited for is not let go before the test ends."""
+LOCKS = [fcntl.LOCK_EX, fcntl.LOCK_SH]
+
+
+def hold_everything(line: Line, directory: str, kind: int) -> None:
+    """Holds such a lock on each file and directory that this user can open, also on those that appear later; answers which, when asked."""
+    held: dict[tuple[int, int], int] = {}
+    while True:
+        for path in _everything(directory):
+            with contextlib.suppress(OSError):
+                fd = os.open(path, os.O_RDONLY)
+                status = os.fstat(fd)
+                if (key := (status.st_dev, status.st_ino)) in held:
+                    os.close(fd)
+                    continue
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(fd, kind | fcntl.LOCK_NB)
+                    held[key] = fd
+                    continue
+                os.close(fd)
+        if line._line.poll(0.001):
+            if line.hear_now() == "end":
+                return
+            line.tell(
+                sorted(os.path.relpath(path, directory) for path in _everything(directory) if _identity(path) in held)
+            )
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _everything(directory: str) -> Iterator[str]:
+    yield directory
+    for root, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            yield os.path.join(root, name)
+
+
+async def names_held(reader: OtherUser, *wanted: str) -> list[str]:
+    """Waits until it holds these."""
+    async with asyncio.timeout(ENOUGH_S):
+        while True:
+            reader.tell("which")
+            held: list[str] = await reader.hear()
+            if set(wanted) <= set(held):
+                return held
+
+
+async def everything_that_a_writer_does(directory: str, **settings: Any) -> None:
+    async with open_wal(directory, segment_bytes=MIB, retention_bytes=2 * MIB, **settings) as log:
+        with pytest.raises(LockedError):
+            await open_wal(directory)
+        first = await log.raw_append(Message("orders", b"%05d" % 0), idempotency_key="first")
+        for number in range(1, 80):
+            last = await log.raw_append(Message("orders", b"%05d" % number + bytes(120_000)))
+        async with log.read("orders", cursor="billing", deliver_policy=StartFrom(last.message_id)) as scanner:
+            await anext(scanner)
+            await scanner.save()
+        assert [cursor.name for cursor in await log.cursors()] == ["billing"]
+        await log.delete_cursor("billing")
+        assert await payloads(log, "orders")
+        await log.create_vchannel(f"stock-{last.time_tick}")
+        await log.truncate(up_to=last.message_id)
+        (told,) = await log.retention()
+        assert told.earliest is None or told.earliest > first.message_id
+        assert log.statistics()
+
+
+@root_only
+@pytest.mark.parametrize("kind", LOCKS)
+async def test_a_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, kind: int) -> None:
+    directory = place / "data"
+    async with OtherUser(hold_everything, str(directory), kind) as reader:
+        async with asyncio.timeout(ENOUGH_S):
+            await everything_that_a_writer_does(str(directory), group_readable=True)
+        await names_held(reader, ".", "FORMAT", "pchannels/p0/control")
+        async with asyncio.timeout(ENOUGH_S):
+            await everything_that_a_writer_does(str(directory))
+        reader.tell("end")
+        await reader.end()
+
+
+@root_only
+@pytest.mark.parametrize("kind", LOCKS)
+async def test_a_writer_that_was_killed_is_followed_by_another_one(place: Path, kind: int) -> None:
+    """Recovery reads what a stranger holds locks on, and the fence is taken from a process that is gone."""
+    directory = place / "data"
+    async with OtherUser(hold_everything, str(directory), kind) as reader:
+        async with OtherUser(append_until_killed, str(directory), uid=0) as writer:
+            acknowledged = 0
+            while acknowledged < 20:
+                acknowledged = await writer.hear()
+            await names_held(reader, ".", "pchannels/p0/control", f"pchannels/p0/{0:016x}.wal")
+        async with asyncio.timeout(ENOUGH_S):
+            async with open_wal(str(directory)) as log:
+                assert len(await payloads(log, "orders")) >= acknowledged
+        reader.tell("end")
+        await reader.end()
+
+
+async def append_until_killed(line: Line, directory: str) -> None:
+    async with open_wal(directory, segment_bytes=MIB, group_readable=True) as log:
+        number = 0
+        while True:
+            await log.raw_append(Message("orders", bytes(120_000)))
+            number += 1
+            line.tell(number)
+
+
+@root_only
+@pytest.mark.parametrize("kind", LOCKS)
+async def test_other_readers_go_on_beside_it(place: Path, kind: int) -> None:
+    directory = place / "data"
+    async with open_wal(str(directory), segment_bytes=MIB, group_readable=True) as log:
+        for number in range(30):
+            await log.raw_append(Message("orders", b"%05d" % number + bytes(120_000)))
+        async with OtherUser(hold_everything, str(directory), kind) as reader:
+            await names_held(reader, f"pchannels/p0/{0:016x}.wal")
+            async with OtherUser(count_all, str(directory)) as counting:
+                assert await counting.hear() == 30
+                await counting.end()
+            reader.tell("end")
+            await reader.end()
+
+
+def count_all(line: Line, directory: str) -> None:
+    with bridge.iterate(directory, "orders", follow=False) as messages:
+        line.tell(sum(1 for _ in messages))

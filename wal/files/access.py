@@ -1,0 +1,118 @@
+"""FileAccess: which users of the machine may read a file, and whose it is.
+
+Owns the modes of everything that is created: 0600 and 0700, or 0640 and 0750 where a group may read. They are exact: the umask of the
+process neither widens nor narrows them, and is never changed. The sticky bits of a directory stay, setgid among them, by which an
+administrator hands the group of readers to everything below.
+
+What root creates in a log of another user is given to that user, as sqlite does it: whoever looks after a log with sudo must not leave
+files there that its service cannot open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+__all__ = ["PRIVATE", "FileAccess"]
+
+_GROUP_READS: Final = 0o040
+_OTHERS_OR_GROUP_WRITES: Final = 0o027
+_PERMISSIONS: Final = 0o777
+
+
+class FileAccess(msgspec.Struct, frozen=True):
+    """`owner`: the user and group that are given what root creates; None leaves it to root."""
+
+    group_readable: bool = False
+    owner: tuple[int, int] | None = None
+
+    @classmethod
+    def like(cls, path: Path) -> FileAccess:
+        """The access of a file or directory, for what is created beside it: private unless the group, and nobody else, may read it.
+
+        Without such a file, or one that this user can look at, it is private.
+        """
+        try:
+            status = path.stat()
+        except OSError:
+            return PRIVATE
+        bits = status.st_mode & (_GROUP_READS | _OTHERS_OR_GROUP_WRITES)
+        return cls(bits == _GROUP_READS, (status.st_uid, status.st_gid))
+
+    @property
+    def private(self) -> FileAccess:
+        """The same without the group."""
+        return FileAccess(owner=self.owner)
+
+    @property
+    def file_mode(self) -> int:
+        return 0o640 if self.group_readable else 0o600
+
+    @property
+    def directory_mode(self) -> int:
+        return 0o750 if self.group_readable else 0o700
+
+    def create(self, path: Path, flags: int) -> int:
+        """Opens a file, which is created if it is missing, and gives it this access; the descriptor. Any OSError as it is."""
+        fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, self.file_mode)
+        try:
+            self._give(fd, self.file_mode)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def make_directory(self, path: Path) -> None:
+        """Makes one directory, if it is missing, and gives it this access; the one above it exists. Any OSError as it is."""
+        path.mkdir(mode=self.directory_mode, exist_ok=True)
+        self.give(path)
+
+    def is_given(self, path: Path) -> bool:
+        """Whether a file or directory has this access, or is another user's, who has decided."""
+        status = path.stat()
+        mode = self.directory_mode if stat.S_ISDIR(status.st_mode) else self.file_mode
+        return self._is_given(status, mode) or os.geteuid() not in (0, status.st_uid)
+
+    def give(self, path: Path) -> None:
+        """Gives this access to a file or directory that exists; one of another user, or a symbolic link, is left as it is."""
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            return
+        mode = self.directory_mode if stat.S_ISDIR(status.st_mode) else self.file_mode
+        if self._is_given(status, mode):
+            return
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except PermissionError:
+            return
+        try:
+            self._give(fd, mode)
+        finally:
+            os.close(fd)
+
+    def _give(self, fd: int, mode: int) -> None:
+        status = os.fstat(fd)
+        if self._is_given(status, mode):
+            return
+        if self._is_roots(status):
+            assert self.owner is not None
+            with contextlib.suppress(OSError):  # a user that is not known in this namespace cannot be given anything
+                os.fchown(fd, *self.owner)
+        with contextlib.suppress(PermissionError):  # of another user, who has decided
+            os.fchmod(fd, stat.S_IMODE(status.st_mode) & ~_PERMISSIONS | mode)
+
+    def _is_given(self, status: os.stat_result, mode: int) -> bool:
+        return status.st_mode & _PERMISSIONS == mode and not self._is_roots(status)
+
+    def _is_roots(self, status: os.stat_result) -> bool:
+        """Whether this lies with root and is another user's."""
+        return self.owner is not None and status.st_uid == 0 != self.owner[0] and os.geteuid() == 0
+
+
+PRIVATE: Final = FileAccess()
+"""For the owner alone."""
