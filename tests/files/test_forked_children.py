@@ -112,6 +112,37 @@ async def test_a_child_that_was_forked_in_the_middle_of_an_append_keeps_no_lock(
     assert len(children) == 20
 
 
+async def write_and_let_a_child_open(line: Line, directory: str) -> None:
+    """The child waits until this process is gone, and tells how opening the log ended."""
+    warnings.simplefilter("ignore", DeprecationWarning)
+    log = await open_wal(directory)
+    await log.raw_append(Message("orders", b"1"))
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        asyncio._set_running_loop(None)
+        try:
+            asyncio.run(open_and_close(directory))
+        except LockedError as error:
+            line.tell(str(error))
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def open_and_close(directory: str) -> None:
+    async with open_wal(directory):
+        pass
+
+
+async def test_a_child_that_opens_the_log_of_its_killed_parent_is_told_why_it_cannot(data_dir: Path) -> None:
+    """It is sqlite that lets it not; a process that was started on its own can."""
+    parent = Other(write_and_let_a_child_open, str(data_dir))
+    assert "forked" in await parent.hear()
+    await open_and_close(str(data_dir))
+    await parent.kill()
+
+
 async def hold_the_fence_and_fork(line: Line, directory: str) -> None:
     backend = JournalBackend(Path(directory))
     await backend.create("p0", incarnation=1)

@@ -53,19 +53,27 @@ class FileLock:
     def try_lock(self, *, shared: bool = False) -> bool:
         """Takes the lock; False when another one has it. StorageError when the file system refuses to lock."""
         try:
-            self._flock((fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(self.fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except (OSError, ValueError) as error:
+            raise self._refused(error) from error
         return True
 
     def lock(self) -> None:
         """Takes the lock, waiting for it as long as another one has it; otherwise as `try_lock`."""
-        self._flock(fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
+        except (OSError, ValueError) as error:
+            raise self._refused(error) from error
 
     def unlock(self) -> None:
         """Lets go of the lock. In a child that was forked while its parent held it there is nothing to let go of."""
-        if self.fd >= 0:
-            self._flock(fcntl.LOCK_UN)
+        try:
+            if self.fd >= 0:
+                fcntl.flock(self.fd, fcntl.LOCK_UN)
+        except OSError as error:
+            raise self._refused(error) from error
 
     def close(self) -> None:
         """Lets go of the lock and the file. Idempotent."""
@@ -82,19 +90,14 @@ class FileLock:
             finally:
                 os.close(fd)
 
-    def _flock(self, operation: int) -> None:
-        if self.fd < 0:
-            raise ClosedError(
-                f"the lock {self.path} is closed here, or belongs to the process that this one was forked from"
+    def _refused(self, error: OSError | ValueError) -> StorageError | ClosedError:
+        if isinstance(error, ValueError):  # a descriptor of -1
+            return ClosedError(
+                f"the lock {self.path} is closed, or belongs to the process that this one was forked from"
             )
-        try:
-            fcntl.flock(self.fd, operation)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise StorageError(
-                f"{self.path} cannot be locked: {error.strerror or error}; a log needs a file system with flock, on a disk of this host"
-            ) from error
+        return StorageError(
+            f"{self.path} cannot be locked: {error.strerror or error}; a log needs a file system with flock, on a disk of this host"
+        )
 
 
 def _let_go() -> None:

@@ -18,6 +18,7 @@ import contextlib
 import os
 import sqlite3
 import stat
+import weakref
 from typing import Final
 
 import msgspec
@@ -95,6 +96,7 @@ class SqliteStore:
         self._reserve = SqliteReserve(path) if bytes_max is None else None
         self._reserved = 0
         """The bytes that the reserve had before it was released for what is carried out now."""
+        _open.add(self)
         try:
             self._prepare(bytes_max)
             if self._reserve is not None:
@@ -150,6 +152,7 @@ class SqliteStore:
     def close(self) -> None:
         """Closes the file; sqlite folds its write-ahead file into it first."""
         self._connection.close()
+        _open.discard(self)
 
     def _prepare(self, bytes_max: int | None) -> None:
         execute = self._connection.execute
@@ -321,11 +324,26 @@ class SqliteStore:
             return FormatError(f"{text}; give the KV a file of its own")
         if code == sqlite3.SQLITE_CORRUPT:
             return CorruptionError(f"{text}; restore the file", path=self._path, expected="a sound sqlite file")
+        if code in (_BUSY, _LOCKED) and self._path in _inherited:
+            return LockedError(
+                f"{text}: this process was forked from one that had the file open, and sqlite lets no such process open it again: open it "
+                "in a process that was started on its own"
+            )
         if code in (_BUSY, _LOCKED):
             return LockedError(f"{text}: another KV has the file open, and it has one owner at a time; close that one")
         return StorageError(
             f"{text} ({getattr(error, 'sqlite_errorname', type(error).__name__)})", outcome_unknown=outcome_unknown
         )
+
+
+def _note_inherited() -> None:
+    """In a forked child: sqlite takes the locks of its parent for its own, and must not be asked to close what the parent had open."""
+    _inherited.update(store._path for store in _open)
+
+
+_open: Final[weakref.WeakSet[SqliteStore]] = weakref.WeakSet()
+_inherited: Final[set[str]] = set()
+os.register_at_fork(after_in_child=_note_inherited)
 
 
 def _make_private(path: str) -> None:
