@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from tests.accesser.probes import payloads
+from tests.backends.frames import INCARNATION, FrameMaker, append
 from tests.contract.other import Line
 from tests.files.other_user import OtherUser, place, root_only
 from wal import Message, StartFrom, bridge, open_wal
-from wal.errors import LockedError
+from wal.backends.journal import JournalBackend
+from wal.errors import ChannelFencedError, LockedError
 
 __all__ = ["place"]
 
@@ -42,7 +44,7 @@ def hold_everything(line: Line, directory: str, kind: int) -> None:
                     held[key] = fd
                     continue
                 os.close(fd)
-        if line._line.poll(0.001):
+        if line._line.poll(0.01):
             if line.hear_now() == "end":
                 return
             line.tell(
@@ -99,7 +101,7 @@ async def everything_that_a_writer_does(directory: str, **settings: Any) -> None
 @pytest.mark.parametrize("kind", LOCKS)
 async def test_a_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, kind: int) -> None:
     directory = place / "data"
-    async with OtherUser(hold_everything, str(directory), kind) as reader:
+    async with OtherUser(hold_everything, str(directory), kind, uses_log=False) as reader:
         async with asyncio.timeout(ENOUGH_S):
             await everything_that_a_writer_does(str(directory), group_readable=True)
         await names_held(reader, ".", "FORMAT", "pchannels/p0/control")
@@ -114,8 +116,8 @@ async def test_a_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, 
 async def test_a_writer_that_was_killed_is_followed_by_another_one(place: Path, kind: int) -> None:
     """Recovery reads what a stranger holds locks on, and the fence is taken from a process that is gone."""
     directory = place / "data"
-    async with OtherUser(hold_everything, str(directory), kind) as reader:
-        async with OtherUser(append_until_killed, str(directory), uid=0) as writer:
+    async with OtherUser(hold_everything, str(directory), kind, uses_log=False) as reader:
+        async with OtherUser(append_until_killed, str(directory), uid=0, uses_log=False) as writer:
             acknowledged = 0
             while acknowledged < 20:
                 acknowledged = await writer.hear()
@@ -138,12 +140,32 @@ async def append_until_killed(line: Line, directory: str) -> None:
 
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
+async def test_a_writer_of_a_lower_term_is_fenced_all_the_same(place: Path, kind: int) -> None:
+    async with OtherUser(hold_everything, str(place), kind, uses_log=False) as reader, asyncio.timeout(ENOUGH_S):
+        backend = JournalBackend(place / "data", group_readable=True)
+        await backend.create("p0", incarnation=INCARNATION)
+        old = await backend.open("p0", incarnation=INCARNATION, term=1)
+        await append(old, FrameMaker(1).data(("v", b"1")))
+        await names_held(reader, "data/pchannels/p0/control")
+        new = await backend.open("p0", incarnation=INCARNATION, term=2)
+        with pytest.raises(ChannelFencedError):
+            await append(old, FrameMaker(1).data(("v", b"2")))
+        await append(new, FrameMaker(2).data(("v", b"3")))
+        for log in (old, new):
+            await log.close()
+        await backend.close()
+        reader.tell("end")
+        await reader.end()
+
+
+@root_only
+@pytest.mark.parametrize("kind", LOCKS)
 async def test_other_readers_go_on_beside_it(place: Path, kind: int) -> None:
     directory = place / "data"
     async with open_wal(str(directory), segment_bytes=MIB, group_readable=True) as log:
         for number in range(30):
             await log.raw_append(Message("orders", b"%05d" % number + bytes(120_000)))
-        async with OtherUser(hold_everything, str(directory), kind) as reader:
+        async with OtherUser(hold_everything, str(directory), kind, uses_log=False) as reader:
             await names_held(reader, f"pchannels/p0/{0:016x}.wal")
             async with OtherUser(count_all, str(directory)) as counting:
                 assert await counting.hear() == 30

@@ -158,8 +158,12 @@ class CursorFiles(CursorStore):
         return cursor
 
     def _locked(self, until: float, timeout_s: float) -> FileLock:
+        path = self._parent / CURSORS_LOCK_NAME
         try:
-            lock = FileLock.open(self._parent / CURSORS_LOCK_NAME, self._access())
+            try:
+                lock = FileLock.look(path)
+            except FileNotFoundError:  # the journal was opened by an older version, or is one in the making
+                lock = FileLock.open(path, self._access())
         except OSError as error:
             raise self._refused(error) from error
         try:

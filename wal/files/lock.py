@@ -44,7 +44,7 @@ class FileLock:
 
     @classmethod
     def look(cls, path: Path) -> FileLock:
-        """Opens an existing lock file to see whether it is locked. Any OSError as it is."""
+        """Opens an existing lock file without writing to it. FileNotFoundError or PermissionError as for `open`."""
         with _forking:
             lock = cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
             _open.add(lock)
