@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,37 +26,34 @@ async def meet_it(line: Line, directory: str, number: int) -> None:
         async with log.read("orders", cursor="billing") as scanner:
             await anext(scanner)
             await scanner.save()
-    deny_flock(number)
+    with bridge.iterate(directory, "orders", cursor="other") as messages:
+        next(messages)
+        deny_flock(number)
+        line.tell(raised_by(messages.save))
     async with open_wal(directory, read_only=True) as log:
         async with log.read("orders", cursor="other") as scanner:
             await anext(scanner)
-            line.tell(await _error(scanner.save()))
-        line.tell(await _error(log.delete_cursor("billing")))
-    line.tell(await _error(open_wal(directory).__aenter__()))
+            line.tell(await raised_awaiting(scanner.save()))
+        line.tell(await raised_awaiting(log.delete_cursor("billing")))
+    line.tell(await raised_awaiting(open_wal(directory).__aenter__()))
     sink = SinkFolder(Path(directory))
-    for call in (
-        lambda: PublishingLock(sink, timeout_s=1).__enter__(),
-        lambda: check_journal(sink),
-        lambda: _save(directory),
-    ):
-        try:
-            call()
-        except Exception as error:
-            line.tell((isinstance(error, StorageError), repr(error)))
-        else:
-            line.tell((False, "nothing was raised"))
+    line.tell(raised_by(PublishingLock(sink, timeout_s=1).__enter__))
+    line.tell(raised_by(lambda: check_journal(sink)))
 
 
-def _save(directory: str) -> None:
-    with bridge.iterate(directory, "orders", cursor="other") as messages:
-        next(messages)
-        messages.save()
-
-
-async def _error(call: object) -> tuple[bool, str]:
+def raised_by(call: Callable[[], object]) -> tuple[bool, str]:
+    """Whether a call raises a StorageError, and what it raises."""
     try:
-        await call  # type: ignore[misc]
-    except Exception as error:
+        call()
+    except (StorageError, OSError) as error:
+        return isinstance(error, StorageError), repr(error)
+    return False, "nothing was raised"
+
+
+async def raised_awaiting(call: Awaitable[Any]) -> tuple[bool, str]:
+    try:
+        await call
+    except (StorageError, OSError) as error:
         return isinstance(error, StorageError), repr(error)
     return False, "nothing was raised"
 
@@ -62,7 +61,7 @@ async def _error(call: object) -> tuple[bool, str]:
 @pytest.mark.parametrize("number", ERRORS)
 async def test_a_lock_that_the_file_system_refuses_is_a_storage_error(data_dir: Path, number: int) -> None:
     async with Other(meet_it, str(data_dir), number) as other:
-        for call in ("save", "delete_cursor", "open_wal", "publishing", "check_journal", "iterate.save"):
+        for call in ("iterate.save", "save", "delete_cursor", "open_wal", "publishing", "check_journal"):
             is_ours, text = await other.hear()
             assert is_ours, (call, text)
             assert "flock" in text, call
