@@ -24,7 +24,17 @@ __all__ = ["Line", "Other", "eventually"]
 WAIT_TIMEOUT_S: Final = 15.0
 
 _context: Final = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["wal.bridge", "pyarrow", "pytest", "hypothesis", "tests.contract.other"])
+_context.set_forkserver_preload(
+    [
+        "wal.bridge",
+        "wal.spark.sink.locks",
+        "pyarrow",
+        "pytest",
+        "hypothesis",
+        "tests.contract.other",
+        "tests.files.other_user",
+    ]
+)
 
 
 class Other:

@@ -81,7 +81,7 @@ def _drop_and_run(line: Line, job: Callable[..., Any], uid: int, gid: int, uses_
 def _use_everything_once() -> None:
     """What Python and the product import when it is first needed, another user may not be allowed to read."""
     with tempfile.TemporaryDirectory() as directory:
-        with bridge.blocking(directory) as log:
+        with bridge.blocking(directory, segment_bytes=1 << 20) as log:
             log.raw_append(Message("orders", b"1"))
         with bridge.iterate(directory, "orders", cursor="c", follow=False) as messages:
             next(messages)

@@ -82,7 +82,7 @@ async def everything_that_a_writer_does(directory: str, **settings: Any) -> None
         with pytest.raises(LockedError):
             await open_wal(directory)
         first = await log.raw_append(Message("orders", b"%05d" % 0), idempotency_key="first")
-        for number in range(1, 80):
+        for number in range(1, 36):
             last = await log.raw_append(Message("orders", b"%05d" % number + bytes(120_000)))
         async with log.read("orders", cursor="billing", deliver_policy=StartFrom(last.message_id)) as scanner:
             await anext(scanner)
@@ -163,12 +163,12 @@ async def test_a_writer_of_a_lower_term_is_fenced_all_the_same(place: Path, kind
 async def test_other_readers_go_on_beside_it(place: Path, kind: int) -> None:
     directory = place / "data"
     async with open_wal(str(directory), segment_bytes=MIB, group_readable=True) as log:
-        for number in range(30):
+        for number in range(12):
             await log.raw_append(Message("orders", b"%05d" % number + bytes(120_000)))
         async with OtherUser(hold_everything, str(directory), kind, uses_log=False) as reader:
             await names_held(reader, f"pchannels/p0/{0:016x}.wal")
             async with OtherUser(count_all, str(directory)) as counting:
-                assert await counting.hear() == 30
+                assert await counting.hear() == 12
                 await counting.end()
             reader.tell("end")
             await reader.end()

@@ -32,7 +32,7 @@ MIB = 1 << 20
 async def use_all(directory: str, **settings: Any) -> None:
     """Lets a log create each kind of file that it knows: several segments, indices, a checkpoint, cursors, what Spark's sink stages."""
     async with open_wal(directory, segment_bytes=MIB, **settings) as log:
-        results = [await log.raw_append(Message("orders", bytes(120_000)), idempotency_key=f"{n}") for n in range(60)]
+        results = [await log.raw_append(Message("orders", bytes(120_000)), idempotency_key=f"{n}") for n in range(12)]
         async with log.read("orders", cursor="billing", follow=False) as scanner:
             async for _ in scanner:
                 pass
@@ -167,7 +167,7 @@ async def read_everything(line: Line, directory: str) -> None:
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_reader_of_the_group_reads_in_every_way(place: Path, is_open: bool) -> None:
     directory = place / "data"
-    expected = [b"%05d" % number for number in range(40)]
+    expected = [b"%05d" % number for number in range(12)]
     async with open_wal(str(directory), segment_bytes=MIB, group_readable=True) as log:
         for payload in expected:
             await log.raw_append(Message("orders", payload + bytes(120_000)))
