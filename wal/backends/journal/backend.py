@@ -40,9 +40,8 @@ class JournalBackend(LogBackend):
     """A journal in `directory`; `start` (or the first `create` or `open`) takes it.
 
     `segment_bytes`, `first_segment_bytes`: file sizes, multiples of 4,096, from 8 KiB on. `disk`: see `Disk`.
-    `create=False`: a missing or empty directory is left as it is. FormatError when the directory is no journal, LockedError while another
-    `group_readable`: whether the group of the files may read them; None: as the journal is, or not. FormatError when the directory is no
-    journal, LockedError while another backend has it.
+    `create=False`: a missing or empty directory is left as it is. `group_readable`: whether the group of the files may read them; None: as
+    the journal is, or not. FormatError when the directory is no journal, LockedError while another backend has it.
     """
 
     name: ClassVar[str] = "journal"
