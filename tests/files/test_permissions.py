@@ -304,6 +304,7 @@ async def test_a_file_of_metadata_elsewhere_is_its_owners_alone(tmp_path: Path) 
         await kv.save("key", "value")
         assert {name: mode for name, mode in modes(tmp_path).items() if name != "."} == {
             "kv.sqlite3": 0o600,
+            "kv.sqlite3-reserve": 0o600,
             "kv.sqlite3-wal": 0o600,
         }
         await kv.close()

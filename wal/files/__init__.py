@@ -6,4 +6,13 @@ from wal.files.lock import FileLock
 from wal.files.lock_holder import LockHolder
 from wal.files.names import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME
 
-__all__ = ["CURSORS_LOCK_NAME", "FORMAT_NAME", "LOCK_NAME", "PRIVATE", "FileAccess", "FileLock", "LockHolder", "free_bytes"]
+__all__ = [
+    "CURSORS_LOCK_NAME",
+    "FORMAT_NAME",
+    "LOCK_NAME",
+    "PRIVATE",
+    "FileAccess",
+    "FileLock",
+    "LockHolder",
+    "free_bytes",
+]
