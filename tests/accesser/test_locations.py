@@ -60,7 +60,7 @@ async def test_changing_the_directory_after_the_call_changes_nothing(
     monkeypatch.chdir(elsewhere)
     async with opening as log:
         await log.raw_append(Message("a", b"one"))
-    assert sorted(os.listdir(here)) == ["data", "elsewhere", "meta.sqlite3"]
+    assert sorted(os.listdir(here)) == ["data", "elsewhere", "meta.sqlite3", "meta.sqlite3-reserve"]
     assert os.listdir(elsewhere) == []
 
 
@@ -82,7 +82,7 @@ async def test_a_tilde_is_the_home_and_never_a_directory_of_that_name(
         assert await payloads(log, "a") == [b"one"]
     home = here.parent / "home"
     assert await asyncio.to_thread(iterated, form("~/data")) == [b"one"]
-    assert sorted(os.listdir(home)) == ["data", "meta.sqlite3"]
+    assert sorted(os.listdir(home)) == ["data", "meta.sqlite3", "meta.sqlite3-reserve"]
     assert os.listdir(here) == []
 
 
