@@ -342,16 +342,19 @@ async def test_truncations_and_many_saves_do_not_lock_each_other_out(log: WALAcc
     """Twenty readers save all the time; the log is truncated behind them all the time; both go on."""
     results = await numbered(log, 400)
     done = 0
+    past = asyncio.Barrier(21)  # a reader that had got nowhere yet would be told of the truncation instead
 
     async def keep_saving(number: int) -> None:
         nonlocal done
         async with log.read("orders", cursor=f"c{number}") as scanner:
             for _ in range(100):
                 await anext(scanner)
+            await past.wait()
             while done < 10:
                 await scanner.save()
 
     savers = [asyncio.ensure_future(keep_saving(number)) for number in range(20)]
+    await past.wait()
     for step in range(10):
         async with asyncio.timeout(5):
             await log.truncate(up_to=results[step].message_id)
