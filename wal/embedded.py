@@ -59,6 +59,7 @@ from wal.errors import (
     UnknownOutcomeError,
     WALError,
 )
+from wal.files import HeldDirectory
 from wal.frame import RunName
 from wal.kv import KVBase, MemoryKV, SqliteKV
 from wal.location import Location, parse_kv
@@ -128,6 +129,8 @@ class Embedded:
         self._unknown: UnknownVChannels
         self._directory: ActorRef
         self._ticks: ActorRef
+        self._held: HeldDirectory | None = None
+        """The directory of a journal, with the names in it that the whole log depends on."""
         self._timer: Timer | None = None
         self._spawned = 0
         self._undo: list[Callable[[], Any]] = []
@@ -395,7 +398,7 @@ class Embedded:
         if location.pulsar is not None:
             store = CursorsInKV(self.kv.under(CURSOR_ROOT))
         else:
-            store = MemoryCursors() if location.path is None else CursorFiles(location.path)
+            store = MemoryCursors() if location.path is None else CursorFiles(location.path, held=self._held)
         self.cursors = CursorDesk(store, view=self._cursor_view, wall=self.clock.wall)
         self._undo.append(self.cursors.close)
         settings = self.settings
@@ -450,7 +453,7 @@ class Embedded:
             name: MapPlace(folder, metas[name].incarnation) for name, folder in folders.items() if folder is not None
         }
         if places:
-            keeper = VChannelMapKeeper(self.directory, places, monotonic=self.clock.monotonic)
+            keeper = VChannelMapKeeper(self.directory, places, monotonic=self.clock.monotonic, held=self._held)
             self._undo.append(keeper.close)
             await keeper.start()
 
@@ -482,6 +485,7 @@ class Embedded:
             group_readable=self.settings.group_readable,
         )
         await backend.start()
+        self._held = backend.held
         return backend
 
     async def _open_kv(self, location: Location, *, create: bool) -> None:
@@ -496,6 +500,8 @@ class Embedded:
         else:
             self.kv = MemoryKV() if location.path is None else await SqliteKV.open(location.path / META_FILE)
         self._undo.append(self.kv.close)
+        if self._held is not None and isinstance(self.kv, SqliteKV):
+            self._held.watch(Path(self.kv.path), self.kv.status)
         if not create and not await load_pchannels(self.kv):
             raise FormatError(
                 f"the metadata of the log at {location} know of no log: name those that it was made with (setting kv), or open it without "

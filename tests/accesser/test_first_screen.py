@@ -14,7 +14,8 @@ from wal.errors import ClosedError, FormatError, InvalidArgumentError, Streaming
 
 
 @pytest.fixture(autouse=True)
-async def released() -> AsyncIterator[None]:
+async def released(location: str) -> AsyncIterator[None]:
+    """Releases the log while its directory is still there."""
     yield
     await release()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.backends.frames import INCARNATION, FrameMaker, append
 from tests.backends.journals import PCHANNEL, folder
 from wal.backends.journal import Disk, JournalBackend, JournalLog
+from wal.backends.journal.backend import hold
 from wal.backends.journal.recovery import recover_log
 from wal.errors import ChannelFencedError
 
@@ -34,11 +35,13 @@ async def open_past_the_lock(place: Path, term: int, pool: concurrent.futures.Th
     recovered = await asyncio.to_thread(
         recover_log, disk, folder(place), pchannel=PCHANNEL, incarnation=INCARNATION, term=term
     )
+    _, held = await asyncio.to_thread(hold, recovered, folder(place), pchannel=PCHANNEL, term=term)
     return JournalLog(
         disk,
         folder(place),
         recovered,
         pool,
+        held,
         pchannel=PCHANNEL,
         incarnation=INCARNATION,
         term=term,

@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from wal.errors import NoSpaceError, WouldBlockError
+from wal.errors import NoSpaceError, WALError, WouldBlockError
 from wal.frame import EncodedFrame, FrameView
 
 __all__ = [
@@ -227,6 +227,8 @@ class PChannelLog(ReadableLog):
 
     sealed: Callable[[], None] | None = None
     """Called on the loop when more of the `stretches` are sealed."""
+    failed: Callable[[WALError], None] | None = None
+    """Called on the loop, once, when the log failed for good without an append that could be told: every later append fails so."""
 
     @abc.abstractmethod
     def stretches(self) -> list[Stretch]:

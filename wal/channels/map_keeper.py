@@ -17,6 +17,8 @@ import msgspec
 
 from wal.channels.directory import VChannelDirectory, VChannelInfo
 from wal.channels.vchannel_map import VChannelMap, write_map
+from wal.errors import StorageError
+from wal.files import HeldDirectory
 
 __all__ = ["MapPlace", "VChannelMapKeeper"]
 
@@ -42,10 +44,13 @@ class VChannelMapKeeper:
         places: Mapping[str, MapPlace],
         *,
         monotonic: Callable[[], float],
+        held: HeldDirectory | None = None,
     ) -> None:
+        """`held`: the directory of the log; no map is written once its names lead elsewhere."""
         self._directory = directory
         self._places = places
         self._monotonic = monotonic
+        self._held = held
         self._dirty: set[str] = set()
         self._running: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -96,11 +101,11 @@ class VChannelMapKeeper:
         records = list(self._directory.saved.values())
         following = self._directory.saved_next
         try:
-            await asyncio.to_thread(_write_maps, places, records, following)
+            await asyncio.to_thread(_write_maps, places, records, following, self._held)
         except Exception as error:
             self._dirty |= names
             if not self._failing:
-                known = isinstance(error, OSError)
+                known = isinstance(error, OSError | StorageError)
                 _log.log(
                     logging.WARNING if known else logging.ERROR,
                     "the vchannel maps for other processes could not be written, and lag until they can: %s",
@@ -112,8 +117,12 @@ class VChannelMapKeeper:
             self._failing = False
 
 
-def _write_maps(places: Mapping[str, MapPlace], records: list[VChannelInfo], following: int) -> None:
+def _write_maps(
+    places: Mapping[str, MapPlace], records: list[VChannelInfo], following: int, held: HeldDirectory | None
+) -> None:
     for name, place in places.items():
+        if held is not None:
+            held.check()
         own = {info.name: info.incarnation for info in records if info.pchannel == name}
         write_map(place.folder, VChannelMap(place.incarnation, following, own))
 

@@ -5,6 +5,9 @@ else writes meanwhile, so that every name shows a whole cursor, the old or the n
 `cursors.lock` beside it, which is created when the journal is: it goes with its process, and taking it needs no room on
 the disk, so that a full one can be truncated. Only the user who writes the journal can take it. Looking at cursors takes no lock and
 needs no right to write.
+
+With the `held` directory of an open log, every call first checks that its names still lead to it, a StorageError if not, and all files
+are looked up in that directory: the cursors of another log that has the path by now are neither shown nor changed.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from wal.cursors.codec import CURSOR_SUFFIX, decode_cursor, encode_cursor, file_
 from wal.cursors.cursor import Cursor, CursorKey
 from wal.cursors.store import CursorStore, DamagedCursor
 from wal.errors import CorruptionError, FormatError, NoSpaceError, StorageError, WALError, WouldBlockError
-from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, FileAccess, FileLock
+from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, FileAccess, FileLock, HeldDirectory
 
 __all__ = ["CURSORS_NAME", "CursorFiles"]
 
@@ -34,15 +37,20 @@ _FILE_BYTES_MAX: Final = 1 << 26
 
 
 class CursorFiles(CursorStore):
-    """See `CursorStore`. `directory` is that of the journal, which exists; `cursors/` in it need not."""
+    """See `CursorStore`. `directory` is that of the journal, which exists; `cursors/` in it need not.
 
-    def __init__(self, directory: Path) -> None:
+    `held` is the same directory, as the open log holds it for as long as this is used; None where no log is open.
+    """
+
+    def __init__(self, directory: Path, *, held: HeldDirectory | None = None) -> None:
         self._parent = directory
         self._directory = directory / CURSORS_NAME
+        self._held = held
         self._threads = threading.Lock()
-        self._held: FileLock | None = None
+        self._locked: FileLock | None = None
 
     def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        self._check()
         if not self._is_there():
             return
         with self.locked():
@@ -56,6 +64,7 @@ class CursorFiles(CursorStore):
         self.sync()
 
     def load(self, key: CursorKey) -> Cursor | None:
+        self._check()
         file = file_name(key)
         try:
             return self._read(file)
@@ -63,6 +72,7 @@ class CursorFiles(CursorStore):
             return None
 
     def load_all(self) -> list[Cursor | DamagedCursor]:
+        self._check()
         cursors: list[Cursor] = []
         damaged: list[DamagedCursor] = []
         for file in self._names():
@@ -80,33 +90,33 @@ class CursorFiles(CursorStore):
         if not self._threads.acquire(timeout=max(0.0, until - time.monotonic())):
             raise self._would_block(timeout_s)
         try:
-            self._held = self._locked(until, timeout_s)
+            self._locked = self._lock(until, timeout_s)
         except BaseException:
             self._threads.release()
             raise
 
     def release(self) -> None:
-        held, self._held = self._held, None
+        locked, self._locked = self._locked, None
         try:
-            if held is not None:
-                held.close()
+            if locked is not None:
+                locked.close()
         finally:
             self._threads.release()
 
     def sync(self) -> None:
         try:
-            _sync_directory(self._directory)
+            self._sync_directory(self._directory)
         except FileNotFoundError:
             pass
         except OSError as error:
             raise _failed(error, self._directory) from error
 
     def _put(self, cursor: Cursor) -> None:
-        temporary = self._directory / _TEMPORARY
+        temporary, at = self._lookup(self._directory / _TEMPORARY)
         try:
             access = self._access()
             self._make_directory(access)
-            fd = access.create(temporary, os.O_WRONLY | os.O_TRUNC)
+            fd = access.create(temporary, os.O_WRONLY | os.O_TRUNC, dir_fd=at)
             try:
                 data = encode_cursor(cursor)
                 while data:
@@ -114,7 +124,8 @@ class CursorFiles(CursorStore):
                 os.fdatasync(fd)
             finally:
                 os.close(fd)
-            os.rename(temporary, self._directory / file_name(cursor.key))
+            target, _ = self._lookup(self._directory / file_name(cursor.key))
+            os.rename(temporary, target, src_dir_fd=at, dst_dir_fd=at)
         except OSError as error:
             raise _failed(error, self._directory) from error
 
@@ -123,7 +134,8 @@ class CursorFiles(CursorStore):
 
     def _unlink(self, file: str) -> None:
         try:
-            os.unlink(self._directory / file)
+            name, at = self._lookup(self._directory / file)
+            os.unlink(name, dir_fd=at)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -131,7 +143,11 @@ class CursorFiles(CursorStore):
 
     def _names(self) -> list[str]:
         try:
-            return sorted(file for file in os.listdir(self._directory) if file.endswith(CURSOR_SUFFIX))
+            fd = self._open_directory(self._directory)
+            try:
+                return sorted(file for file in os.listdir(fd) if file.endswith(CURSOR_SUFFIX))
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -141,7 +157,8 @@ class CursorFiles(CursorStore):
         path = self._directory / file
         remedy = f"restore {file}, or delete the cursor (delete_cursor) or the file to begin anew; it holds retention until then"
         try:
-            with path.open("rb") as opened:
+            name, at = self._lookup(path)
+            with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=at), "rb") as opened:
                 data = opened.read(_FILE_BYTES_MAX)
             cursor = decode_cursor(data)
             if file_name(cursor.key) != file:
@@ -157,13 +174,14 @@ class CursorFiles(CursorStore):
             raise FormatError(f"{path}: {error}") from error
         return cursor
 
-    def _locked(self, until: float, timeout_s: float) -> FileLock:
+    def _lock(self, until: float, timeout_s: float) -> FileLock:
         path = self._parent / CURSORS_LOCK_NAME
         try:
+            directory = None if self._held is None else self._held.fd
             try:
-                lock = FileLock.look(path)
+                lock = FileLock.look(path, dir_fd=directory)
             except FileNotFoundError:  # the journal was opened by an older version, or is one in the making
-                lock = FileLock.open(path, self._access())
+                lock = FileLock.open(path, self._access(), dir_fd=directory)
         except OSError as error:
             raise self._refused(error) from error
         try:
@@ -173,6 +191,7 @@ class CursorFiles(CursorStore):
                     raise self._would_block(timeout_s)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _POLL_MAX_S)
+            self._check()
         except BaseException:
             lock.close()
             raise
@@ -193,8 +212,29 @@ class CursorFiles(CursorStore):
 
     def _make_directory(self, access: FileAccess) -> None:
         if not self._directory.is_dir():
-            access.make_directory(self._directory)
-            _sync_directory(self._parent)
+            name, at = self._lookup(self._directory)
+            access.make_directory(name, dir_fd=at)
+            self._sync_directory(self._parent)
+
+    def _check(self) -> None:
+        """StorageError when the directory of the open log was removed or replaced."""
+        if self._held is not None:
+            self._held.check()
+
+    def _lookup(self, path: Path) -> tuple[Path, int | None]:
+        """A path below the journal's directory, and the descriptor that it is relative to; None if it is absolute."""
+        return (path, None) if self._held is None else (path.relative_to(self._parent), self._held.fd)
+
+    def _open_directory(self, path: Path) -> int:
+        name, at = self._lookup(path)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+
+    def _sync_directory(self, path: Path) -> None:
+        fd = self._open_directory(path)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def _refused(self, error: OSError) -> WALError:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -211,14 +251,6 @@ class CursorFiles(CursorStore):
             f"the lock on the cursors in {self._directory} is held for more than {timeout_s} s by another process, which saves one or has "
             "been stopped while it did: try again, or end that process"
         )
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _failed(error: OSError, path: Path) -> WALError:

@@ -57,9 +57,12 @@ class FileAccess(msgspec.Struct, frozen=True):
     def directory_mode(self) -> int:
         return 0o750 if self.group_readable else 0o700
 
-    def create(self, path: Path, flags: int) -> int:
-        """Opens a file, which is created if it is missing, and gives it this access; the descriptor. Any OSError as it is."""
-        fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, self.file_mode)
+    def create(self, path: Path | str, flags: int, *, dir_fd: int | None = None) -> int:
+        """Opens a file, which is created if it is missing, and gives it this access; the descriptor. Any OSError as it is.
+
+        `dir_fd`: the open directory that the path is looked up in.
+        """
+        fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, self.file_mode, dir_fd=dir_fd)
         try:
             self._give(fd, self.file_mode)
         except BaseException:
@@ -67,10 +70,14 @@ class FileAccess(msgspec.Struct, frozen=True):
             raise
         return fd
 
-    def make_directory(self, path: Path) -> None:
-        """Makes one directory, if it is missing, and gives it this access; the one above it exists. Any OSError as it is."""
-        path.mkdir(mode=self.directory_mode, exist_ok=True)
-        self.give(path)
+    def make_directory(self, path: Path, *, dir_fd: int | None = None) -> None:
+        """Makes one directory, if it is missing, and gives it this access; the one above it exists. Any OSError as it is.
+
+        `dir_fd`: the open directory that the path is looked up in.
+        """
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, self.directory_mode, dir_fd=dir_fd)
+        self.give(path, dir_fd=dir_fd)
 
     def is_given(self, path: Path) -> bool:
         """Whether a file or directory has this access, or is another user's, who has decided."""
@@ -78,16 +85,16 @@ class FileAccess(msgspec.Struct, frozen=True):
         mode = self.directory_mode if stat.S_ISDIR(status.st_mode) else self.file_mode
         return self._is_given(status, mode) or os.geteuid() not in (0, status.st_uid)
 
-    def give(self, path: Path) -> None:
+    def give(self, path: Path, *, dir_fd: int | None = None) -> None:
         """Gives this access to a file or directory that exists; one of another user, or a symbolic link, is left as it is."""
-        status = path.lstat()
+        status = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
             return
         mode = self.directory_mode if stat.S_ISDIR(status.st_mode) else self.file_mode
         if self._is_given(status, mode):
             return
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
         except PermissionError:
             return
         try:

@@ -32,21 +32,22 @@ class FileLock:
         self.fd = fd
 
     @classmethod
-    def open(cls, path: Path, access: FileAccess = PRIVATE) -> FileLock:
-        """Opens the file, which is created if it is missing.
+    def open(cls, path: Path, access: FileAccess = PRIVATE, *, dir_fd: int | None = None) -> FileLock:
+        """Opens the file, which is created if it is missing. `dir_fd`: the open directory that holds it, whatever its path is by now.
 
         PermissionError when the user may not write there, any other OSError as it is.
         """
         with _forking:
-            lock = cls(path, access.private.create(path, os.O_RDWR))
+            lock = cls(path, access.private.create(path if dir_fd is None else path.name, os.O_RDWR, dir_fd=dir_fd))
             _open.add(lock)
         return lock
 
     @classmethod
-    def look(cls, path: Path) -> FileLock:
+    def look(cls, path: Path, *, dir_fd: int | None = None) -> FileLock:
         """Opens an existing lock file without writing to it. FileNotFoundError or PermissionError as for `open`."""
         with _forking:
-            lock = cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            name = path if dir_fd is None else path.name
+            lock = cls(path, os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd))
             _open.add(lock)
         return lock
 

@@ -82,6 +82,11 @@ class SqliteKV(KVBase):
         """The absolute path of the file."""
         return self._worker.path
 
+    @property
+    def status(self) -> os.stat_result:
+        """The status of the file as it was opened: which file the name has to lead to."""
+        return self._worker.status
+
     async def close(self) -> None:
         """Carries out what waits, ends the watches with ClosedError and closes the file. Idempotent; all callers wait for it."""
         if not self._closed:
@@ -136,6 +141,8 @@ class _Worker:
         self.closed: asyncio.Future[None] = loop.create_future()
         self.waiting = 0
         self.path = path
+        self.status: os.stat_result
+        """Set before `opened` is."""
         self._bytes_max = bytes_max
         self._inbox: SimpleQueue[_Request | None] = SimpleQueue()
         self._operations = 0
@@ -170,6 +177,7 @@ class _Worker:
                 Path(self.path).absolute()
             )  # not abspath, which takes .. after a symbolic link for its parent
             store = SqliteStore(self.path, bytes_max=self._bytes_max)
+            self.status = store.status
         except BaseException as error:
             self._tell(_settle_opening, self.opened, error)
             self._tell(_settle_opening, self.closed, None)

@@ -19,12 +19,13 @@ import os
 import sqlite3
 import stat
 import weakref
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError, WALError
-from wal.files import free_bytes
+from wal.files import HeldNames, free_bytes
 from wal.kv.batch import Batch
 from wal.kv.keys import prefix_end
 from wal.kv.sqlite_reserve import RESERVE_BYTES, SqliteReserve
@@ -88,6 +89,7 @@ class SqliteStore:
         self.commits = 0
         self._path = path
         _make_private(path)
+        self._held = HeldNames()
         try:
             self._connection = sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None, cached_statements=32)
         except sqlite3.Error as error:
@@ -103,14 +105,19 @@ class SqliteStore:
                 self._reserve.fill()
             self._folded_bytes = os.path.getsize(path)
             self._unfolded_before = self._unfolded_bytes()
+            self.status = self._watch()
         except BaseException as error:
             self._connection.close()
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, sqlite3.Error | OSError):
                 raise self._explain(error) from error
             raise
 
     def execute(self, operations: list[Operation]) -> list[Outcome]:
         """Carries out a group in order and answers each; what is answered as done is durable. Never raises."""
+        try:
+            self._held.check()
+        except StorageError as error:
+            self.failure = self.failure or error
         if self.failure is not None:
             return [self._refusal(self.failure)] * len(operations)
         if not any(isinstance(operation, Batch) for operation in operations):
@@ -178,6 +185,18 @@ class SqliteStore:
             execute(f"PRAGMA application_id = {APPLICATION_ID}")
             execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         execute("COMMIT")
+
+    def _watch(self) -> os.stat_result:
+        """The status of the open file. From now on its name, and that of its write-ahead file, have to lead to the same files.
+
+        Sqlite keeps both open until it closes them. They are never opened here: closing that would drop sqlite's locks on them.
+        """
+        log = Path(f"{self._path}-wal")
+        if log.exists():
+            self._held.watch(log, os.stat(log))
+        status = os.stat(self._path)
+        self._held.watch(Path(self._path), status)
+        return status
 
     def _attempt(self, operation: Operation) -> Outcome:
         if self.failure is not None:

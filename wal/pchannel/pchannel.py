@@ -160,6 +160,7 @@ class PChannel(ReadablePChannel, Member):
         )
         self.copies = CopyWrites(self, state.copies)
         self.vchannels: dict[str, VChannel] = {}
+        log.failed = self._log_failed
         self.endings = 0
         """How many of its vchannels have ended so far, for whatever reason."""
         self.fault: WALError | None = None
@@ -559,6 +560,11 @@ class PChannel(ReadablePChannel, Member):
             failure = StorageError(f"pchannel {self.channel}: the write failed: {error!r}", outcome_unknown=True)
             failure.__cause__ = error
             self.fail(failure, answered=True)
+
+    def _log_failed(self, error: WALError) -> None:
+        """The log failed by itself. Frames that are under way are answered with it in a moment, each with its own outcome."""
+        if not self._flights:
+            self.fail(error)
 
     def _fail(self, submission: Submission, error: BaseException) -> None:
         self.in_flight.release(submission.in_flight)

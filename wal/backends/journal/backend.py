@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
 from wal.backends.base import LogBackend
+from wal.backends.journal.control import CONTROL_NAME, FENCE_NAME
 from wal.backends.journal.creation import create_log
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
@@ -21,10 +24,10 @@ from wal.backends.journal.permissions import carry_out, choose_access
 from wal.backends.journal.presence import check_present
 from wal.backends.journal.recovery import Recovered, recover_log
 from wal.errors import ClosedError, InvalidArgumentError, StorageError
-from wal.files import CURSORS_LOCK_NAME, FileLock
+from wal.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
 from wal.message import FORM_JOURNAL
 
-__all__ = ["JournalBackend"]
+__all__ = ["JournalBackend", "hold"]
 
 _T = TypeVar("_T")
 
@@ -71,6 +74,8 @@ class JournalBackend(LogBackend):
         self._group_readable = group_readable
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-journal")
         self._lock: DirectoryLock | None = None
+        self.held: HeldDirectory | None = None
+        """The directory, with the names in it that all pchannels depend on; None before `start`."""
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -91,27 +96,37 @@ class JournalBackend(LogBackend):
     async def create(self, pchannel: str, *, incarnation: int) -> None:
         directory = self.folder(pchannel)
         await self.start()
-        await self._in_thread(
-            lambda: create_log(
+
+        def create() -> None:
+            if self.held is not None:
+                self.held.check()
+            create_log(
                 self._disk,
                 directory,
                 pchannel=pchannel,
                 incarnation=incarnation,
                 first_segment_bytes=self._first_segment_bytes,
             )
-        )
+
+        await self._in_thread(create)
 
     async def open(self, pchannel: str, *, incarnation: int, term: int, checkpoint: int | None = None) -> JournalLog:
         directory = self.folder(pchannel)
         await self.start()
         recovering = self._pool.submit(
             _storage_errors,
-            lambda: recover_log(
-                self._disk, directory, pchannel=pchannel, incarnation=incarnation, term=term, checkpoint=checkpoint
+            lambda: hold(
+                recover_log(
+                    self._disk, directory, pchannel=pchannel, incarnation=incarnation, term=term, checkpoint=checkpoint
+                ),
+                directory,
+                pchannel=pchannel,
+                term=term,
+                within=self.held,
             ),
         )
         try:
-            recovered = await asyncio.shield(asyncio.wrap_future(recovering))
+            recovered, held = await asyncio.shield(asyncio.wrap_future(recovering))
         except asyncio.CancelledError:
             recovering.add_done_callback(_let_go)
             raise
@@ -120,6 +135,7 @@ class JournalBackend(LogBackend):
             directory,
             recovered,
             self._pool,
+            held,
             pchannel=pchannel,
             incarnation=incarnation,
             term=term,
@@ -137,9 +153,9 @@ class JournalBackend(LogBackend):
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     async def _start(self) -> None:
-        self._lock = await self._in_thread(self._take)
+        self._lock, self.held = await self._in_thread(self._take)
 
-    def _take(self) -> DirectoryLock:
+    def _take(self) -> tuple[DirectoryLock, HeldDirectory]:
         self._disk.access = access = choose_access(self._directory, self._group_readable)
         if self._create:
             claim_format(self._disk, self._directory)
@@ -147,16 +163,20 @@ class JournalBackend(LogBackend):
             check_present(self._directory, remedy="open it without create=False to make one")
         lock = DirectoryLock.acquire(self._directory, access)
         try:
+            held = HeldDirectory(self._directory)
+            held.watch(self._directory / LOCK_NAME, lock.status())
             carry_out(self._directory, access, asked=self._group_readable is not None)
             # Here, so that a log on a disk that has become full can be truncated.
-            FileLock.open(self._directory / CURSORS_LOCK_NAME, access).close()
+            FileLock.open(self._directory / CURSORS_LOCK_NAME, access, dir_fd=held.fd).close()
         except BaseException:
             lock.release()
             raise
-        return lock
+        return lock, held
 
     def _close(self) -> None:
         self._pool.shutdown(wait=True)
+        if self.held is not None:
+            self.held.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -187,7 +207,34 @@ def _storage_errors(call: Callable[[], _T]) -> _T:
         raise StorageError(f"{error.filename or 'the journal'}: {error.strerror or error}") from error
 
 
-def _let_go(recovering: concurrent.futures.Future[Recovered]) -> None:
+def hold(
+    recovered: Recovered, directory: Path, *, pchannel: str, term: int, within: HeldDirectory | None = None
+) -> tuple[Recovered, HeldDirectory]:
+    """Holds the directory that a log was recovered in. A StorageError, and the log let go, when its names lead elsewhere already.
+
+    Once a writer of a higher term owns the log the names are that one's: then a check is a ChannelFencedError.
+    """
+    control = recovered.control
+
+    def check_term() -> None:
+        with control.locked():
+            control.load_owned(pchannel, term)
+
+    with contextlib.ExitStack() as undo:
+        undo.callback(recovered.close)
+        held = HeldDirectory(directory, within=within, released=check_term)
+        undo.callback(held.close)
+        held.watch(directory / CONTROL_NAME, control.status())
+        held.watch(directory / FENCE_NAME, control.fence_status())
+        held.watch(recovered.active.segment.path, os.fstat(recovered.active.file.fd))
+        held.check()
+        undo.pop_all()
+    return recovered, held
+
+
+def _let_go(recovering: concurrent.futures.Future[tuple[Recovered, HeldDirectory]]) -> None:
     """Nobody waits for this opening any more."""
     if not recovering.cancelled() and recovering.exception() is None:
-        recovering.result().close()
+        recovered, held = recovering.result()
+        held.close()
+        recovered.close()

@@ -136,6 +136,14 @@ class ControlPage:
         page = record.pack(2).ljust(CONTROL_BYTES, b"\0")  # even sequences lie in the first slot
         disk.replace(path, page, temporary=path.with_suffix(".tmp"))
 
+    def status(self) -> os.stat_result:
+        """The status of the mapped file, wherever its name leads to by now."""
+        return os.fstat(self._fd)
+
+    def fence_status(self) -> os.stat_result:
+        """The same of the file that is locked while somebody stores."""
+        return os.fstat(self._fence.fd)
+
     def locked(self) -> _Lock:
         """`with` this nobody else stores, in this process or another. Waits; never use it on the loop."""
         return self._lock
@@ -210,7 +218,9 @@ class ControlView:
         self._path = path
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            size = os.fstat(fd).st_size
+            self.status: Final = os.fstat(fd)
+            """The status of the mapped file when it was opened; the mapping keeps the file."""
+            size = self.status.st_size
             if size < CONTROL_BYTES:
                 raise self._damaged(f"it has {size} bytes", f"{CONTROL_BYTES} bytes")
             self._map = mmap.mmap(fd, CONTROL_BYTES, access=mmap.ACCESS_READ)

@@ -7,17 +7,20 @@ power. It never decides anything: errors are the operating system's own.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
 import os
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import ClassVar, Final
 
 from wal.backends.journal.layout import SECTOR_BYTES
-from wal.files import PRIVATE, FileAccess, free_bytes
+from wal.files import PRIVATE, FileAccess, HeldDirectory, free_bytes
 
 __all__ = ["BUFFERS_MAX", "Disk", "JournalFile"]
 
@@ -142,14 +145,36 @@ class JournalFile:
 
 
 class Disk:
-    """The file system as the journal uses it. `access`: who may read what is created."""
+    """The file system as the journal uses it. `access`: who may read what is created.
+
+    Names in a directory that is held are looked up in that directory and not by its path, so that a writer whose directory was
+    replaced never opens, renames or removes a file of whoever has the path now.
+    """
 
     access: FileAccess = PRIVATE
+    _held: Mapping[Path, HeldDirectory] = MappingProxyType({})  # never changed, but replaced: looking needs no lock
+    _holding: ClassVar = threading.Lock()
+
+    def hold(self, directory: HeldDirectory) -> None:
+        """Looks names in this directory up there from now on, until `let_go`."""
+        with self._holding:
+            self._held = {**self._held, directory.path: directory}
+
+    def let_go(self, directory: HeldDirectory) -> None:
+        """Ends `hold`; a directory that was held later under the same path stays."""
+        with self._holding:
+            self._held = {path: held for path, held in self._held.items() if held is not directory}
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> JournalFile:
         """An existing file, or (`create`) a new empty one, for reading and, unless `write` is False, writing."""
-        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
-        return self._file(path, self.access.create(path, flags | os.O_TRUNC) if create else os.open(path, flags))
+        flags = os.O_RDWR if write else os.O_RDONLY
+        name, directory = self._lookup(path)
+        with _full_names(path):
+            if create:
+                fd = self.access.create(name, flags | os.O_TRUNC, dir_fd=directory)
+            else:
+                fd = os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
+            return self._file(path, fd)
 
     def replace(self, path: Path, data: bytes, *, temporary: Path) -> None:
         """Puts a whole file in place, durably: written beside it, synced, renamed, directory synced."""
@@ -164,18 +189,20 @@ class Disk:
 
     def rename(self, source: Path, target: Path) -> None:
         """Durable only after `sync_directory`."""
-        os.rename(source, target)
+        old, old_directory = self._lookup(source)
+        new, new_directory = self._lookup(target)
+        with _full_names(source, target):
+            os.rename(old, new, src_dir_fd=old_directory, dst_dir_fd=new_directory)
 
     def unlink(self, path: Path) -> None:
         """Removes a file; one that is gone already is no error."""
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
+        name, directory = self._lookup(path)
+        with contextlib.suppress(FileNotFoundError), _full_names(path):
+            os.unlink(name, dir_fd=directory)
 
     def rename_synced(self, source: Path, target: Path) -> None:
         """Renames a file within its directory, durably. Nothing is renamed when there is no descriptor for the directory."""
-        fd = _open_directory(source.parent)
+        fd = self._open_directory(source.parent)
         try:
             self.rename(source, target)
             self._sync_names(source.parent, fd)
@@ -184,7 +211,7 @@ class Disk:
 
     def sync_directory(self, path: Path) -> None:
         """Returns when names made, changed and removed in this directory are on the disk."""
-        fd = _open_directory(path)
+        fd = self._open_directory(path)
         try:
             self._sync_names(path, fd)
         finally:
@@ -226,9 +253,28 @@ class Disk:
     def _sync_names(self, path: Path, fd: int) -> None:
         os.fsync(fd)
 
+    def _open_directory(self, path: Path) -> int:
+        held = self._held.get(path)
+        name, directory = (path, None) if held is None else (".", held.fd)
+        with _full_names(path):
+            return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
 
-def _open_directory(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def _lookup(self, path: Path) -> tuple[Path | str, int | None]:
+        """The name of a file, and the descriptor of the directory that it is looked up in; None for the path as it is."""
+        held = self._held.get(path.parent)
+        return (path, None) if held is None else (path.name, held.fd)
+
+
+@contextlib.contextmanager
+def _full_names(path: Path, target: Path | None = None) -> Iterator[None]:
+    """An OSError names whole paths, however the files were looked up."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        if target is not None:
+            error.filename2 = str(target)
+        raise
 
 
 def _without(buffers: Sequence[bytes | memoryview], count: int) -> list[bytes | memoryview]:

@@ -6,6 +6,7 @@ for the text of the error. Only the user who writes the journal can open `LOCK`,
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Final
@@ -41,6 +42,10 @@ class DirectoryLock:
             file.close()
             raise
         return cls(file)
+
+    def status(self) -> os.stat_result:
+        """The status of the file that is locked, wherever its name leads to by now."""
+        return os.fstat(self._file.fd)
 
     def release(self) -> None:
         """Idempotent."""

@@ -28,7 +28,15 @@ from wal.backends.journal.recovery import Recovered
 from wal.backends.journal.segments import SegmentSet, last_truncated, write_index
 from wal.backends.journal.truncation import Truncation
 from wal.backends.journal.writer import Writer
-from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, StorageError
+from wal.errors import (
+    ChannelFencedError,
+    ClosedError,
+    CorruptionError,
+    InvalidArgumentError,
+    StorageError,
+    WALError,
+)
+from wal.files import HeldDirectory
 from wal.frame import EncodedFrame
 
 __all__ = ["JournalLog", "JournalStatistics"]
@@ -62,6 +70,7 @@ class JournalLog(PChannelLog):
         directory: Path,
         recovered: Recovered,
         pool: concurrent.futures.ThreadPoolExecutor,
+        held: HeldDirectory,
         *,
         pchannel: str,
         incarnation: int,
@@ -70,12 +79,15 @@ class JournalLog(PChannelLog):
         segment_bytes: int,
         frame_bytes_limit: int,
     ) -> None:
+        """`held` is the directory, with the names of what was recovered watched in it; the log lets go of it."""
         self.pchannel = pchannel
         self.incarnation = incarnation
         self.term = term
         self.state = recovered.state
         self._disk = disk
         self._directory = directory
+        self._held = held
+        disk.hold(held)
         self._pool = pool
         self._frame_bytes_limit = frame_bytes_limit
         self._loop = asyncio.get_running_loop()
@@ -112,11 +124,13 @@ class JournalLog(PChannelLog):
             recovered.active,
             self._preparer,
             IndexKeeper(disk, directory, self._preparer),
+            held,
             pchannel=pchannel,
             term=term,
             last=(recovered.state.last_term, recovered.state.last_sequence),
             newest=recovered.state.newest,
             sealed=self._sealed,
+            failed=self._failed,
         )
         self._preparer.prepare(2 * recovered.active.segment.header.size)
 
@@ -244,6 +258,7 @@ class JournalLog(PChannelLog):
         self._preparer.close()
         active = self._writer.active
         try:
+            self._held.check()  # also where the writer found it already: whoever only closes the log hears of it here
             if self._writer.failure is None and self._preparer.failure is None:
                 with contextlib.suppress(OSError):
                     write_index(self._disk, self._directory, active.segment, active.index)
@@ -258,6 +273,8 @@ class JournalLog(PChannelLog):
         finally:
             active.file.close()
             self._control.close()
+            self._disk.let_go(self._held)
+            self._held.close()
 
     def _release(self, position: int, state: int | None) -> None:
         if self._truncation.release(position):
@@ -271,6 +288,10 @@ class JournalLog(PChannelLog):
         with contextlib.suppress(RuntimeError):  # the loop was closed over an open log
             self._loop.call_soon_threadsafe(self._tell_sealed)
 
+    def _failed(self, error: WALError) -> None:
+        if self.failed is not None:
+            self.failed(error)
+
     def _tell_sealed(self) -> None:
         if self.sealed is not None:
             self.sealed()
@@ -282,10 +303,23 @@ class JournalLog(PChannelLog):
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         """Runs a call in the pool; cancelling the caller lets it finish unseen."""
-        running = self._pool.submit(call)
+        running = self._pool.submit(self._checked, call)
         self._calls.add(running)
         running.add_done_callback(self._calls.discard)
         return await asyncio.wrap_future(running)
+
+    def _checked(self, call: Callable[[], _T]) -> _T:
+        """The call, if the names of the log lead to its files; what it finds missing or damaged when they do not is no damage."""
+        self._check_names()
+        try:
+            return call()
+        except (CorruptionError, StorageError):
+            self._check_names()
+            raise
+
+    def _check_names(self) -> None:
+        with contextlib.suppress(ChannelFencedError):  # what may still be done in a lower term the call knows
+            self._held.check()
 
     def _check_open(self) -> None:
         if self._closing is not None:

@@ -4,14 +4,19 @@ Owns: the active segment, the order of frames and of their outcomes, and the fen
 term still ours, `pwritev`, `fdatasync`, store the control page; only then is the outcome handed to the loop. So at most one frame is
 ever unsynced, nothing of a fenced writer lies behind the first frame of its successor, and what was acknowledged is on the disk.
 
-A failed write or sync is final: the kernel may have dropped the data, so nothing more is written through this handle.
+A failed write or sync is final: the kernel may have dropped the data, so nothing more is written through this handle. The same holds
+when the names of its files lead elsewhere, see `HeldDirectory`: the thread looks before a frame that comes after a pause, at each
+new segment, and about every second whatever else it does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -25,7 +30,8 @@ from wal.backends.journal.disk import Disk
 from wal.backends.journal.index_keeper import IndexKeeper
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding, slot_bytes
 from wal.backends.journal.preparer import NO_DESCRIPTOR, Preparer, Spare, no_descriptor
-from wal.errors import StorageError, WALError
+from wal.errors import ChannelFencedError, StorageError, WALError
+from wal.files import HeldDirectory
 from wal.frame import RECOVERED, EncodedFrame
 
 __all__ = ["Writer", "WriterStatistics"]
@@ -33,6 +39,10 @@ __all__ = ["Writer", "WriterStatistics"]
 _Item = tuple[int, EncodedFrame | WALError | None, AppendDone | None]
 """(attempt, frame or the error to answer with, done); without `done`: store the promise."""
 _PROMISE: Final[_Item] = (0, None, None)
+CHECK_S: Final = 1.0
+"""How long the thread may be idle before it checks the names of its files."""
+PAUSE_S: Final = 0.01
+"""A frame that comes later than this after the last check waits for the next one. A check takes some microseconds."""
 
 
 class WriterStatistics(msgspec.Struct, frozen=True, gc=False):
@@ -54,27 +64,33 @@ class Writer:
         active: ActiveSegment,
         preparer: Preparer,
         keeper: IndexKeeper,
+        held: HeldDirectory,
         *,
         pchannel: str,
         term: int,
         last: tuple[int, int],
         newest: tuple[int, int] | None,
         sealed: Callable[[ActiveSegment, ActiveSegment], None],
+        failed: Callable[[WALError], None],
     ) -> None:
         """`last`: (term, sequence) of the last frame in the log, `newest`: (position, index) of its newest event.
 
-        `sealed(old, new)` is called in the thread at each new segment.
+        `held` is the directory of the log and watches its active segment. `sealed(old, new)` is called in the thread at each new segment,
+        `failed(error)` on the loop when the names of the log lead elsewhere and no frame was there to be told.
         """
         self._disk = disk
         self._control = control
         self._preparer = preparer
         self._keeper = keeper
         keeper.begin(active.segment, active.index)
+        self._held = held
+        self._checked_s = 0.0
         self._pchannel = pchannel
         self._term = term
         self._last = last
         self._newest = newest
         self._sealed = sealed
+        self._failed_idle = failed
         self._loop = asyncio.get_running_loop()
         self.active = active
         self.durable_end = active.index.end
@@ -129,10 +145,18 @@ class Writer:
             done(position, error)
 
     def _run(self) -> None:
-        while (item := self._inbox.get()) is not None:
+        while True:
+            try:
+                item = self._inbox.get(timeout=CHECK_S)
+            except queue.Empty:
+                self._check_idle()
+                continue
+            if item is None:
+                return
             attempt, frame, done = item
             if done is None:
                 self._store_promise()
+                self._check_idle()
             elif isinstance(frame, EncodedFrame):
                 self._handle(attempt, frame, done)
             else:
@@ -170,7 +194,10 @@ class Writer:
         slot = slot_bytes(frame.length)
         active = self.active
         spare = None
-        if active.index.end - active.segment.base + slot > active.segment.header.size:
+        is_full = active.index.end - active.segment.base + slot > active.segment.header.size
+        if is_full or time.monotonic() - self._checked_s > PAUSE_S:
+            self._check()
+        if is_full:
             needed = HEADER_PAGE_BYTES + slot
             try:
                 spare = self._preparer.take(needed, 2 * active.segment.header.size)
@@ -218,6 +245,8 @@ class Writer:
             self._disk, old, spare, last=self._last, newest=self._newest, first_tick=first_tick, promise=promise
         )
         self._segments += 1
+        self._held.watch(self.active.segment.path, os.fstat(self.active.file.fd))
+        self._held.unwatch(old.segment.path)  # before anybody may truncate it
         self._sealed(old, self.active)
         self._keeper.begin(self.active.segment, self.active.index)
         return self.active
@@ -247,6 +276,24 @@ class Writer:
         except Exception as error:  # as for a frame: the next one is answered with it
             self.failure = StorageError(f"the control page could not be stored: {error!r}", outcome_unknown=False)
             self.failure.__cause__ = error
+
+    def _check(self) -> None:
+        """StorageError when the names of the log's files lead elsewhere: what is written then is lost. ChannelFencedError first."""
+        self._held.check()
+        self._checked_s = time.monotonic()
+
+    def _check_idle(self) -> None:
+        """Checks the names where no frame asks for it."""
+        if self.failure is not None or time.monotonic() - self._checked_s < PAUSE_S:
+            return
+        try:
+            self._check()
+        except ChannelFencedError as error:  # the next frame is answered with it, as ever
+            self.failure = error
+        except StorageError as error:
+            self.failure = error
+            with contextlib.suppress(RuntimeError):  # the loop was closed over an open log
+                self._loop.call_soon_threadsafe(self._failed_idle, error)
 
     def _answer(self, attempt: int, done: AppendDone, position: int, error: WALError | None) -> None:
         self._outcomes.append((attempt, done, position, error))

@@ -1,0 +1,123 @@
+"""Ways in which the directory of an open log goes: each takes the directory away for real, or puts something else in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+__all__ = ["GONE", "READER_REMOVALS", "REMOVALS", "Removal", "content_of", "mounted_over", "no_longer_there"]
+
+GONE: Final = r"removed or replaced under the open log"
+Removal = Callable[[Path], object]
+
+
+def remove_all(directory: Path) -> None:
+    """As `rm -rf`, again until nothing is left that the log had just made."""
+    while directory.exists():
+        subprocess.run(["rm", "-rf", str(directory)], check=False)
+
+
+def move_away(directory: Path) -> None:
+    directory.rename(directory.with_name("moved away"))
+
+
+def replace_by_an_empty_one(directory: Path) -> None:
+    move_away(directory)
+    directory.mkdir()
+
+
+def replace_by_a_copy(directory: Path) -> None:
+    """As a backup that is restored, or a volume of the same content that is mounted anew."""
+    move_away(directory)
+    # Without the files that go while it copies: the log still uses those that were moved away.
+    subprocess.run(["cp", "-r", str(directory.with_name("moved away")), str(directory)], check=False)
+
+
+def replace_by_a_file(directory: Path) -> None:
+    move_away(directory)
+    directory.write_text("something else")
+
+
+def remove_the_pchannel(directory: Path) -> None:
+    remove_all(directory / "pchannels" / "p0")
+
+
+def remove_the_lock(directory: Path) -> None:
+    (directory / "LOCK").unlink()
+
+
+def remove_the_metadata(directory: Path) -> None:
+    (directory / "meta.sqlite3").unlink()
+
+
+def remove_the_segments(directory: Path) -> None:
+    """What a cleaner of large files leaves."""
+    for path in (directory / "pchannels" / "p0").glob("*.wal"):
+        path.unlink()
+
+
+def replace_the_control_page(directory: Path) -> None:
+    control = directory / "pchannels" / "p0" / "control"
+    copy = control.with_name("copy of control")
+    shutil.copyfile(control, copy)
+    copy.rename(control)
+
+
+REMOVALS: Final[tuple[Removal, ...]] = (
+    remove_all,
+    move_away,
+    replace_by_an_empty_one,
+    replace_by_a_copy,
+    replace_by_a_file,
+    remove_the_pchannel,
+    remove_the_lock,
+    remove_the_metadata,
+    remove_the_segments,
+    replace_the_control_page,
+)
+READER_REMOVALS: Final[tuple[Removal, ...]] = (
+    remove_all,
+    move_away,
+    replace_by_an_empty_one,
+    replace_by_a_copy,
+    replace_by_a_file,
+    remove_the_pchannel,
+    replace_the_control_page,
+)
+"""Those of which a process that only reads can know: it opens neither the lock nor the metadata."""
+
+
+@contextlib.contextmanager
+def mounted_over(directory: Path, *options: str) -> Iterator[None]:
+    """A file system over the directory; the test is skipped where this process may mount none, but fails in CI."""
+    mounted = subprocess.run(["mount", *options, str(directory)], capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        reason = f"this test mounts a file system, and mount failed: {mounted.stderr.strip()}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def content_of(directory: Path) -> dict[str, Any]:
+    """Every file in the directory with its bytes and its inode."""
+    return {
+        str(path.relative_to(directory)): (path.stat().st_ino, path.read_bytes())
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def no_longer_there(path: Path) -> str:
+    """A pattern for the error that names this path."""
+    return rf"{path} was {GONE}"

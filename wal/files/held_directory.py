@@ -1,0 +1,124 @@
+"""HeldNames and HeldDirectory: the names that something open stands on, and whether they still lead to its files.
+
+A file that is open outlives its name. After `rm -rf`, a rename or a mount over the directory, writes and syncs go on succeeding, and
+nobody will ever find what they wrote; a lock on such a file keeps nobody out. So the owner of the files compares what it holds
+with what lies under the names, and stops when they differ. The first difference is final: a name that comes back later may have
+been used by another process meanwhile.
+
+Owns: the identity (device and inode) of each held file, and the error. An identity is safe to compare for as long as somebody keeps
+the file open, because its inode is not given to another file until then. It never opens a file under a watched name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import threading
+import weakref
+from collections.abc import Callable
+from errno import ENOENT, ENOTDIR, ESTALE
+from pathlib import Path
+from typing import Final
+
+from wal.errors import StorageError
+
+__all__ = ["HeldDirectory", "HeldNames"]
+
+_GONE: Final = frozenset((ENOENT, ENOTDIR, ESTALE))
+_log: Final = logging.getLogger("wal.held_directory")
+
+
+class HeldNames:
+    """Absolute paths, each with the file that has to lie there. Thread-safe; `check` blocks for as long as a few `stat` calls take.
+
+    `within`: the names that these depend on; they are checked first. `released` is called when a name leads elsewhere, before that is
+    called a loss: it raises if the names belong to another owner by now, who may do with them as it likes.
+    """
+
+    def __init__(self, *, within: HeldNames | None = None, released: Callable[[], object] | None = None) -> None:
+        self._within = within
+        self._released = released
+        self._lock = threading.Lock()
+        self._files: dict[Path, os.stat_result] = {}
+        self._lost = ""
+
+    def watch(self, path: Path, status: os.stat_result) -> None:
+        """From now on the file with this status has to lie at `path`; the caller keeps that file open until `unwatch`."""
+        with self._lock:
+            self._files[path] = status
+
+    def unwatch(self, path: Path) -> None:
+        """The name may go now, or lead to another file."""
+        with self._lock:
+            self._files.pop(path, None)
+
+    def check(self) -> None:
+        """Returns if every name leads to its file; a final StorageError if one does not, or did not at an earlier call."""
+        if self._lost:
+            raise StorageError(self._lost)
+        if self._within is not None:
+            self._within.check()
+        with self._lock:
+            files = list(self._files.items())
+        for path, status in files:
+            why = _difference(path, status)
+            if why:
+                self._lose(path, status, why)
+
+    def _lose(self, path: Path, status: os.stat_result, why: str) -> None:
+        # Not within the lock, which may be held up by it.
+        if self._released is not None:
+            self._released()
+        with self._lock:
+            # The owner may have let go of the name between the copy and the look; then nothing is lost.
+            if self._files.get(path) is not status:
+                return
+            first, self._lost = not self._lost, self._lost or why
+        if first:
+            _log.error("%s", self._lost)
+        raise StorageError(self._lost)
+
+
+class HeldDirectory(HeldNames):
+    """A directory that is held open, with the names in it. `fd` is its descriptor until `close`.
+
+    Names that are resolved with `dir_fd=fd` stay in this directory, wherever its path leads to by then.
+    """
+
+    def __init__(
+        self, path: Path, *, within: HeldNames | None = None, released: Callable[[], object] | None = None
+    ) -> None:
+        """Opens the directory; any OSError as it is. `path` is absolute."""
+        super().__init__(within=within, released=released)
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._closing = weakref.finalize(self, os.close, self.fd)  # an owner that is collected unclosed leaks nothing
+        self.watch(path, os.fstat(self.fd))
+
+    def close(self) -> None:
+        """Lets go of the directory and of all names. Idempotent."""
+        with self._lock:
+            self._files.clear()
+            self.fd = -1
+            self._closing()
+
+
+def _difference(path: Path, held: os.stat_result) -> str:
+    """What is wrong with this name; empty if nothing is."""
+    kind = "directory" if stat.S_ISDIR(held.st_mode) else "file"
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        if error.errno not in _GONE:
+            return (
+                f"the {kind} {path} cannot be looked at under the open log: {error.strerror}; so nothing is written or read through "
+                "this opening any more: close it, make the path reachable for this process, and open the log again"
+            )
+    else:
+        if os.path.samestat(held, found):
+            return ""
+    return (
+        f"the {kind} {path} was removed or replaced under the open log, so nothing is written or read through this opening any more: "
+        "close it, restore the directory if you can, and open the log again"
+    )
