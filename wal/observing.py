@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -28,7 +29,14 @@ from wal.backends.journal import (
 )
 from wal.channels import MapPlace, UnknownVChannels, VChannelInfo, VChannelMaps, VChannelView, common_place
 from wal.cursors import CursorDesk, CursorFiles, LogPlace, LogView
-from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, UnknownError, WALError
+from wal.errors import (
+    ChannelNotExistError,
+    ClosedError,
+    InvalidArgumentError,
+    StorageError,
+    UnknownError,
+    WALError,
+)
 from wal.location import Location
 from wal.pchannel import ObservedPChannel
 from wal.reading import Selection
@@ -48,14 +56,15 @@ class Observed:
 
     name: Final = JournalBackend.name
 
-    def __init__(self, directory: Path, settings: Settings, clock: Clock) -> None:
+    def __init__(self, journal: ObservedJournal, directory: Path, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
         self.pchannels: dict[str, ObservedPChannel] = {}
         self.system = ActorSystem("wal", clock=clock)
-        self.cursors = CursorDesk(CursorFiles(directory), view=self._cursor_view, wall=clock.wall)
+        self.cursors = CursorDesk(CursorFiles(directory, held=journal.held), view=self._cursor_view, wall=clock.wall)
         self._directory = directory
-        self._journal: ObservedJournal
+        self._journal = journal
+        self._logs: list[ObservedLog] = []
         self._maps = VChannelMaps()
         self._unknown = UnknownVChannels(f"journal:{directory}")
         self._places: dict[str, MapPlace] = {}
@@ -77,9 +86,11 @@ class Observed:
         """
         check_observable(location)
         assert location.path is not None
-        observed = cls(location.path, settings, clock or SystemClock())
+        clock = clock or SystemClock()
+        await _wait_until_present(location.path, wait_s, clock)
+        journal = await asyncio.to_thread(ObservedJournal, location.path)
+        observed = cls(journal, location.path, settings, clock)
         try:
-            await observed._wait_until_present(wait_s)
             await observed._open()
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(observed.close()))
@@ -95,7 +106,7 @@ class Observed:
         cause = ClosedError("the log was closed: open it again to go on")
         await asyncio.gather(*(pchannel.close(cause) for pchannel in self.pchannels.values()))
         await self.system.stop()
-        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+        await asyncio.get_running_loop().run_in_executor(None, self._let_go)
 
     def spawn(self, actor: Actor, name: str) -> ActorRef:
         """Starts an actor of the log's, which ends with it at the latest; a number makes its name unlike the others."""
@@ -158,16 +169,8 @@ class Observed:
 
     async def _open(self) -> None:
         await self.system.start()
-        self._journal = await self._in_thread(lambda: ObservedJournal(self._directory))
         await self._look()
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name="observe vchannels")
-
-    async def _wait_until_present(self, wait_s: float) -> None:
-        for pause_s in pauses(wait_s, self.clock.monotonic):
-            if await self._in_thread(lambda: is_present(self._directory)):
-                return
-            await self.clock.sleep(pause_s)
-        await self._in_thread(lambda: check_present(self._directory, remedy=ABSENT_REMEDY, waited_s=wait_s))
 
     async def _watch(self) -> None:
         """Looks again and again while anybody reads."""
@@ -207,9 +210,13 @@ class Observed:
             return view
 
     def _find(self, known: frozenset[str]) -> tuple[list[ObservedLog], VChannelView]:
-        """In a thread: the logs of new pchannels, and the vchannels as they are now."""
+        """In a thread: the logs of new pchannels, and the vchannels as they are now. StorageError when the directory was removed."""
         found: list[ObservedLog] = []
         with self._finding:
+            for log in self._logs:
+                with contextlib.suppress(ClosedError, StorageError):  # whoever reads there is told by the log itself
+                    log.check()
+            self._journal.held.check()
             try:
                 for name in self._journal.pchannels():
                     if name not in known:
@@ -222,7 +229,12 @@ class Observed:
                     log.close()
                 raise
 
+    def _let_go(self) -> None:
+        self._pool.shutdown()
+        self._journal.close()
+
     def _add(self, log: ObservedLog) -> None:
+        self._logs.append(log)
         followed = FollowedLog(log, self._pool)
         pchannel = ObservedPChannel(followed, form=JournalBackend.form, clock=self.clock, awaited=self._used.set)
         pchannel.start()
@@ -242,6 +254,15 @@ class Observed:
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         return await asyncio.wrap_future(self._pool.submit(call))
+
+
+async def _wait_until_present(directory: Path, wait_s: float, clock: Clock) -> None:
+    """Returns when there is a journal to read; FormatError when there is none after `wait_s`."""
+    for pause_s in pauses(wait_s, clock.monotonic):
+        if await asyncio.to_thread(is_present, directory):
+            return
+        await clock.sleep(pause_s)
+    await asyncio.to_thread(check_present, directory, remedy=ABSENT_REMEDY, waited_s=wait_s)
 
 
 def check_observable(location: Location) -> None:

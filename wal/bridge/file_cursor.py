@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import msgspec
 
 from wal.backends.journal import ObservedLog
 from wal.bridge.file_journal import FileJournal
-from wal.cursors import Cursor, CursorFiles, CursorKey, check_cursor, resumable
+from wal.cursors import Cursor, CursorKey, check_cursor, resumable
 from wal.message import FORM_JOURNAL
 from wal.reading import Progress, ReadPosition, Selection
 
@@ -30,17 +29,16 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 
 class FileCursor:
-    """The cursor `name` of these vchannels in the journal at `directory`."""
+    """The cursor `name` of these vchannels, in whichever journal is open."""
 
-    def __init__(self, directory: Path, name: str, vchannels: tuple[str, ...]) -> None:
+    def __init__(self, name: str, vchannels: tuple[str, ...]) -> None:
         self._key = CursorKey.of(check_cursor(name), vchannels)
-        self._store = CursorFiles(directory)
 
     def load(self, journal: FileJournal, log: ObservedLog) -> Cursor | None:
         """The cursor to go on from in this log, None when nothing is saved; see `resumable` for what it raises."""
-        return resumable(self._store.load(self._key), journal.cursor_view(), pchannel=log.pchannel)
+        return resumable(journal.cursors.load(self._key), journal.cursor_view(), pchannel=log.pchannel)
 
-    def save(self, log: ObservedLog, selection: Selection, place: Place) -> None:
+    def save(self, journal: FileJournal, log: ObservedLog, selection: Selection, place: Place) -> None:
         """Stores where the reader is; durable when it returns. See `CursorStore.save`."""
         cursor = Cursor(
             self._key,
@@ -53,4 +51,4 @@ class FileCursor:
             time.time(),
             FORM_JOURNAL,
         )
-        self._store.save(cursor, earliest=lambda: log.earliest)
+        journal.cursors.save(cursor, earliest=lambda: log.earliest)

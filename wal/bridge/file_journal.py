@@ -7,10 +7,11 @@ may lag behind: a name that is in none of them counts as empty, and is looked fo
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from wal.backends.journal import ABSENT_REMEDY, ObservedJournal, ObservedLog, check_present
 from wal.channels import MapPlace, UnknownVChannels, VChannelMaps, VChannelView, common_place
-from wal.cursors import LogPlace, LogView
+from wal.cursors import CursorFiles, LogPlace, LogView
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.reading import Selection
 
@@ -23,6 +24,7 @@ class FileJournal:
     def __init__(self, directory: Path) -> None:
         check_present(directory, remedy=ABSENT_REMEDY)
         self._journal = ObservedJournal(directory)
+        self.cursors: Final = CursorFiles(directory, held=self._journal.held)
         self._places: dict[str, MapPlace] = {}
         self._maps = VChannelMaps()
         self._unknown = UnknownVChannels(f"journal:{directory}")
@@ -34,7 +36,8 @@ class FileJournal:
             raise
 
     def look(self) -> VChannelView:
-        """What is known of the vchannels now."""
+        """What is known of the vchannels now. StorageError when the directory was removed or replaced since it was opened."""
+        self._journal.held.check()
         for name in self._journal.pchannels():
             if name not in self.logs:
                 log = self.logs[name] = self._journal.open(name)
@@ -89,9 +92,10 @@ class FileJournal:
         return LogView(places, life, min(map(view.floor, self.logs), default=0))
 
     def close(self) -> None:
-        """Lets go of all logs. Idempotent."""
+        """Lets go of all logs, and of the directory. Idempotent."""
         for log in self.logs.values():
             log.close()
+        self._journal.close()
 
     def _place(self, names: tuple[str, ...], view: VChannelView) -> str:
         return common_place(names, view.records, list(self.logs), create_vchannels=True)

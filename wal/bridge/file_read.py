@@ -69,7 +69,7 @@ class FileRead:
         if cursor is not None and options.resume is not None:
             raise InvalidArgumentError("cursor=… and resume=… both say where to go on: give one of them")
         self._names = names
-        self._cursor = None if cursor is None else FileCursor(self._directory, cursor, names)
+        self._cursor = None if cursor is None else FileCursor(cursor, names)
         wait_until_present(self._directory, check_wait(wait_s), remedy=ABSENT_REMEDY)
         self._progress = Progress(options)
         self._lock = threading.RLock()  # a handler of a signal may close what its own thread is reading
@@ -116,7 +116,7 @@ class FileRead:
             self._begin()
             if self._journal is None:
                 raise ClosedError("this read is closed: save() while it is open")
-            self._cursor.save(self._log, self._progress.selection, self._place())
+            self._cursor.save(self._journal, self._log, self._progress.selection, self._place())
 
     def _begin(self) -> None:
         """Fixes where the read begins and ends; the first use does it."""
@@ -259,6 +259,7 @@ class FileRead:
         now = time.monotonic()
         if now - self._looked_s >= LOOK_S:
             self._looked_s = now
+            self._log.check()
             there = journal.made_elsewhere(self._progress.selection, self._names, self._log)
             if there is not None:
                 self._log, self._state = there, there.reach()

@@ -13,7 +13,7 @@ from typing import Final
 
 from actors import Clock
 from wal.backends import ObservableLog, ObservedState
-from wal.errors import ClosedError, UnknownError, WALError
+from wal.errors import ClosedError, StorageError, UnknownError, WALError
 from wal.message import MessageID
 from wal.pchannel.pchannel import PChannelStatistics
 from wal.pchannel.readable import ReadablePChannel
@@ -117,7 +117,7 @@ class ObservedPChannel(ReadablePChannel):
                 else:
                     await self._rest(delay_s)
                     delay_s = min(delay_s * LOOK_SLOWER, LOOK_MAX_S)
-        except ClosedError as error:  # the log was made anew
+        except (ClosedError, StorageError) as error:  # the log was made anew, or its directory was removed
             self.tail.fail(error)
         except Exception as defect:
             failure = UnknownError(f"looking after pchannel {self.channel} failed: {defect!r}; please report it")

@@ -20,7 +20,7 @@ from wal.backends.journal import CONTROL_NAME, ObservedLog, SegmentIndex, is_bei
 from wal.bridge.file_events import log_origin
 from wal.bridge.file_journal import FileJournal
 from wal.channels import VChannelView
-from wal.errors import ClosedError, CorruptionError, TruncatedError
+from wal.errors import ClosedError, CorruptionError, StorageError, TruncatedError
 from wal.frame import RunKind
 from wal.spark.channel_choice import ChannelChoice
 from wal.spark.frame_source import LogMoment
@@ -247,5 +247,5 @@ def _file(log: ObservedLog) -> tuple[int, int, int] | None:
         status = os.stat(log.directory / CONTROL_NAME)
         log.refresh()
         return status.st_dev, status.st_ino, log.incarnation
-    except (OSError, ClosedError):
+    except (OSError, ClosedError, StorageError):
         return None

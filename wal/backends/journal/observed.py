@@ -9,6 +9,7 @@ there when another has opened the log.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
@@ -23,6 +24,7 @@ from wal.backends.journal.reader import LogReader
 from wal.backends.journal.segment import damaged
 from wal.backends.journal.segments import last_truncated
 from wal.errors import ClosedError, CorruptionError, FormatError, StorageError
+from wal.held_directory import HeldDirectory, HeldNames
 
 __all__ = ["ObservedJournal", "ObservedLog", "ObservedState"]
 
@@ -37,6 +39,8 @@ class ObservedJournal:
         self._directory = Path(directory)
         self._disk = Disk() if disk is None else disk
         _storage_errors(self._directory, lambda: check_format(self._directory))
+        self.held: Final = _storage_errors(self._directory, lambda: HeldDirectory(self._directory))
+        """The directory, held until `close`; its check fails once the directory was removed or replaced."""
 
     def pchannels(self) -> list[str]:
         """The names of the pchannels that have a log, in the order of their numbers. There may be more of them later."""
@@ -52,13 +56,17 @@ class ObservedJournal:
 
     def open(self, pchannel: str) -> ObservedLog:
         """The log of this pchannel; FormatError when it has none, CorruptionError when its control page is damaged."""
-        return ObservedLog(self._disk, self.folder(pchannel), pchannel)
+        return ObservedLog(self._disk, self.folder(pchannel), pchannel, within=self.held)
+
+    def close(self) -> None:
+        """Lets go of the directory, after the logs. Idempotent."""
+        self.held.close()
 
 
 class ObservedLog:
     """One pchannel's log. Made by `ObservedJournal.open`; `incarnation` is the life of the log that it reads."""
 
-    def __init__(self, disk: Disk, directory: Path, pchannel: str) -> None:
+    def __init__(self, disk: Disk, directory: Path, pchannel: str, *, within: HeldNames | None = None) -> None:
         self.pchannel = pchannel
         self.directory = directory
         try:
@@ -72,6 +80,10 @@ class ObservedLog:
         except BaseException:
             self._control.close()
             raise
+        # A writer that creates the log again says so in the old page first.
+        self._held = HeldNames(within=within, released=self._load)
+        self._held.watch(directory / CONTROL_NAME, self._control.status)
+        self._lost: StorageError | None = None
         self.incarnation = record.incarnation
         self._segments = ObservedSegments(disk, directory, incarnation=record.incarnation)
         self._reader = LogReader(
@@ -97,16 +109,31 @@ class ObservedLog:
 
     def reach(self) -> ObservedState:
         """What the control page says now, with the newest event for certain. Reads the heads of the frames it has not seen."""
-        return _state(*self._reach())
+        with self._damage_or_loss():
+            return _state(*self._reach())
+
+    def check(self) -> None:
+        """Returns if the control page that is mapped is the one that lies there; blocks for as long as a few `stat` calls take.
+
+        StorageError, then and at every later call on the log, when the directory was removed or replaced. ClosedError when it was the
+        writer that created the log again.
+        """
+        self._load()
+        try:
+            self._held.check()
+        except StorageError as error:
+            self._lost = error
+            raise
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """The frames in [start, end) that readers of these names want, as `ReadableLog.read` describes; `end` is durable.
 
         TruncatedError when `start` lies below the earliest event, also when that happens meanwhile.
         """
-        self._reader.check(start, end)
-        self._reach()
-        return self._reader.page(start, end, names, bytes_max)
+        with self._damage_or_loss():
+            self._reader.check(start, end)
+            self._reach()
+            return self._reader.page(start, end, names, bytes_max)
 
     def indices(self, start: int, end: int, *, above: int = -1) -> Iterator[tuple[SegmentIndex, int, int]]:
         """What is known of the frames in [start, end) without reading them: the index of each segment, and their ordinals in it.
@@ -114,16 +141,18 @@ class ObservedLog:
         `end` is durable. Segments without ticks above this one may be left out. TruncatedError when `start` lies below the earliest
         event, also when that happens meanwhile.
         """
-        self._reader.check(start, end)
-        self._reach()
-        for _, index in self._reader.indices(start, end, above=above):
-            yield index, index.ordinal(start), index.ordinal(end)
+        with self._damage_or_loss():
+            self._reader.check(start, end)
+            self._reach()
+            for _, index in self._reader.indices(start, end, above=above):
+                yield index, index.ordinal(start), index.ordinal(end)
 
     def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
         """The frames in [start, end) that hold a run of one of these names, without their bodies. Otherwise as `indices`."""
-        self._reader.check(start, end)
-        self._reach()
-        yield from self._reader.heads(start, end, names)
+        with self._damage_or_loss():
+            self._reader.check(start, end)
+            self._reach()
+            yield from self._reader.heads(start, end, names)
 
     def close(self) -> None:
         """Lets go of the control page; every later call is a ClosedError. Idempotent. Nothing may be under way."""
@@ -133,12 +162,23 @@ class ObservedLog:
     def _load(self) -> ControlRecord:
         if self._closed:
             raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+        if self._lost is not None:
+            raise self._lost
         record = self._control.load()
         if record.term == REPLACED_TERM or record.incarnation != self.incarnation:
             raise ClosedError(
                 f"the log of pchannel {self.pchannel!r}, which was empty, was made anew by another process: open it again to go on"
             )
         return record
+
+    @contextlib.contextmanager
+    def _damage_or_loss(self) -> Iterator[None]:
+        """What is missing or damaged in a directory that was removed or replaced is no damage of this log."""
+        try:
+            yield
+        except (CorruptionError, StorageError):
+            self.check()
+            raise
 
     def _reach(self) -> tuple[ControlRecord, tuple[int, int] | None]:
         """Takes in all that is durable now; the newest event below. What is missing or damaged may have been truncated meanwhile."""

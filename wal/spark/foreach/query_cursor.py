@@ -65,7 +65,7 @@ class QueryCursor:
                 )
             # One that reads all vchannels, or by a pattern, names none: then the cursor is of all.
             named = frozenset(name for end in here for name in end.lives) if all(end.lives for end in here) else _ALL
-            store = CursorFiles(self._directory)
+            store = journal.cursors
             for place in done.values():
                 self._save_pchannel(journal, store, place, self._vchannels(view, place.pchannel, named, store))
         finally:
