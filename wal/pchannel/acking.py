@@ -8,7 +8,6 @@ for more has not acknowledged what it was given last: by its own `resume` or cur
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from wal.cursors import CursorUse
@@ -36,7 +35,7 @@ class AckingScanner(Scanner):
     ) -> None:
         super().__init__(options, attach=attach, handler=handler, cursor=cursor)
         self._ack = ack
-        self._unacked: deque[ImmutableMessage] = deque()
+        self._unacked: list[ImmutableMessage] = []
 
     async def __anext__(self) -> ImmutableMessage:
         if self._unacked:
@@ -79,7 +78,7 @@ class AckingScanner(Scanner):
             message = unacked[0]
             await self._ack(message)
             if unacked and unacked[0] is message:  # else another task was here meanwhile
-                unacked.popleft()
+                del unacked[0]
 
     def _given(self, messages: Iterable[ImmutableMessage]) -> None:
         self._unacked.extend(

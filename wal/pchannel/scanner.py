@@ -138,6 +138,7 @@ class Scanner(AsyncOnly):
         messages, at = progress.messages, progress.following
         if at >= len(messages):
             self._refuse_handler()
+            messages = []  # not held while it waits
             if not await self._fill():
                 raise StopAsyncIteration
             messages, at = progress.messages, 0
@@ -163,6 +164,7 @@ class Scanner(AsyncOnly):
             if self._tick_waiters:
                 self._wake_tick_waiters()
             yield page
+            del page  # not held while it waits
 
     async def page(self) -> list[ImmutableMessage]:
         """What comes next, at least one message; empty at the end. It counts as handed over by `hand_over`, for who does that elsewhere."""
@@ -364,9 +366,16 @@ class Scanner(AsyncOnly):
                 if need is Need.PAGE:
                     if (page := await self._page(progress.at, progress.page_end)) is not None:
                         progress.take(page)
+                    del page  # not held while it waits
                     continue
                 if need is Need.TAIL:
-                    await self._wait()
+                    if (waiter := self._begin_to_wait()) is not None:
+                        try:
+                            await waiter
+                        finally:
+                            waiter.cancel()
+                            self._waiter = None
+                        self._unbroken = False
                     continue
             except asyncio.CancelledError:
                 raise
@@ -375,21 +384,19 @@ class Scanner(AsyncOnly):
                 raise
             self._finish(None)
 
-    async def _wait(self) -> None:
-        """Waits at the tail for what it has not got: data, or also a tick, if it or someone else waits for one."""
+    def _begin_to_wait(self) -> asyncio.Future[None] | None:
+        """What to await at the tail for what the scanner has not got: data, or also a tick, if it or someone else waits for one.
+
+        None when there is no need to wait. It is no coroutine of its own, whose frame each idle scanner would keep.
+        """
         tail, options = self._pchannel.tail, self._options
         wanted = [tick for tick, _ in self._tick_waiters if tick > tail.promise]
         if options.until_time_tick is not None:
             wanted.append(options.until_time_tick)
         if wanted and self._pchannel.advance_for(min(wanted)):
-            return
+            return None
         self._waiter = tail.waiter(ticks=bool(wanted) or options.include_time_ticks)
-        try:
-            await self._waiter
-        finally:
-            self._waiter.cancel()
-            self._waiter = None
-        self._unbroken = False
+        return self._waiter
 
     async def _page(self, start: int, end: int) -> FramePage | None:
         """The page from `start` on, from the recent frames or else from the log; None when the scanner was moved meanwhile."""

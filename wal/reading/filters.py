@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -77,8 +79,18 @@ class EventFilter(msgspec.Struct, frozen=True):
             elif isinstance(one, TimeTickGTE):
                 tick_min = max(tick_min, one.time_tick)
             elif isinstance(one, MessageTypes):
-                numbers = frozenset(int(t) for t in one.types)
+                numbers = _numbers(one.types)
                 types = numbers if types is None else types & numbers
             else:
                 raise TypeError(f"{one!r} is no deliver filter: use TimeTickGT, TimeTickGTE or MessageTypes")
-        return cls(tick_min, types)
+        return cls(tick_min, types) if given else _EVERYTHING
+
+
+_EVERYTHING: Final = EventFilter()
+"""Most readers have no filter, and share this one."""
+
+
+@lru_cache(maxsize=64)
+def _numbers(types: frozenset[MessageType]) -> frozenset[int]:
+    """The types as numbers; readers with the same filter share them."""
+    return frozenset(int(message_type) for message_type in types)

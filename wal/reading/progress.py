@@ -9,7 +9,6 @@ over stretches that hold nothing for this reader. It never waits and never fetch
 from __future__ import annotations
 
 import enum
-from collections import deque
 from typing import Final, Protocol
 
 import msgspec
@@ -86,12 +85,13 @@ class Progress:
         # Events whose last index is below this (position, index) were handed over before; see `_skip`.
         self._from: tuple[int, int] | None = None
         self._after: tuple[int, int] | None = None
-        # The page at hand: frames still to be assembled, what the page says of itself, and the messages of the current frame.
-        self._frames: deque[StoredFrame] = deque()
+        # The page at hand: frames still to be assembled (the next one last), what the page says of itself, and the messages of the
+        # current frame. A list, since an empty deque takes ten times the memory and most readers wait at the tail with none.
+        self._frames: list[StoredFrame] = []
         self._page_event: tuple[int, int] | None = None
         self._page_promise = 0
         self.frame: StoredFrame
-        """The frame that `FRAME` is about."""
+        """The frame that `FRAME` is about, until it is assembled: a read that waits at the tail holds no frame."""
         self.messages: list[ImmutableMessage] = []
         self.following = 0
         # Handed over so far, when the messages are used up: the newest event passed, and the tick up to which everything was.
@@ -198,7 +198,7 @@ class Progress:
         """The next thing that is needed, one frame at a time. What was at hand counts as handed over."""
         self.settle()
         if self._frames:
-            self.frame = self._frames.popleft()
+            self.frame = self._frames.pop()
             return Need.FRAME
         options = self._options
         durable_end, promise = tail.durable_end, tail.promise
@@ -231,10 +231,10 @@ class Progress:
         end = self._end
         if end is not None and page.promise > self._end_promise:
             # The page reaches beyond this read's end: only its frames below the end count.
-            self._frames.extend(frame for frame in page.frames if frame.position < end)
+            self._frames = [frame for frame in reversed(page.frames) if frame.position < end]
             self._page_event, self._page_promise, self._page_passed = None, 0, _BEGINNING
         else:
-            self._frames.extend(page.frames)
+            self._frames = page.frames[::-1]
             self._page_event, self._page_promise = page.last_event, page.promise
             self._page_passed = (page.next_position, 0)
 
@@ -248,6 +248,7 @@ class Progress:
         until = self._options.until_time_tick
         if until is not None and frame.view.header.promise >= until:
             messages = self._cut(frame, messages, until)
+        del self.frame  # what is decoded of a frame of many vchannels takes hundreds of KiB
         self.messages = messages
         self.message_count += len(messages)
         return bool(messages)
@@ -270,6 +271,7 @@ class Progress:
         tick_min = self._filter.tick_min - header.first_tick
         runs = self.selection.runs(frame.view) if tick_min < header.indices else []
         self._reach(frame)
+        del self.frame
         self.messages = []
         return frame_rows(
             frame.view,
@@ -343,6 +345,10 @@ class Progress:
         self._pass(self._frame_event, self._frame_tick, self._frame_passed)
         if not self._frames:
             self._pass(self._page_event, self._page_promise, self._page_passed)
+            self._frame_event, self._frame_passed = (
+                None,
+                _BEGINNING,
+            )  # passed: not held while the read waits at the tail
 
     def _pass(self, event: tuple[int, int] | None, tick: int, place: tuple[int, int]) -> None:
         if event is not None and event > (self._event or _NONE):
