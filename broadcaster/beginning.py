@@ -18,7 +18,6 @@ from broadcaster.operator import AppendOperator
 from broadcaster.prompt import Prompts
 from broadcaster.records import encode_task, task_key
 from broadcaster.saver import Saver
-from broadcaster.state import BroadcastState
 from broadcaster.table import Table
 from broadcaster.task import Task
 from wal.errors import WALError
@@ -122,11 +121,10 @@ class Beginning:
         self._table.touch(running)
 
     def resume(self, task: Task, content: Content | None) -> None:
+        """Takes up a broadcast that an earlier life left unfinished, with its keys."""
         content = None if task.complete else content
         size = 0 if content is None else len(content.payload) + len(content.properties)
-        needs_mark = len(task.pchannels) > 1 or task.header.needs_ack or task.state is not BroadcastState.DONE
-        # Without a done mark the keys were free already: another may hold them.
-        owner, conflict = self._admission.resume(task.header.resource_keys if needs_mark else (), size)
+        owner, conflict = self._admission.resume(task.header.resource_keys, size)
         if conflict is not None:
             raise held_twice(conflict, self._holder(conflict.holder), task.broadcast_id)
         running = Running(task, owner, content, size=size)

@@ -119,8 +119,15 @@ class Broadcaster(Actor):
             if pchannels:
                 self.operator.forget(broadcast_id, pchannels)
         self._saver.remove(recovered.garbage)
+        # A drop just before the end of that life may have been the last ack.
+        waiting = [task.broadcast_id for task, _ in recovered.tasks if task.state is BroadcastState.WAIT_ACK]
+        dropped = self.operator.dropped(waiting) if waiting else {}
         for task, content in recovered.tasks:
-            self._beginning.resume(task, content)
+            task.ack_rest(dropped.get(task.broadcast_id, ()))
+            if task.finished:
+                self._ending.recovered(task)
+            else:
+                self._beginning.resume(task, content)
         self._collect()
         self._course.end_turn()
         self._taking = True

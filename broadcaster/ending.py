@@ -6,7 +6,7 @@ are free; where the log by itself says enough there is no operation. A done mark
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from broadcaster.results import BroadcastAppendResult
 from broadcaster.saver import Saver
 from broadcaster.state import BroadcastState
 from broadcaster.table import Table
-from broadcaster.task import TICK_LOGICAL_BITS
+from broadcaster.task import TICK_LOGICAL_BITS, Task
 from broadcaster.tombstones import Tombstone, Tombstones
 from broadcaster.writer import Writer
 
@@ -63,15 +63,31 @@ class Ending:
             else:
                 self._ended(running)
             return
-        if task.state is BroadcastState.DONE and not running.spans and not task.header.needs_ack:
+        if not _needs_mark(task, spans=running.spans):
             self._ended(running)
             return
         at_ms = self._now_ms()
-        removals = finished_keys(
-            task.broadcast_id, spans=running.spans, acked=task.acked, aborted=task.reason is not None
-        )
-        saves = {done_key(task.broadcast_id): encode_done(task.state, at_ms)}
-        self._saver.save(saves, removals, then=partial(self._ended, running, at_ms=at_ms))
+        self._save_mark(task, at_ms, spans=running.spans, then=partial(self._ended, running, at_ms=at_ms))
+
+    def recovered(self, task: Task) -> None:
+        """Ends a broadcast that recovery found finished: all that finished it is durable, and only its done mark may be missing.
+
+        It is over from the first call on: nobody is told that it is under way, and its keys are free. A crash before the mark is
+        saved changes nothing of that, since the next recovery finds the same.
+        """
+        spans, touched, at_ms = len(task.pchannels) > 1, task.touched(), self._now_ms()
+        marked = _needs_mark(task, spans=spans)
+        self.finished += 1
+        self.tombstones.add(task.broadcast_id, Tombstone(task.state, at_ms, marked), touched if marked else ())
+        forget = partial(self.operator.forget, task.broadcast_id, touched)
+        if marked:
+            self._save_mark(task, at_ms, spans=spans, then=forget)
+        else:
+            forget()
+
+    def _save_mark(self, task: Task, at_ms: int, *, spans: bool, then: Callable[[], object]) -> None:
+        removals = finished_keys(task.broadcast_id, spans=spans, acked=task.acked, aborted=task.reason is not None)
+        self._saver.save({done_key(task.broadcast_id): encode_done(task.state, at_ms)}, removals, then=then)
 
     def _ended(self, running: Running, *, at_ms: int | None = None) -> None:
         """It is over for good: frees its keys and tells everybody."""
@@ -131,3 +147,8 @@ class Ending:
 
     def _now_ms(self) -> int:
         return round(self._clock.wall() * 1000)
+
+
+def _needs_mark(task: Task, *, spans: bool) -> bool:
+    """Whether the log by itself does not say that this broadcast is over, and how."""
+    return task.state is not BroadcastState.DONE or spans or task.header.needs_ack

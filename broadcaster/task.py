@@ -15,7 +15,7 @@ of it is left. Once something of it is in a log, a lane without room is tried un
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -226,6 +226,13 @@ class Task:
         self.acked |= 1 << at
         self._settle()
         return at
+
+    def ack_rest(self, vchannels: Collection[str]) -> None:
+        """Acknowledges these vchannels if they are all whose ack is missing, and nothing otherwise."""
+        missing = self.missing_acks
+        if vchannels and set(missing).issubset(vchannels):
+            for vchannel in missing:
+                self.ack(vchannel)
 
     def abort(self, reason: str) -> bool:
         """Gives it up: an intent to be saved, and the end of every backoff. False when that has happened before."""

@@ -1,0 +1,139 @@
+"""A broadcast that was finished when the process was killed is over when the log is open again: not listed, and its keys are free.
+
+The life before is cut at every point at which all copies and acks are durable and the done mark is not. In the next life the metadata saves
+nothing until it is let, so that the first calls cannot be answered by the end of a save.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from broadcaster import BroadcastMessage, BroadcastState
+from broadcaster.records import read_records
+from tests.broadcaster.world import Cut, Life, World, until
+from wal.errors import InvalidArgumentError
+from wal.message import ResourceKey
+
+PLACES = {"a0": "p0", "a1": "p0", "b0": "p1"}
+CUTS = 40
+"""More points than any of the scripts has."""
+KEY = ResourceKey("test", "key")
+UNFINISHED = (BroadcastState.PENDING, BroadcastState.WAIT_ACK, BroadcastState.ABORTING)
+
+Script = Callable[[Life], Awaitable[None]]
+
+
+def message(*vchannels: str, needs_ack: bool) -> BroadcastMessage:
+    return BroadcastMessage(vchannels=vchannels, payload=b"x", resource_keys=[KEY], needs_ack=needs_ack)
+
+
+async def spanning(life: Life) -> None:
+    await life.broadcast.append(message("a0", "b0", needs_ack=False))
+
+
+async def dropped(life: Life) -> None:
+    result = await life.broadcast.append(message("a0", "b0", needs_ack=True))
+    await life.broadcast.ack(result.broadcast_id, "a0")
+    life.dropped_since.add("b0")  # the record is gone, and so is the process before the broadcaster hears of it
+    life.cut.dead.set()
+
+
+async def aborted(life: Life) -> None:
+    result = await life.broadcast.append(message("a0", "b0", needs_ack=True))
+    await life.broadcast.abort(result.broadcast_id, "no more")
+
+
+@asynccontextmanager
+async def next_life(world: World, before: Life) -> AsyncIterator[tuple[Life, asyncio.Event]]:
+    """A life whose metadata saves nothing before the event is set."""
+    life, gate = Life(world), asyncio.Event()
+    life.dropped_since = before.dropped_since
+    save = life.kv.multi_save_and_remove
+
+    async def gated(*args: Any, **more: Any) -> None:
+        await gate.wait()
+        await save(*args, **more)
+
+    life.kv.multi_save_and_remove = gated  # type: ignore[method-assign]
+    await life.open()
+    try:
+        yield life, gate
+    finally:
+        gate.set()
+        await life.close()
+
+
+async def cut_at(script: Script, at: int) -> tuple[World, Life, bool]:
+    """The world after a life that was cut there, that life, and whether it was cut at all."""
+    world = World(vchannels=PLACES)
+    life = Life(world, Cut(at))
+    await life.open()
+    work = asyncio.ensure_future(script(life))
+    cut = asyncio.create_task(life.cut.dead.wait())
+    await asyncio.wait([work, cut], return_when=asyncio.FIRST_COMPLETED)
+    happened = life.cut.dead.is_set()
+    if happened:
+        life.kill()
+    for task in (work, cut):
+        task.cancel()
+    await asyncio.gather(work, cut, return_exceptions=True)
+    await life.close()
+    return world, life, happened
+
+
+@pytest.mark.parametrize("script", [spanning, dropped, aborted])
+async def test_it_is_over_from_the_first_call_on(script: Script) -> None:
+    ends = 0
+    for at in range(1, CUTS):
+        world, before, happened = await cut_at(script, at)
+        if not happened:
+            break
+        stored = read_records(*await world.kv.load_with_prefix(""))
+        async with next_life(world, before) as (life, gate):
+            listed = await life.broadcast.tasks()
+            assert [task.state for task in listed if task.state not in UNFINISHED] == []
+            if not listed:
+                # Over, or never begun: its key is free at once, and no save was needed for that.
+                ends += not stored.done and bool(world.in_logs().copies)
+                second = await life.broadcast.append(
+                    BroadcastMessage(vchannels=["a1"], payload=b"next", resource_keys=[KEY], needs_ack=True)
+                )
+                assert [task.broadcast_id for task in await life.broadcast.tasks()] == [second.broadcast_id]
+                gate.set()
+        # Whatever of it was saved by then: the next opening finds one holder of the key at most.
+        async with Life(world) as life:
+            assert len(await life.broadcast.tasks()) <= 1
+    assert ends > 0, "no cut fell between what finished the broadcast and its done mark"
+
+
+async def test_a_late_abort_hears_that_it_is_over() -> None:
+    for at in range(1, CUTS):
+        world, before, happened = await cut_at(spanning, at)
+        assert happened
+        copies = world.in_logs().copies
+        if len(copies) == 2 and not read_records(*await world.kv.load_with_prefix("")).done:
+            break
+    ((broadcast_id, _), _) = sorted(copies)
+    async with next_life(world, before) as (life, _):
+        with pytest.raises(InvalidArgumentError, match="is over already \\(DONE\\)"):
+            await life.broadcast.abort(broadcast_id, "too late")
+        assert life.broadcast.statistics().finished == 1
+
+
+async def test_the_mark_is_saved_after_the_opening() -> None:
+    for at in range(1, CUTS):
+        world, before, _ = await cut_at(spanning, at)
+        if len(world.in_logs().copies) == 2 and not read_records(*await world.kv.load_with_prefix("")).done:
+            break
+    async with next_life(world, before) as (life, gate):
+        gate.set()
+        async with asyncio.timeout(10):
+            while not read_records(*await world.kv.load_with_prefix("")).done:
+                await asyncio.sleep(0)
+        assert read_records(*await world.kv.load_with_prefix("")).tasks == {}
+        await until(lambda: not any(life.state.values()))  # the logs list its copies only until then
