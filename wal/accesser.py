@@ -311,7 +311,11 @@ class WALAccesser:
         return await log.create_vchannel(name, pchannel)
 
     async def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel: its transactions fail, its readers end; a new one of that name shows nothing of it."""
+        """Drops a vchannel: its transactions fail, its readers end; a new one of that name shows nothing of it.
+
+        When it returns, no reader in another process that begins shows anything of it, also after a crash. If they cannot be told, that is
+        a NoSpaceError or StorageError: the vchannel is gone here, and the call may be made again when there is room.
+        """
         log = await self._lifecycle.ready()
         await log.drop_vchannel(name)
 

@@ -134,6 +134,7 @@ class Embedded:
         self._timer: Timer | None = None
         self._spawned = 0
         self._undo: list[Callable[[], Any]] = []
+        self._maps: VChannelMapKeeper | None = None
 
     @classmethod
     async def open(
@@ -251,8 +252,14 @@ class Embedded:
     async def drop_vchannel(self, name: str) -> None:
         """Ends a vchannel for good, in the order of the calls; ChannelNotExistError when there is none."""
         info = self.directory.records.get(check_vchannel(name))
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if info is None:
-            raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
+            if self._maps is None or not self._maps.is_overdue(name):
+                raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
+            # A call before this one dropped it, but could not tell readers in other processes.
+            self._when_shown(name, partial(_settle, saved))
+            await asyncio.shield(saved)
+            return
         vchannel = self.route(name)
         group = vchannel.pchannel.lanes
         dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -263,14 +270,15 @@ class Embedded:
         del self.routes[name]
         vchannel.pchannel.endings += 1
         self.directory.forget(info)
-        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def removed(error: WALError | None) -> None:
             # Only now: as long as its record is there an opening may find it alive, and then its keys have to be known.
             if error is None:
                 vchannel.pchannel.keyed.table.drop(vchannel.run_name)
                 self.on_dropped(name)
-            _settle(saved, error)
+                self._when_shown(name, partial(_settle, saved))
+            else:
+                _settle(saved, error)
 
         def ended(_: asyncio.Future[None]) -> None:
             # A callback, so that it happens whether or not the caller still waits. What was told meanwhile is not lost either.
@@ -306,6 +314,19 @@ class Embedded:
             saved.add_done_callback(_seen)
         self.saving[name] = saved
 
+        def recorded(error: WALError | None) -> None:
+            if error is None:
+                # Where a reader would not look for it, or could still see a former incarnation, nothing is appended before.
+                elsewhere = pchannel != place(name, list(self.pchannels))
+                self._when_shown(name, shown, wanted=elsewhere)
+            else:
+                done(error)
+
+        def shown(error: WALError | None) -> None:
+            done(error)
+            if error is not None:
+                self._save(info, remove=True, done=lambda _: None)
+
         def done(error: WALError | None) -> None:
             if self.saving.get(name) is saved:
                 del self.saving[name]
@@ -318,7 +339,7 @@ class Embedded:
             group.resume()
             _settle(saved, error)
 
-        self._save(info, remove=False, done=done)
+        self._save(info, remove=False, done=recorded)
         return vchannel
 
     def _join(self, info: VChannelInfo) -> VChannel:
@@ -327,6 +348,13 @@ class Embedded:
         pchannel.lanes.join(vchannel, name=f"{info.name}#{info.incarnation}")
         pchannel.vchannels[info.name] = self.routes[info.name] = vchannel
         return vchannel
+
+    def _when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
+        """See `VChannelMapKeeper.when_shown`; at once where no other process can read the log."""
+        if self._maps is None:
+            then(None)
+        else:
+            self._maps.when_shown(name, then, wanted=wanted)
 
     def _save(self, info: VChannelInfo, *, remove: bool, done: Callable[[WALError | None], None]) -> None:
         try:
@@ -453,9 +481,9 @@ class Embedded:
             name: MapPlace(folder, metas[name].incarnation) for name, folder in folders.items() if folder is not None
         }
         if places:
-            keeper = VChannelMapKeeper(self.directory, places, monotonic=self.clock.monotonic, held=self._held)
-            self._undo.append(keeper.close)
-            await keeper.start()
+            self._maps = VChannelMapKeeper(self.directory, places, monotonic=self.clock.monotonic, held=self._held)
+            self._undo.append(self._maps.close)
+            await self._maps.start()
 
     async def _open_backend(self, location: Location, *, create: bool) -> LogBackend:
         if location.pulsar is not None:

@@ -12,8 +12,17 @@ import pytest
 from actors import ActorSystem
 from tests.contract.other import eventually
 from wal import Message, open_wal
-from wal.channels import Change, MapPlace, VChannelDirectory, VChannelMap, VChannelMapKeeper, map_keeper, read_map
-from wal.errors import WALError
+from wal.channels import (
+    Change,
+    MapPlace,
+    VChannelDirectory,
+    VChannelMap,
+    VChannelMapKeeper,
+    map_keeper,
+    place,
+    read_map,
+)
+from wal.errors import ChannelNotExistError, StorageError, WALError
 from wal.kv import MemoryKV
 
 
@@ -48,9 +57,9 @@ async def test_many_vchannels_cost_few_writes(data_dir: Path, monkeypatch: pytes
     written: list[int] = []
     write = map_keeper.write_map
 
-    def counted(folder: Path, content: VChannelMap) -> bool:
+    def counted(folder: Path, content: VChannelMap, *, durably: bool) -> bool:
         written.append(len(content.records))
-        return write(folder, content)
+        return write(folder, content, durably=durably)
 
     monkeypatch.setattr(map_keeper, "write_map", counted)
     async with open_wal(data_dir) as log:
@@ -79,6 +88,48 @@ async def test_what_cannot_be_written_lags_and_is_tried_again(
     await eventually(there)
     await keeper.close()
     await keeper.close()
+
+
+async def test_a_drop_of_which_readers_cannot_be_told_says_so(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is appended to its next incarnation either, until no map shows the former one."""
+    monkeypatch.setattr(map_keeper, "RETRY_S", 60.0)
+    async with open_wal(data_dir) as log:
+        await log.raw_append(Message("a", b"1"))
+        await log.raw_append(Message("b", b"1"))
+
+        async def both() -> bool:
+            return (await shown(data_dir)).records.keys() == {"a", "b"}
+
+        await eventually(both)
+        in_the_way = data_dir / "pchannels" / "p0" / "vchannels.tmp"
+        in_the_way.mkdir()
+        for _ in range(2):
+            with pytest.raises(
+                StorageError, match=r"'a' is saved .* readers in other processes cannot be told.* again"
+            ):
+                await log.drop_vchannel("a")
+        assert [info.name for info in await log.vchannels()] == ["b"]
+        with pytest.raises(StorageError, match="'a' could not be saved"):
+            await log.raw_append(Message("a", b"2"))
+        await log.raw_append(Message("b", b"2"))
+        await log.raw_append(Message("c", b"1"))
+        assert [info.name for info in await log.vchannels()] == ["b", "c"]
+        in_the_way.rmdir()
+        await log.drop_vchannel("a")
+        assert (await shown(data_dir)).records.keys() == {"b", "c"}
+        with pytest.raises(ChannelNotExistError):
+            await log.drop_vchannel("a")
+        await log.raw_append(Message("a", b"3"))
+        async with log.read("a", follow=False) as scanner:
+            assert [message.payload async for message in scanner] == [b"3"]
+
+
+async def test_what_is_made_where_a_reader_would_not_look_is_shown_first(data_dir: Path) -> None:
+    async with open_wal(data_dir, pchannels=2) as log:
+        for number in range(8):
+            made = await log.create_vchannel(f"v{number}", pchannel="p1")
+            if place(made.name, ["p0", "p1"]) != "p1":
+                assert (await shown(data_dir, "p1")).records[made.name] == made.incarnation
 
 
 class SlowKV(MemoryKV):

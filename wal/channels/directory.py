@@ -67,8 +67,8 @@ class VChannelDirectory(Actor):
         """The counter as it is saved, with `saved`."""
         self.saved: dict[str, VChannelInfo] = {}
         """The records as they are saved: what may be shown to other processes."""
-        self.on_saved: Callable[[set[str]], None] | None = None
-        """Hears, after each save, on which pchannels records changed."""
+        self.on_saved: Callable[[set[str], set[str]], None] | None = None
+        """Hears, after each save, on which pchannels records changed, and the names of which a former incarnation ended."""
 
     async def load(self) -> None:
         """Reads all records; called once, before the first turn."""
@@ -132,13 +132,14 @@ class VChannelDirectory(Actor):
             change.done(unsaved_records(cause))
 
     def _note_saved(self, saved: dict[str, VChannelInfo | None], pchannels: set[str]) -> None:
+        ended = {name for name, info in saved.items() if self.saved.get(name, info) != info}
         for name, info in saved.items():
             if info is None:
                 self.saved.pop(name, None)
             else:
                 self.saved[name] = info
         if self.on_saved is not None:
-            self.on_saved(pchannels)
+            self.on_saved(pchannels, ended)
 
 
 def unsaved_records(cause: BaseException) -> StorageError:

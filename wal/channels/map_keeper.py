@@ -1,13 +1,18 @@
 """VChannelMapKeeper: keeps the copies of the vchannel records that other processes read.
 
 Owns: when the map of a pchannel is written: at opening, at close, and in between soon after its records were saved, one write at a
-time and with a pause behind it that is long against the write, so that making many vchannels costs no more than a small part of a
+time and with a pause after it that is long compared to the write, so that making many vchannels costs no more than a small part of a
 thread. A map that cannot be written only lags: that is logged, and tried again.
+
+A map may lag by vchannels that are new: a reader takes what it does not know by the incarnation. It must not lag by one that ended,
+whose messages it would still show. So the end of an incarnation, and what follows it under its name, is answered only when no map
+shows it any more (`when_shown`); such a write has no pause before it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,14 +22,14 @@ import msgspec
 
 from wal.channels.directory import VChannelDirectory, VChannelInfo
 from wal.channels.vchannel_map import VChannelMap, write_map
-from wal.errors import StorageError
+from wal.errors import NoSpaceError, StorageError, WALError
 from wal.files import HeldDirectory
 
 __all__ = ["MapPlace", "VChannelMapKeeper"]
 
 PAUSE_MIN_S: Final = 0.01
 PAUSE_FACTOR: Final = 10
-"""The pause behind a write, in times of what the write took."""
+"""The pause after a write, as a multiple of the write's duration."""
 RETRY_S: Final = 1.0
 
 
@@ -52,8 +57,14 @@ class VChannelMapKeeper:
         self._monotonic = monotonic
         self._held = held
         self._dirty: set[str] = set()
+        self._lagging: set[str] = set()
+        """Names that a map may show in an incarnation that ended, unless the write under way, which has begun since, succeeds."""
+        self._being_shown: set[str] = set()
+        """The same for that write."""
+        self._waiting: list[tuple[str, Callable[[WALError | None], None]]] = []
         self._running: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._closing = False
         self._failing = False
 
     async def start(self) -> None:
@@ -64,15 +75,32 @@ class VChannelMapKeeper:
         if self._dirty:
             self.changed(())
 
-    def changed(self, pchannels: Iterable[str]) -> None:
-        """Records of these pchannels were saved."""
+    def changed(self, pchannels: Iterable[str], ended: Iterable[str] = ()) -> None:
+        """Records of these pchannels were saved; a former incarnation of each of these names ended with that."""
         self._dirty.update(pchannels)
-        if self._running is None and not self._closing.is_set():
+        self._lagging.update(ended)
+        if self._running is None and not self._closing:
             self._running = asyncio.get_running_loop().create_task(self._run(), name="vchannel maps")
+
+    def when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
+        """Calls `then` when no map shows a former incarnation of this vchannel any more: at once if none does.
+
+        With `wanted`, when a map shows what was saved last. `then` is given the error if the next write of the maps fails.
+        """
+        if not self._dirty or not (wanted or name in self._lagging or name in self._being_shown):
+            then(None)
+            return
+        self._waiting.append((name, then))
+        self._hurry.set()
+
+    def is_overdue(self, name: str) -> bool:
+        """Whether the maps cannot be written at the moment, and one may show a former incarnation of this vchannel."""
+        return self._failing and name in self._lagging
 
     async def close(self) -> None:
         """Brings the maps up to date for the last time. Idempotent."""
-        self._closing.set()
+        self._closing = True
+        self._hurry.set()
         self._directory.on_saved = None
         if self._running is not None:
             await self._running
@@ -80,30 +108,37 @@ class VChannelMapKeeper:
 
     async def _run(self) -> None:
         try:
-            while self._dirty and not self._closing.is_set():
+            while self._dirty and not self._closing:
                 began = self._monotonic()
                 await self._write()
                 took = self._monotonic() - began
                 pause = RETRY_S if self._failing else max(PAUSE_MIN_S, PAUSE_FACTOR * took)
                 try:
-                    await asyncio.wait_for(self._closing.wait(), pause)
+                    await asyncio.wait_for(self._hurry.wait(), pause)
                 except TimeoutError:
                     pass
         finally:
             self._running = None
 
     async def _write(self) -> None:
-        """Writes the maps that are behind, as the records are now."""
+        """Writes the maps that lag, as the records are now, and answers those that waited for it."""
         if not self._dirty:
             return
         names, self._dirty = self._dirty, set()
+        waiting, self._waiting = self._waiting, []
+        self._being_shown, self._lagging = self._lagging, set()
+        self._hurry.clear()
         places = {name: self._places[name] for name in names if name in self._places}
         records = list(self._directory.saved.values())
         following = self._directory.saved_next
+        failure: BaseException | None = None
         try:
-            await asyncio.to_thread(_write_maps, places, records, following, self._held)
+            await asyncio.to_thread(_write_maps, places, records, following, self._held, durably=bool(waiting))
+            self._failing = False
         except Exception as error:
+            failure = error
             self._dirty |= names
+            self._lagging |= self._being_shown
             if not self._failing:
                 known = isinstance(error, OSError | StorageError)
                 _log.log(
@@ -113,18 +148,45 @@ class VChannelMapKeeper:
                     exc_info=None if known else error,
                 )
             self._failing = True
-        else:
-            self._failing = False
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._being_shown = set()
+            for name, then in waiting:
+                then(None if failure is None else _unshown(name, failure))
 
 
 def _write_maps(
-    places: Mapping[str, MapPlace], records: list[VChannelInfo], following: int, held: HeldDirectory | None
+    places: Mapping[str, MapPlace],
+    records: list[VChannelInfo],
+    following: int,
+    held: HeldDirectory | None,
+    *,
+    durably: bool,
 ) -> None:
     for name, place in places.items():
         if held is not None:
             held.check()
         own = {info.name: info.incarnation for info in records if info.pchannel == name}
-        write_map(place.folder, VChannelMap(place.incarnation, following, own))
+        write_map(place.folder, VChannelMap(place.incarnation, following, own), durably=durably)
+
+
+def _unshown(name: str, cause: BaseException) -> WALError:
+    """Why readers in other processes cannot be told of what was saved of a vchannel."""
+    if isinstance(cause, WALError):
+        return cause
+    text = (
+        f"what changed of vchannel {name!r} is saved in the metadata, but readers in other processes cannot be told: the map of the "
+        f"vchannels could not be written ({cause}); "
+    )
+    error: WALError
+    if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        error = NoSpaceError(text + "free some space, then make the call again")
+    else:
+        error = StorageError(text + "make the call again when it can be")
+    error.__cause__ = cause
+    return error
 
 
 _log: Final = logging.getLogger("wal.channels")

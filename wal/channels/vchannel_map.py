@@ -116,8 +116,11 @@ def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChan
     return mark, VChannelMap.decode(data, path)
 
 
-def write_map(folder: Path, content: VChannelMap) -> bool:
-    """Puts the map into the folder, unless it is there already; whether it was written. Blocks; any OSError as it is."""
+def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> bool:
+    """Puts the map into the folder, unless it is there already; returns whether it was written. Blocks; any OSError as it is.
+
+    A reader sees it from then on. With `durably` a power cut does not bring the map before it back.
+    """
     path, temporary = folder / MAP_NAME, folder / _TEMPORARY
     data = content.encode()
     try:
@@ -134,6 +137,12 @@ def write_map(folder: Path, content: VChannelMap) -> bool:
     finally:
         os.close(fd)
     os.rename(temporary, path)
+    if durably:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
     return True
 
 

@@ -24,7 +24,7 @@ from wal.backends.journal.reader import LogReader
 from wal.backends.journal.segment import damaged
 from wal.backends.journal.segments import last_truncated
 from wal.errors import ClosedError, CorruptionError, FormatError, StorageError
-from wal.held_directory import HeldDirectory, HeldNames
+from wal.files import HeldDirectory, HeldNames
 
 __all__ = ["ObservedJournal", "ObservedLog", "ObservedState"]
 

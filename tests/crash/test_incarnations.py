@@ -1,0 +1,105 @@
+"""Readers in other processes after a kill: of a vchannel that was dropped and made again they show what was acknowledged.
+
+The writer is killed with no time to bring the copy of the vchannels up to date; nobody opens the log for writing before the reader looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from tests.crash.incarnation_child import NAMES, STAYS
+from wal import ImmutableMessage, open_wal
+from wal.bridge import iterate
+
+ROOT: Final = Path(__file__).parents[2]
+ROUNDS: Final = 10
+LINES_MAX: Final = 300
+WAIT_TIMEOUT_S: Final = 60.0
+
+
+class Said(msgspec.Struct):
+    """What the killed process was told of a vchannel.
+
+    The number of its messages (-1: it was dropped, or never made) and how many there are; whether a drop was asked for; and the largest
+    number of a former incarnation, whose drop was acknowledged.
+    """
+
+    number: int = -1
+    messages: int = 0
+    dropping: bool = False
+    over: int = -1
+
+
+async def killed(*arguments: object, last: str | None = None, lines_max: int | None = None) -> dict[str, Said]:
+    """A child that is killed after this line, or after so many; what it had said of each vchannel."""
+    command = [sys.executable, "-m", "tests.crash.incarnation_child", *map(str, arguments)]
+    child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE)
+    assert child.stdout is not None
+    said = {name: Said() for name in (*NAMES, STAYS)}
+    lines = 0
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        while (line := await child.stdout.readline()).endswith(b"\n"):
+            what, *rest = line.decode().split()
+            lines += 1
+            if what == last or lines == lines_max:
+                child.send_signal(signal.SIGKILL)
+            if not rest:
+                continue
+            name, number = rest[0], int(rest[1])
+            if what == "dropped":
+                said[name] = Said(over=number)
+            elif what == "dropping":
+                said[name].dropping = True
+            else:
+                said[name].number = number
+                said[name].messages += 1
+    assert await child.wait() == -signal.SIGKILL
+    return said
+
+
+def check(name: str, said: Said, messages: list[ImmutableMessage]) -> None:
+    """What a reader shows is what was acknowledged, or one step on: what had been asked for may have happened."""
+    shown = [int(message.payload) for message in messages]
+    assert len(set(shown)) <= 1, f"{name} shows several incarnations"
+    assert all(number > said.over for number in shown), (
+        f"{name} shows {shown}, of an incarnation that was dropped: {said}"
+    )
+    if said.number >= 0 and not said.dropping:
+        assert shown[: said.messages] == [said.number] * said.messages, f"{name} shows {shown} of {said}"
+
+
+async def look(directory: Path, said: dict[str, Said]) -> None:
+    """Both kinds of readers in another process."""
+    async with open_wal(directory, read_only=True) as log:
+        for name, told in said.items():
+            found = [message async for message in log.read(name, follow=False)]
+            check(name, told, found)
+            blocking = await asyncio.to_thread(list, iterate(directory, name, follow=False))
+            assert [message.message_id for message in blocking] == [message.message_id for message in found]
+
+
+async def test_killed_before_the_map_is_replaced(data_dir: Path) -> None:
+    said = await killed("held", data_dir, last="held")
+    assert said[STAYS].messages > 1
+    await look(data_dir, said)
+
+
+@pytest.mark.one_loop
+async def test_killed_at_any_moment(data_dir: Path, soak: int) -> None:
+    seed = random.randrange(1 << 20)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for number in range(1, ROUNDS * soak + 1):
+        said = await killed("load", data_dir, number, lines_max=chance.randrange(2, LINES_MAX))
+        for told in said.values():
+            told.over = max(told.over, number * 1_000_000 - 1)  # a child drops everything before it begins
+        await look(data_dir, said)
