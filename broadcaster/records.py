@@ -48,6 +48,8 @@ __all__ = [
 
 VERSION: Final = 1
 CHUNK_BITS: Final = 1024
+CHUNKS_MAX: Final = 256
+"""The copies of a broadcast on one pchannel take one range of ticks, which has 262,144 at most; so have its vchannels."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -95,6 +97,8 @@ def read_records(keys: Sequence[str], values: Sequence[str]) -> Stored:
         number, _, chunk = rest.partition("/")
         try:
             broadcast_id = int(number, 16)
+            if not 0 <= broadcast_id < 1 << 64:
+                raise ValueError(f"{number} is no id")
             data = binascii.a2b_base64(value, strict_mode=True)
             _check_version(key, data)
             if kind == "done":
@@ -105,14 +109,16 @@ def read_records(keys: Sequence[str], values: Sequence[str]) -> Stored:
             elif kind == "progress":
                 stored.progress[broadcast_id] = int.from_bytes(_bitmap.decode(data)[1], "little")
             elif kind == "acks":
-                mask = int.from_bytes(_bitmap.decode(data)[1], "little") << int(chunk) * CHUNK_BITS
+                if not 0 <= (at := int(chunk)) < CHUNKS_MAX:
+                    raise ValueError(f"chunk {chunk} is none of {CHUNKS_MAX}")
+                mask = int.from_bytes(_bitmap.decode(data)[1], "little") << at * CHUNK_BITS
                 stored.acks[broadcast_id] = stored.acks.get(broadcast_id, 0) | mask
             elif kind == "abort":
                 stored.aborts[broadcast_id] = _text.decode(data)[1]
             else:
                 raise ValueError(f"there is no kind {kind!r}")
             stored.keys.setdefault(broadcast_id, []).append(key)
-        except (msgspec.DecodeError, ValueError, IndexError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError, IndexError, OverflowError) as error:
             if isinstance(error, FormatError):
                 raise
             raise CorruptionError(

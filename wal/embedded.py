@@ -51,6 +51,7 @@ from wal.errors import (
     ChannelExistError,
     ChannelNotExistError,
     ClosedError,
+    CorruptionError,
     FormatError,
     InvalidArgumentError,
     NoSpaceError,
@@ -410,6 +411,11 @@ class Embedded:
                 await self.backend.create(name, incarnation=meta.incarnation)
                 await create_pchannel(self.kv, meta)
                 metas[name] = meta
+        if lost := {info.pchannel for info in self.directory.records.values()} - metas.keys():
+            raise CorruptionError(
+                f"vchannel records in the KV name the pchannels {', '.join(sorted(lost))}, of which there is no record",
+                expected=f"pchannels {', '.join(metas)}",
+            )
         # Each to its end, so that the undoing of a failure finds all there is to undo.
         opened = await asyncio.gather(*(self._open_pchannel(meta) for meta in metas.values()), return_exceptions=True)
         for outcome in opened:

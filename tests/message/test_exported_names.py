@@ -17,6 +17,7 @@ def test_exported_names() -> None:
         "Message",
         "MessageID",
         "MessageType",
+        "Natural",
         "Origin",
         "PackedPosition",
         "RESERVED_PREFIX",

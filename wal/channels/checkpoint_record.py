@@ -12,6 +12,7 @@ import msgspec
 
 from wal.errors import CorruptionError, KeyNotExistError
 from wal.kv import KVBase
+from wal.message import Natural
 
 __all__ = ["CheckpointRecord", "checkpoint_key", "encode_checkpoint", "load_checkpoint"]
 
@@ -21,9 +22,9 @@ PREFIX: Final = "checkpoints/"
 class CheckpointRecord(msgspec.Struct, frozen=True):
     """Saved in `term`: recovery begins at `position`, with the state that was stored for position `state` (None: with none)."""
 
-    term: int
-    position: int
-    state: int | None = None
+    term: Natural
+    position: Natural
+    state: Natural | None = None
 
 
 def checkpoint_key(pchannel: str) -> str:
@@ -43,7 +44,7 @@ async def load_checkpoint(kv: KVBase, pchannel: str) -> CheckpointRecord | None:
         return _decoder.decode(await kv.load(key))
     except KeyNotExistError:
         return None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise CorruptionError(f"the checkpoint record in the KV cannot be read: {error}", expected=key) from error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -53,7 +53,8 @@ class Change(msgspec.Struct, gc=False):
 
 class _Record(msgspec.Struct, frozen=True):
     pchannel: str
-    incarnation: int
+    incarnation: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+    """A frame has 32 bits for it."""
 
 
 class VChannelDirectory(Actor):
@@ -76,11 +77,14 @@ class VChannelDirectory(Actor):
         try:
             for key, value in zip(keys, values, strict=True):
                 record = _decoder.decode(value)
-                name = key.removeprefix(PREFIX)
+                name = check_vchannel(key.removeprefix(PREFIX))
                 self.records[name] = VChannelInfo(name, record.pchannel, record.incarnation)
             _, counters = await self._kv.load_with_prefix(NEXT_KEY)
             self.saved_next = self.next_incarnation = int(counters[0]) if counters else 1
-        except (msgspec.DecodeError, ValueError) as error:
+            newest = max((info.incarnation for info in self.records.values()), default=0)
+            if not newest < self.next_incarnation < 1 << 32:
+                raise ValueError(f"the next incarnation is {self.next_incarnation}, and there is one of {newest}")
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=PREFIX) from error
         self.saved = dict(self.records)
 

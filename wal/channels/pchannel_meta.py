@@ -6,7 +6,7 @@ A writer takes a pchannel over by raising its term with compare-and-swap; the ba
 from __future__ import annotations
 
 import secrets
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -17,14 +17,16 @@ from wal.kv import KVBase
 __all__ = ["PChannelMeta", "create_pchannel", "load_pchannels", "pchannel_names", "raise_term", "save_checkpoint"]
 
 PREFIX: Final = "pchannels/"
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""What stands in files as 64 bits."""
 
 
 class PChannelMeta(msgspec.Struct, frozen=True):
     """`incarnation`: one number for each life of the log, in its message ids. `term`: of the last writer, 0 before the first."""
 
     name: str
-    incarnation: int
-    term: int
+    incarnation: Number
+    term: Number
 
 
 def pchannel_names(count: int) -> list[str]:
@@ -34,13 +36,23 @@ def pchannel_names(count: int) -> list[str]:
 
 async def load_pchannels(kv: KVBase) -> dict[str, PChannelMeta]:
     """All pchannels by name, in the order of their numbers."""
-    _, values = await kv.load_with_prefix(PREFIX)
+    keys, values = await kv.load_with_prefix(PREFIX)
     try:
         metas = [_decoder.decode(value) for value in values]
-        metas.sort(key=lambda meta: int(meta.name.removeprefix("p")))
-    except (msgspec.DecodeError, ValueError) as error:
+        if sorted(PREFIX + meta.name for meta in metas) != sorted(keys):
+            raise ValueError("a record stands under the key of another")
+        metas.sort(key=lambda meta: _number(meta.name))
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise CorruptionError(f"the pchannel records in the KV cannot be read: {error}", expected=PREFIX) from error
     return {meta.name: meta for meta in metas}
+
+
+def _number(name: str) -> int:
+    """Which pchannel this name is that of; ValueError for none of `pchannel_names`, which would be no safe name of a folder."""
+    number = int(name.removeprefix("p"))
+    if name != f"p{number}" or number < 0:
+        raise ValueError(f"there is no pchannel {name!r}")
+    return number
 
 
 def new_incarnation() -> int:

@@ -32,6 +32,8 @@ _TEMPORARY: Final = "vchannels.tmp"
 _MAGIC: Final = b"WALV"
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<4sIQQII")
+_COLUMNS_BYTES: Final = 10
+"""What the columns have of each vchannel."""
 _CRC: Final = struct.Struct("<I")
 
 
@@ -73,14 +75,21 @@ class VChannelMap(msgspec.Struct, frozen=True):
             raise _damaged(path, f"it starts with {magic!r}", repr(_MAGIC))
         if version != _VERSION:
             raise FormatError(f"{path} has version {version}, known here is {_VERSION}: upgrade to read it")
-        columns = struct.Struct(f"<{count}Q{count}H")
-        if len(body) != _HEAD.size + columns.size + names_len:
+        if len(body) != _HEAD.size + count * _COLUMNS_BYTES + names_len:  # before anything is made of the count
             raise _damaged(path, f"it has {len(data)} bytes", f"{count} vchannels with {names_len} bytes of names")
-        values = columns.unpack_from(body, _HEAD.size)
-        joined = body[_HEAD.size + columns.size :]
-        ends = accumulate(values[count:], initial=0)
-        names = [joined[start:end].decode() for start, end in pairwise(ends)]
-        return cls(incarnation, following, dict(zip(names, values[:count], strict=True)))
+        values = struct.unpack_from(f"<{count}Q{count}H", body, _HEAD.size)
+        joined = body[_HEAD.size + count * _COLUMNS_BYTES :]
+        ends = list(accumulate(values[count:], initial=0))
+        if ends[-1] != names_len:
+            raise _damaged(path, f"its names are {ends[-1]} bytes long", f"{names_len} bytes")
+        try:
+            names = [joined[start:end].decode() for start, end in pairwise(ends)]
+        except UnicodeDecodeError as error:
+            raise _damaged(path, f"its names are not UTF-8 ({error})", "UTF-8") from error
+        records = dict(zip(names, values[:count], strict=True))
+        if len(records) != count or not all(names):
+            raise _damaged(path, "a name stands there twice, or is empty", f"{count} names")
+        return cls(incarnation, following, records)
 
 
 class MapMark(msgspec.Struct, frozen=True):

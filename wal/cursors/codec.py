@@ -11,6 +11,7 @@ file whose content was damaged can still be told by its name.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import struct
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ import msgspec
 
 from wal.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.errors import CorruptionError, FormatError
-from wal.message import PackedPosition, packed, unpacked
+from wal.message import Natural, PackedPosition, packed, unpacked
 
 __all__ = ["CURSOR_SUFFIX", "decode_cursor", "encode_cursor", "file_name", "file_prefix"]
 
@@ -71,7 +72,9 @@ def decode_cursor(data: bytes) -> Cursor:
             text.encode()
         start = (unpacked(fields.start[0]), fields.start[1])
         event = None if fields.event is None else (unpacked(fields.event[0]), fields.event[1])
-    except (msgspec.DecodeError, ValueError) as error:
+        if not math.isfinite(fields.saved_at):
+            raise ValueError(f"it was saved at {fields.saved_at}")
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise CorruptionError(f"a cursor cannot be read: {error}", expected="the fields of a cursor") from error
     vchannels = tuple(name for name, _ in fields.vchannels)
     if not vchannels or list(vchannels) != sorted(set(vchannels)):
@@ -103,13 +106,13 @@ def file_prefix(name: str) -> str:
 
 class _Body(msgspec.Struct, frozen=True):
     name: str
-    vchannels: list[tuple[str, int | None]]
+    vchannels: list[tuple[str, Natural | None]]
     pchannel: str
-    incarnation: int
-    form: int
-    start: tuple[PackedPosition, int]
-    event: tuple[PackedPosition, int] | None
-    time_tick: int
+    incarnation: Natural
+    form: Natural
+    start: tuple[PackedPosition, Natural]
+    event: tuple[PackedPosition, Natural] | None
+    time_tick: Natural
     saved_at: float
     stale: str
 

@@ -3,7 +3,7 @@
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
 from wal.message.message_id import FORM_JOURNAL, FORM_PULSAR, MessageID
-from wal.message.packed import PackedPosition, packed, unpacked
+from wal.message.packed import Natural, PackedPosition, packed, unpacked
 from wal.message.properties import (
     RESERVED_PREFIX,
     Reserved,
@@ -26,6 +26,7 @@ __all__ = [
     "MessageID",
     "MessageType",
     "Origin",
+    "Natural",
     "PackedPosition",
     "Reserved",
     "ResourceKey",

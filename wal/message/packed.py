@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
-__all__ = ["PackedPosition", "packed", "unpacked"]
+import msgspec
 
-PackedPosition = int | bytes
+__all__ = ["Natural", "PackedPosition", "packed", "unpacked"]
+
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+"""A count, an index, a number of something: what is negative does not decode."""
+PackedPosition = Natural | bytes
 _INTEGERS: Final = 1 << 64
 _BYTES: Final = 16
 

@@ -20,7 +20,7 @@ import msgspec
 
 from wal.errors import CorruptionError
 from wal.frame import RunName
-from wal.message import BroadcastHeader, PackedPosition, ResourceKey, packed, unpacked
+from wal.message import BroadcastHeader, Natural, PackedPosition, ResourceKey, packed, unpacked
 from wal.pchannel.copies_names import NamePool
 from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
@@ -81,7 +81,7 @@ def decode_copies(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
     """
     try:
         return _decode(blob, pool)
-    except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, ValueError, LookupError, TypeError) as error:
+    except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
         raise CorruptionError(
             f"the broadcasts of a checkpoint are damaged: {error}", expected="pieces of MessagePack"
         ) from error
@@ -134,17 +134,17 @@ def _piece(vchannels: _Sets, copies: _Sets, rows: list[Any]) -> bytes:
 
 
 class _Row(msgspec.Struct, array_like=True, gc=False):
-    broadcast_id: int
-    vchannels: int
+    broadcast_id: Natural
+    vchannels: Natural
     resource_keys: tuple[ResourceKey, ...]
     needs_ack: bool
-    parts: list[tuple[PackedPosition, int, int, int, int]]
+    parts: list[tuple[PackedPosition, Natural, Natural, Natural, int]]
 
 
 class _Piece(msgspec.Struct, array_like=True):
     kind: int
     vchannels: list[tuple[str, ...]]
-    copies: list[tuple[list[str], list[int]]]
+    copies: list[tuple[list[str], list[Natural]]]
     rows: list[_Row]
 
 

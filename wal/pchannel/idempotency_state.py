@@ -21,7 +21,7 @@ import msgspec
 
 from wal.errors import CorruptionError
 from wal.frame import RunName
-from wal.message import packed, unpacked
+from wal.message import Natural, PackedPosition, packed, unpacked
 from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
 __all__ = ["Kept", "KeptKey", "KeptProducer", "Scope", "decode_state", "encode_state"]
@@ -106,7 +106,7 @@ def decode_state(
     """
     try:
         return _decode(blob, scope_of)
-    except (struct.error, msgspec.MsgspecError, ValueError, LookupError, TypeError) as error:
+    except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
         raise CorruptionError(
             f"the idempotency keys of a checkpoint are damaged: {error}", expected="pieces of MessagePack"
         ) from error
@@ -119,17 +119,20 @@ def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tu
     for kind, data in split_pieces(blob):
         if kind not in (PieceKind.KEYS, PieceKind.PRODUCERS):
             continue
-        _, named, numbers, texts, *columns = msgspec.msgpack.decode(data)
-        scopes += [scope_of(tuple((name, incarnation) for name, incarnation in names)) for names in named]
-        of_each = map(scopes.__getitem__, numbers)
-        if kind is PieceKind.KEYS:
-            keys += map(KeptKey, of_each, texts, _kept(columns))
+        piece = _keys.decode(data) if kind is PieceKind.KEYS else _producers.decode(data)
+        scopes += [scope_of(tuple(names)) for names in piece.scopes]
+        of_each = [scopes[number] for number in piece.of_each]
+        if isinstance(piece, _Keys):
+            _same_length(of_each, piece.names, *piece.columns())
+            keys += map(KeptKey, of_each, piece.names, _kept(piece))
             continue
-        lasts, counts, sequences, *columns = columns
-        one_by_one, results = iter(sequences), _kept(columns)
+        _same_length(piece.sequences, *piece.columns())
+        if sum(piece.counts) != len(piece.sequences):
+            raise ValueError(f"producers have {sum(piece.counts)} results, but there are {len(piece.sequences)}")
+        one_by_one, results = iter(piece.sequences), _kept(piece)
         producers += [
             KeptProducer(scope, name, last, tuple(islice(one_by_one, count)), tuple(islice(results, count)))
-            for scope, name, last, count in zip(of_each, texts, lasts, counts, strict=True)
+            for scope, name, last, count in zip(of_each, piece.names, piece.lasts, piece.counts, strict=True)
         ]
     return keys, producers
 
@@ -157,8 +160,46 @@ def _groups(
         yield group, scopes
 
 
-def _kept(columns: list[list[Any]]) -> Iterator[Kept]:
-    positions, *others = columns
+class _Keys(msgspec.Struct, array_like=True, gc=False):
+    kind: int
+    scopes: list[list[tuple[str, Natural]]]
+    of_each: list[Natural]
+    names: list[str]
+    positions: list[PackedPosition]
+    indices: list[Natural]
+    ticks: list[Natural]
+    txn_ids: list[Natural]
+    keepalives_ms: list[Natural]
+
+    def columns(self) -> tuple[list[Any], ...]:
+        return self.positions, self.indices, self.ticks, self.txn_ids, self.keepalives_ms
+
+
+class _Producers(msgspec.Struct, array_like=True, gc=False):
+    kind: int
+    scopes: list[list[tuple[str, Natural]]]
+    of_each: list[Natural]
+    names: list[str]
+    lasts: list[Natural]
+    counts: list[Natural]
+    sequences: list[Natural]
+    positions: list[PackedPosition]
+    indices: list[Natural]
+    ticks: list[Natural]
+    txn_ids: list[Natural]
+    keepalives_ms: list[Natural]
+
+    def columns(self) -> tuple[list[Any], ...]:
+        return self.positions, self.indices, self.ticks, self.txn_ids, self.keepalives_ms
+
+
+def _same_length(*columns: Sequence[Any]) -> None:
+    if len(set(map(len, columns))) != 1:
+        raise ValueError(f"the columns of a piece have {', '.join(map(str, map(len, columns)))} entries")
+
+
+def _kept(piece: _Keys | _Producers) -> Iterator[Kept]:
+    positions, *others = piece.columns()
     return map(Kept, map(unpacked, positions), *others)
 
 
@@ -170,3 +211,7 @@ def _columns(kept: list[Kept]) -> list[list[Any]]:
         [one.txn_id for one in kept],
         [one.keepalive_ms for one in kept],
     ]
+
+
+_keys: Final = msgspec.msgpack.Decoder(_Keys)
+_producers: Final = msgspec.msgpack.Decoder(_Producers)

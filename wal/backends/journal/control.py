@@ -91,7 +91,10 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def unpack(cls, page: bytes, at: int) -> tuple[int, ControlRecord] | None:
-        """`(sequence, record)` of the slot at `at`, None when it does not hold; a newer version is a FormatError."""
+        """`(sequence, record)` of the slot at `at`, None when it does not hold.
+
+        A newer version is a FormatError, one that holds and says what no writer says a CorruptionError (without path).
+        """
         if len(page) - at < _SLOT.size + _CRC.size:
             return None
         packed = page[at : at + _SLOT.size]
@@ -105,6 +108,12 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
         if version != _VERSION:
             raise FormatError(
                 f"control page version {version} is not known here (known: {_VERSION}): upgrade to read it"
+            )
+        numbers = (sequence, durable, position, promise, limit, 0 if term == REPLACED_TERM else term)
+        if closed > 1 or max(numbers) >= _NUMBERS_END:
+            raise CorruptionError(
+                f"a slot says sequence, durable, earliest, promise, limit, term = {numbers} and closed = {closed}",
+                expected=f"numbers below {_NUMBERS_END:#x}, and 0 or 1",
             )
         return sequence, cls(incarnation, term, durable, (position, index), promise, limit, closed != 0)
 
@@ -205,7 +214,7 @@ class ControlPage:
         if self._map[: 2 * SECTOR_BYTES] == self._seen and said is self._said:
             return said
         for _ in range(_LOAD_TRIES):
-            if (newest := _newest_slot(self._map[: 2 * SECTOR_BYTES])) is not None:
+            if (newest := _newest_slot(self._map[: 2 * SECTOR_BYTES], self._path)) is not None:
                 return newest
         return 0, None
 
@@ -235,7 +244,7 @@ class ControlView:
             page = self._map[: 2 * SECTOR_BYTES]
             if said is not None and page == said[0]:
                 return said[2]
-            newest = _newest_slot(page)
+            newest = _newest_slot(page, self._path)
             said = self._said  # another thread may have looked meanwhile
             # A slot may be looked at just before it is overwritten, and the other one just after: that shows an older store.
             if newest is not None and (said is None or newest[0] >= said[1]):
@@ -278,9 +287,13 @@ class _Lock:
             self._threads.release()
 
 
-def _newest_slot(page: bytes) -> tuple[int, ControlRecord] | None:
-    """`(sequence, record)` of the newer slot that holds, None when neither does."""
-    found = [slot for at in (0, SECTOR_BYTES) if (slot := ControlRecord.unpack(page, at)) is not None]
+def _newest_slot(page: bytes, path: Path) -> tuple[int, ControlRecord] | None:
+    """`(sequence, record)` of the newer slot that holds, None when neither does. CorruptionError as `ControlRecord.unpack`."""
+    try:
+        found = [slot for at in (0, SECTOR_BYTES) if (slot := ControlRecord.unpack(page, at)) is not None]
+    except CorruptionError as error:
+        text = f"{path} is damaged: {error}; expected {error.expected}"
+        raise CorruptionError(text, path=str(path), offset=0, expected=error.expected) from error
     return max(found, key=_sequence) if found else None
 
 
@@ -297,3 +310,5 @@ _BOOT_AT: Final = 2 * SECTOR_BYTES
 _BOOT_BYTES: Final = 24
 _SLOT: Final = struct.Struct("<4sIQQQQQIIQQ")
 _CRC: Final = struct.Struct("<I")
+_NUMBERS_END: Final = 1 << 63
+"""Above all that counts up to anything: a next number always fits its field."""

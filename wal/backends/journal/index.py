@@ -25,7 +25,9 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate, islice, pairwise, repeat
+from operator import add, gt, le, lt
 from typing import Final
 
 import google_crc32c
@@ -33,7 +35,7 @@ import msgspec
 
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, slot_bytes
 from wal.errors import CorruptionError
-from wal.frame import RECOVERED, FrameHeader, FrameView, RunKind
+from wal.frame import HEADER_BYTES, RECOVERED, FrameHeader, FrameView, RunKind
 
 __all__ = ["IndexPart", "SegmentIndex", "index_name"]
 
@@ -131,6 +133,11 @@ class SegmentIndex:
         if len(stretches) == 1:
             return list(stretches[0])
         return sorted(set().union(*stretches))
+
+    def same_frames(self, other: SegmentIndex, end: int) -> bool:
+        """Whether both have the same frames below this position."""
+        count, others = self.ordinal(end), other.ordinal(end)
+        return self.positions[:count] == other.positions[:others] and self.lengths[:count] == other.lengths[:others]
 
     def names(self) -> Collection[str]:
         """The names of the vchannels in these frames, in the order in which they came."""
@@ -249,33 +256,110 @@ class SegmentIndex:
             raise CorruptionError("an index does not match its CRC32C", expected=f"{crc:#010x}")
         if end_max is not None and end > end_max:
             return None
+        part = _Part(self.end, first, frames, wide, keyed, names, names_len)
+        part.read(body, end)
+        self._extend(part)
         self.end = end
         if frames:
             self.last = (term, sequence)
-        column_at = _HEAD.size
-        for column in (self.positions, self.first_ticks, self.promises):
-            column_at = _unpack(column, body, column_at, frames)
-        for column in (self.lengths, self.head_lens, self.indices):
-            column_at = _unpack(column, body, column_at, frames)
-        column_at = _unpack(self._wide, body, column_at, wide)
-        column_at = _unpack(self._keyed, body, column_at, keyed)
-        counts = struct.unpack_from(f"<{names}H{names}I", body, column_at)
-        column_at += names * 6
-        text, name_at = body[column_at : column_at + names_len], 0
-        column_at += names_len
-        for name_len, count in zip(counts[:names], counts[names:], strict=True):
-            name = text[name_at : name_at + name_len].decode()
-            name_at += name_len
-            row = self._names.get(name)
-            if row is None:
-                row = self._names[name] = array("I")
-            column_at = _unpack(row, body, column_at, count)
         following: int = at + length
         return following
+
+    def _extend(self, part: _Part) -> None:
+        for column, more in zip(
+            (self.positions, self.first_ticks, self.promises, self.lengths, self.head_lens, self.indices),
+            part.columns,
+            strict=True,
+        ):
+            column.extend(more)
+        self._wide.extend(part.wide)
+        self._keyed.extend(part.keyed)
+        for name, row in part.rows.items():
+            if name in self._names:
+                self._names[name].extend(row)
+            else:
+                self._names[name] = row
+
+
+class _Part:
+    """The content of one stored part, read whole and checked before an index takes it over.
+
+    Its CRC says that it is as it was written, and not that it was written by us: each count and length is held against the bytes that are
+    there, each frame against the one before it, each ordinal against the frames.
+    """
+
+    def __init__(self, start: int, first: int, frames: int, wide: int, keyed: int, names: int, names_len: int) -> None:
+        self._start = start
+        self._first = first
+        self._frames = frames
+        self._counts = (wide, keyed, names, names_len)
+        self.columns: list[array[int]] = []
+        self.wide = array("I")
+        self.keyed = array("I")
+        self.rows: dict[str, array[int]] = {}
+
+    def read(self, body: bytes, end: int) -> None:
+        """Reads the part whose bytes, without their CRC, are `body`, and whose last frame ends at `end`. CorruptionError."""
+        frames, (wide, keyed, names, names_len) = self._frames, self._counts
+        counts_at = _HEAD.size + frames * _FRAME_BYTES + 4 * (wide + keyed)
+        text_at = counts_at + 6 * names
+        rows_at = text_at + names_len
+        if rows_at > len(body):
+            raise _inconsistent(f"its counts ask for {rows_at} bytes", f"at most the {len(body)} that it has")
+        counts = struct.unpack_from(f"<{names}H{names}I", body, counts_at)
+        name_lens, row_lens = counts[:names], counts[names:]
+        if rows_at + 4 * sum(row_lens) != len(body) or sum(name_lens) != names_len:
+            raise _inconsistent("the lengths of its names and rows", f"together the {len(body)} bytes that it has")
+        at = _HEAD.size
+        for form in "QQQIII":
+            at = self._take_column(form, body, at)
+        self.wide, at = _unpack("I", body, at, wide)
+        self.keyed, at = _unpack("I", body, at, keyed)
+        self._check_frames(end)
+        self._read_rows(body[text_at:rows_at], name_lens, body, rows_at, row_lens)
+        for row in (self.wide, self.keyed, *self.rows.values()):
+            self._check_ordinals(row)
+
+    def _take_column(self, form: str, body: bytes, at: int) -> int:
+        column, at = _unpack(form, body, at, self._frames)
+        self.columns.append(column)
+        return at
+
+    def _read_rows(self, text: bytes, name_lens: Sequence[int], body: bytes, at: int, row_lens: Sequence[int]) -> None:
+        try:
+            names = [text[start:end].decode() for start, end in pairwise(accumulate(name_lens, initial=0))]
+        except UnicodeDecodeError as error:
+            raise _inconsistent(f"its names are not UTF-8: {error}", "UTF-8") from error
+        for name, count in zip(names, row_lens, strict=True):
+            self.rows[name], at = _unpack("I", body, at, count)
+        if len(self.rows) != len(names) or not all(row_lens):
+            raise _inconsistent("a name has two rows, or one without a frame", "one row for each name")
+
+    def _check_frames(self, end: int) -> None:
+        """The frames follow each other without a gap, and none is shorter than its head."""
+        positions, first_ticks, _, lengths, head_lens, indices = self.columns
+        ends = [position + slot_bytes(length) for position, length in zip(positions, lengths, strict=True)]
+        if [self._start, *ends] != [*positions, end]:
+            raise _inconsistent("its frames do not follow each other", f"frames from {self._start} to {end}")
+        if not all(map(le, head_lens, lengths)) or min(head_lens, default=HEADER_BYTES) < HEADER_BYTES:
+            raise _inconsistent("a head is shorter than a header, or longer than its frame", f"{HEADER_BYTES} bytes up")
+        if any(map(gt, map(add, first_ticks, indices), repeat(1 << 64))):
+            raise _inconsistent("a frame has ticks above 64 bits", "ticks of 64 bits")
+
+    def _check_ordinals(self, row: array[int]) -> None:
+        first, stop = self._first, self._first + self._frames
+        if row and (row[0] < first or row[-1] >= stop or not all(map(lt, row, islice(row, 1, None)))):
+            raise _inconsistent("the ordinals of its frames do not ascend", f"ordinals from {first} up to {stop}")
+
+
+def _inconsistent(found: str, expected: str) -> CorruptionError:
+    return CorruptionError(f"an index contradicts itself: {found}", expected=expected)
 
 
 _HEAD: Final = struct.Struct("<4sIQQQQQQqIIIIII")
 _CRC: Final = struct.Struct("<I")
+_FRAME_BYTES: Final = 36
+"""What the columns have of each frame."""
 _MAGIC: Final = b"WALX"
 _VERSION: Final = 2
 _NAMED: Final = frozenset((int(RunKind.VCHANNEL), int(RunKind.COPY)))
@@ -295,15 +379,14 @@ def _pack(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-def _unpack(column: array[int], data: bytes, at: int, count: int) -> int:
+def _unpack(form: str, data: bytes, at: int, count: int) -> tuple[array[int], int]:
+    """The column of so many entries there, and where it ends; the caller has checked that it is there."""
+    column = array(form)
     end = at + count * column.itemsize
+    column.frombytes(data[at:end])
     if sys.byteorder == "big":
-        more = array(column.typecode, data[at:end])
-        more.byteswap()
-        column.extend(more)
-    else:
-        column.frombytes(data[at:end])
-    return end
+        column.byteswap()
+    return column, end
 
 
 def _cut(row: array[int], first: int, stop: int) -> array[int]:

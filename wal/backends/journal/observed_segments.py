@@ -16,7 +16,7 @@ from wal.backends.journal.disk import Disk
 from wal.backends.journal.index import SegmentIndex
 from wal.backends.journal.layout import segment_name
 from wal.backends.journal.segment import Segment, damaged, segment_bases
-from wal.backends.journal.segments import IndexCache, load_index, open_shared, sealed_index
+from wal.backends.journal.segments import IndexCache, load_index, open_shared, scanned_index, sealed_index
 from wal.errors import CorruptionError
 
 __all__ = ["ObservedSegments"]
@@ -31,6 +31,8 @@ class ObservedSegments:
         self._incarnation = incarnation
         self.segments: tuple[Segment, ...] = ()
         self._last_index = SegmentIndex(0)
+        self._stored = False
+        """Whether it began as it was stored."""
         self._lock = threading.Lock()
         self._cache = IndexCache()
 
@@ -43,7 +45,12 @@ class ObservedSegments:
             if self._extend(durable) is not None:
                 self._list(durable, earliest)
                 if (failure := self._extend(durable)) is not None:
-                    raise failure
+                    if not self._stored:
+                        raise failure
+                    # What was stored of the index may be wrong: the segment decides.
+                    self._last_index, self._stored = SegmentIndex(self.segments[-1].base), False
+                    if (failure := self._extend(durable)) is not None:
+                        raise failure
             self._forget_below(earliest)
             index = self._last_index
             return index.last_event(0, index.ordinal(durable)) or self.segments[-1].header.newest
@@ -59,6 +66,21 @@ class ObservedSegments:
         if following is None:
             raise FileNotFoundError(2, "the segment was truncated", str(segment.path))
         index, _ = sealed_index(self._disk, self._directory, segment, following)
+        with self._lock:
+            self._cache.keep(index)
+        return index
+
+    def remade(self, segment: Segment) -> SegmentIndex:
+        """The index of this segment made from the segment, for a reader that the one at hand sent to a place where no frame is."""
+        with self._lock:
+            following = next((other for other in self.segments if other.base > segment.base), None)
+            if following is None:
+                durable = self._last_index.end
+                self._last_index, self._stored = SegmentIndex(segment.base), False
+                if (failure := self._extend(durable)) is not None:
+                    raise failure
+                return self._last_index
+        index = scanned_index(self._disk, segment, following)
         with self._lock:
             self._cache.keep(index)
         return index
@@ -112,6 +134,7 @@ class ObservedSegments:
         last, before = segments[-1], self._last_index
         if not self.segments or last.base != before.base:
             index = load_index(self._disk, self._directory, last, end_max=durable)
+            self._stored = index is not None
             if index is None:
                 index = SegmentIndex(last.base)
             if any(segment.base == before.end and segment.header.previous_base == before.base for segment in segments):

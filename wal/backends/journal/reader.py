@@ -10,6 +10,7 @@ It blocks, so it runs in threads. Damage is a CorruptionError with file and offs
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
@@ -42,6 +43,9 @@ class SegmentSource(Protocol):
 
     def index(self, segment: Segment) -> SegmentIndex:
         """The index of this segment. Reads files; CorruptionError for damage, FileNotFoundError when the segment is gone."""
+
+    def remade(self, segment: Segment) -> SegmentIndex:
+        """The same made from the segment itself, as far as frames are known to be durable: the one at hand may be wrong."""
 
 
 class LogReader:
@@ -121,22 +125,41 @@ class LogReader:
     def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
         """The wanted frames in [start, end) without their bodies."""
         for segment, index in self.indices(start, end):
-            wanted = index.wanted(names, index.ordinal(start), index.ordinal(end))
-            if not wanted:
-                continue
-            with self._failures(segment, start, end):
-                file = open_shared(self._disk, segment.path)
-            try:
-                window = Window(file)
-                for ordinal in wanted:
-                    window.ahead = ENVELOPE_BYTES + index.head_lens[ordinal]
-                    position = index.positions[ordinal]
-                    with self._failures(segment, start, end):
+            for frame in self._heads(segment, index, start, end, names):
+                yield frame
+                start = frame.next_position
+
+    def _heads(
+        self, segment: Segment, index: SegmentIndex, start: int, end: int, names: frozenset[str]
+    ) -> Iterator[StoredFrame]:
+        """Those of one segment."""
+        wanted = deque(index.wanted(names, index.ordinal(start), index.ordinal(end)))
+        if not wanted:
+            return
+        with self._failures(segment, start, end):
+            file = open_shared(self._disk, segment.path)
+        try:
+            window = Window(file)
+            while wanted:
+                ordinal = wanted.popleft()
+                window.ahead = ENVELOPE_BYTES + index.head_lens[ordinal]
+                position = index.positions[ordinal]
+                with self._failures(segment, start, end):
+                    try:
                         view, body = segment.frame(window, position, lazy=len(names))
-                    body.close()
-                    yield StoredFrame(position, position + slot_bytes(index.lengths[ordinal]), view)
-            finally:
-                file.close()
+                        _check_length(view, index.lengths[ordinal])
+                    except CorruptionError:
+                        remade = self._remade(segment, index, end)
+                        if remade is None:
+                            raise
+                        index = remade
+                        wanted = deque(index.wanted(names, index.ordinal(start), index.ordinal(end)))
+                        continue
+                body.close()
+                start = position + slot_bytes(index.lengths[ordinal])
+                yield StoredFrame(position, start, view)
+        finally:
+            file.close()
 
     @contextlib.contextmanager
     def _failures(self, segment: Segment, start: int, end: int) -> Iterator[None]:
@@ -182,7 +205,32 @@ class LogReader:
         select: Callable[[SegmentIndex, frozenset[str] | None, int, int], list[int]],
     ) -> None:
         """Adds what is wanted of one segment to the page."""
-        index = self._segments.index(segment)
+        index, taken = self._segments.index(segment), page.mark()
+        try:
+            self._take(page, segment, index, names, select)
+        except CorruptionError:
+            remade = self._remade(segment, index, page.end)
+            if remade is None:
+                raise
+            page.back_to(taken)
+            self._take(page, segment, remade, names, select)
+
+    def _remade(self, segment: Segment, index: SegmentIndex, end: int) -> SegmentIndex | None:
+        """The index made again, if it was this one that was wrong: it is derived, what the segment says counts. None for damage."""
+        try:
+            remade = self._segments.remade(segment)
+        except CorruptionError:
+            return None
+        return None if remade.same_frames(index, end) else remade
+
+    def _take(
+        self,
+        page: _Page,
+        segment: Segment,
+        index: SegmentIndex,
+        names: frozenset[str] | None,
+        select: Callable[[SegmentIndex, frozenset[str] | None, int, int], list[int]],
+    ) -> None:
         first, end = index.ordinal(page.start), index.ordinal(page.end)
         wanted = select(index, names, first, end)
         if not wanted:
@@ -221,6 +269,7 @@ class LogReader:
                 window.ahead = ENVELOPE_BYTES + index.head_lens[ordinal]
             view, body = segment.frame(window, position, lazy=0 if names is None else len(names))
             try:
+                _check_length(view, length)
                 if names is None:
                     view.check_body()
                 else:
@@ -240,6 +289,12 @@ class LogReader:
             page.frames.append(StoredFrame(position, position + slot_bytes(length), view))
             page.taken += view.header.head_bytes + body.fetched
         return None
+
+
+def _check_length(view: FrameView, length: int) -> None:
+    """CorruptionError when an index that says so is not that of the segment: it may leave frames out."""
+    if view.header.frame_bytes != length:
+        raise CorruptionError(f"the frame has {view.header.frame_bytes} bytes", expected=f"{length}, as its index says")
 
 
 def _keyed(index: SegmentIndex, _: frozenset[str] | None, first: int, end: int) -> list[int]:
@@ -268,6 +323,15 @@ class _Page:
         self.next_position = max(start, end)
         self._last_event: tuple[int, int] | None = None
         self._promise = 0
+
+    def mark(self) -> tuple[int, int]:
+        """What the page holds now, for `back_to`."""
+        return len(self.frames), self.taken
+
+    def back_to(self, mark: tuple[int, int]) -> None:
+        """Lets go of what was taken since the mark."""
+        count, self.taken = mark
+        del self.frames[count:]
 
     def looked_at(self, index: SegmentIndex, first: int, end: int) -> None:
         """The stretch goes over these frames."""

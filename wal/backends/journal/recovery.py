@@ -191,12 +191,14 @@ def _tail(
 ) -> ActiveSegment:
     """The last segment, cut behind its last whole frame, synced. `search_bytes`: see `_cut`."""
     durable = max(before.durable, before.earliest[0], checkpoint or 0)
-    index = load_index(disk, directory, segment, end_max=durable)
-    if index is None:
-        index = SegmentIndex(segment.base)
+    stored = load_index(disk, directory, segment, end_max=durable)
+    index = stored or SegmentIndex(segment.base)
     file = disk.open(segment.path)
     try:
         end = segment.scan(file, index, bodies_from=before.durable)
+        if index.end < durable and stored is not None:  # what was stored may be wrong: the segment decides
+            index = SegmentIndex(segment.base)
+            end = segment.scan(file, index, bodies_from=before.durable)
         if index.end < durable:
             raise end.broken or damaged(
                 CorruptionError("the log ends here", expected=f"frames up to position {durable}, which was durable"),

@@ -69,6 +69,16 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
             raise damaged(CorruptionError("no frame begins here", expected="an envelope"), self.path, offset)
         return self._view(window, offset, envelope, lazy=lazy)
 
+    def frame_header(self, file: JournalFile, position: int) -> FrameHeader:
+        """The header of the frame at this position, its CRC not checked. CorruptionError when none begins there."""
+        data = file.read(ENVELOPE_BYTES + HEADER_BYTES, position - self.base)
+        envelope = Envelope.unpack(data, 0, generation=self.header.generation, position=position)
+        if envelope is None or envelope.length == 0:
+            raise damaged(
+                CorruptionError("no frame begins here", expected="an envelope"), self.path, position - self.base
+            )
+        return FrameHeader.unpack(data, ENVELOPE_BYTES)
+
     def scan(self, file: JournalFile, index: SegmentIndex, *, bodies_from: int, until: int | None = None) -> ScanEnd:
         """Adds the frames from `index.end` on to the index, up to position `until`, or the first place where no whole frame lies.
 

@@ -30,6 +30,7 @@ __all__ = [
     "load_index",
     "open_shared",
     "remove_stale_index",
+    "scanned_index",
     "sealed_index",
     "write_index",
 ]
@@ -94,6 +95,35 @@ class SegmentSet:
                 write_index(self._disk, self._directory, segment, index)
         with self._lock:
             self._cache.keep(index)
+        return index
+
+    def remade(self, segment: Segment) -> SegmentIndex:
+        """The index of this segment made from the segment, for a reader that the one at hand sent to a place where no frame is."""
+        with self._lock:
+            active = self._active_index
+            following = next((other for other in self.segments if other.base > segment.base), None)
+        if segment.base == active.base:
+            return self._scanned(segment, active.end)
+        if following is None:
+            raise CorruptionError("the segment was truncated", expected="a segment of this log")
+        index = scanned_index(self._disk, segment, following)
+        with contextlib.suppress(OSError):  # it can be made again
+            write_index(self._disk, self._directory, segment, index)
+        with self._lock:
+            self._cache.keep(index)
+        return index
+
+    def _scanned(self, segment: Segment, until: int) -> SegmentIndex:
+        index = SegmentIndex(segment.base)
+        file = open_shared(self._disk, segment.path)
+        try:
+            end = segment.scan(file, index, bodies_from=until, until=until)
+        finally:
+            file.close()
+        if index.end < until:
+            raise end.broken or damaged(
+                CorruptionError("no frame begins here", expected=f"frames up to {until}"), segment.path, end.offset
+            )
         return index
 
 
@@ -165,26 +195,38 @@ def sealed_index(disk: Disk, directory: Path, segment: Segment, following: Segme
     CorruptionError when the segment is damaged or the next one does not continue it, FileNotFoundError when it is gone.
     """
     index = load_index(disk, directory, segment)
-    if index is None or index.end > following.base:
-        index = SegmentIndex(segment.base)
-    rebuilt = index.end < following.base
-    if rebuilt:
-        file = open_shared(disk, segment.path)
-        try:
+    if index is not None and not _fits(index, segment, following):
+        index = None
+    if index is not None and index.end == following.base:
+        return index, False
+    return scanned_index(disk, segment, following, index), True
+
+
+def scanned_index(disk: Disk, segment: Segment, following: Segment, begun: SegmentIndex | None = None) -> SegmentIndex:
+    """The index of a segment that `following` comes after, made from the segment, or from where a stored one, `begun`, ends.
+
+    CorruptionError and FileNotFoundError as `sealed_index`.
+    """
+    index = begun or SegmentIndex(segment.base)
+    file = open_shared(disk, segment.path)
+    try:
+        end = segment.scan(file, index, bodies_from=following.base)
+        if index.end != following.base and begun is not None:  # what was stored may be wrong: the segment decides
+            index = SegmentIndex(segment.base)
             end = segment.scan(file, index, bodies_from=following.base)
-        finally:
-            file.close()
-        if index.end != following.base:
-            raise end.broken or damaged(
-                CorruptionError(
-                    f"the segment ends at position {index.end}",
-                    expected=f"{following.base}, where the next one begins",
-                ),
-                segment.path,
-                end.offset,
-            )
+    finally:
+        file.close()
+    if index.end != following.base:
+        raise end.broken or damaged(
+            CorruptionError(
+                f"the segment ends at position {index.end}",
+                expected=f"{following.base}, where the next one begins",
+            ),
+            segment.path,
+            end.offset,
+        )
     header = following.header
-    last = index.last or (segment.header.previous_term, segment.header.previous_sequence)
+    last = _last(index, segment)
     if last != (header.previous_term, header.previous_sequence):
         raise damaged(
             CorruptionError(
@@ -194,11 +236,14 @@ def sealed_index(disk: Disk, directory: Path, segment: Segment, following: Segme
             following.path,
             0,
         )
-    return index, rebuilt
+    return index
 
 
 def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | None = None) -> SegmentIndex | None:
-    """The stored index of this segment, as far as it goes and does not pass `end_max`; None when there is none that holds."""
+    """The stored index of this segment, as far as it goes and does not pass `end_max`; None when there is none that holds.
+
+    Its last frame is held against the segment. FileNotFoundError when the segment is gone.
+    """
     try:
         file = disk.open(directory / index_name(segment.base), write=False)
     except FileNotFoundError:
@@ -209,11 +254,50 @@ def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | 
         file.close()
     header = segment.header
     try:
-        return SegmentIndex.decode(
+        index = SegmentIndex.decode(
             data, base=header.base, incarnation=header.incarnation, generation=header.generation, end_max=end_max
         )
     except CorruptionError:
         return None
+    return index if _agrees(disk, segment, index) else None
+
+
+def _agrees(disk: Disk, segment: Segment, index: SegmentIndex) -> bool:
+    """Whether the last frame of this index lies in the segment as the index says."""
+    if not len(index):
+        return True
+    file = disk.open(segment.path, write=False)
+    try:
+        header = segment.frame_header(file, index.positions[-1])
+    except CorruptionError:
+        return False
+    finally:
+        file.close()
+    return (header.frame_bytes, header.head_bytes, header.indices, header.first_tick, header.promise) == (
+        index.lengths[-1],
+        index.head_lens[-1],
+        index.indices[-1],
+        index.first_ticks[-1],
+        index.promises[-1],
+    ) and (header.term, header.sequence) == index.last
+
+
+def _fits(index: SegmentIndex, segment: Segment, following: Segment) -> bool:
+    """Whether a stored index can be that of a segment, or the beginning of it, as the header of the next segment tells its end."""
+    header = following.header
+    if index.end != following.base:
+        return index.end < following.base
+    count = len(index)
+    return (
+        _last(index, segment) == (header.previous_term, header.previous_sequence)
+        and index.promise(0, count) <= header.promise
+        and (index.last_event(0, count) or segment.header.newest) == header.newest
+    )
+
+
+def _last(index: SegmentIndex, segment: Segment) -> tuple[int, int]:
+    """(term, sequence) of the last frame in the log up to the end of this segment."""
+    return index.last or (segment.header.previous_term, segment.header.previous_sequence)
 
 
 def write_index(disk: Disk, directory: Path, segment: Segment, index: SegmentIndex) -> None:

@@ -1,0 +1,49 @@
+"""Crafted files: each field of a layout set to what it can hold at most, at least and just beside, under CRCs that are right.
+
+A CRC tells accidents from what was written. It says nothing of a file that a broken tool, or somebody who means harm, has written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import google_crc32c
+
+__all__ = ["Field", "crafted", "fields_of", "sealed"]
+
+Field = tuple[int, str]
+"""Where a field lies, and its format (of `struct`)."""
+
+
+def fields_of(layout: str, start: int = 0) -> list[Field]:
+    """The fields of a packed little-endian layout such as "4sIQQ", without its strings of bytes."""
+    fields, at, count = [], start, ""
+    for form in layout:
+        if form.isdigit():
+            count += form
+            continue
+        if form not in "sx":
+            fields.append((at, form))
+        at += struct.calcsize(f"<{count}{form}")
+        count = ""
+    return fields
+
+
+def sealed(data: bytes | bytearray, crc_at: int | None = None) -> bytes:
+    """The bytes with the CRC32C of everything before it put at `crc_at`, or in place of the last four bytes."""
+    at = len(data) - 4 if crc_at is None else crc_at
+    return bytes(data[:at]) + struct.pack("<I", google_crc32c.value(bytes(data[:at]))) + bytes(data[at + 4 :])
+
+
+def crafted(data: bytes, fields: Sequence[Field], crc_at: int | None = None) -> Iterator[tuple[str, bytes]]:
+    """Each field at its bounds, one at a time: what was done, and the bytes."""
+    for at, form in fields:
+        bits = 8 * struct.calcsize(form)
+        (value,) = struct.unpack_from(f"<{form.upper()}", data, at)
+        for other in {0, 1, value + 1, value - 1, value * 2, 1 << bits - 1, (1 << bits) - 1, (1 << bits - 1) - 1, 512}:
+            if other == value or not 0 <= other < 1 << bits:
+                continue
+            changed = bytearray(data)
+            struct.pack_into(f"<{form.upper()}", changed, at, other)
+            yield f"{form} at {at}: {value} -> {other}", sealed(changed, crc_at)
