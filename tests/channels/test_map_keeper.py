@@ -173,10 +173,10 @@ async def test_a_defect_does_not_end_the_maps(
     monkeypatch.setattr(map_keeper, "RETRY_S", 0.01)
     write, defect = map_keeper.write_map, [MemoryError("no memory")]
 
-    def broken_once(folder: Path, content: VChannelMap) -> bool:
+    def broken_once(folder: Path, content: VChannelMap, *, durably: bool) -> bool:
         if defect and content.records:
             raise defect.pop()
-        return write(folder, content)
+        return write(folder, content, durably=durably)
 
     monkeypatch.setattr(map_keeper, "write_map", broken_once)
     async with open_wal(data_dir) as log:
