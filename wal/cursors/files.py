@@ -175,6 +175,7 @@ class CursorFiles(CursorStore):
         return cursor
 
     def _lock(self, until: float, timeout_s: float) -> FileLock:
+        self._check()
         path = self._parent / CURSORS_LOCK_NAME
         try:
             directory = None if self._held is None else self._held.fd
