@@ -8,9 +8,9 @@ read_only=True, is the log itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -69,11 +69,11 @@ class WALAccesser:
     def __init__(
         self,
         location: str,
-        open_log: Callable[[], Coroutine[Any, Any, Embedded | Observed]],
+        make_log: Callable[[], Embedded | Observed],
         *,
         read_only: bool = False,
     ) -> None:
-        self._lifecycle = Lifecycle(location, open_log, read_only=read_only)
+        self._lifecycle = Lifecycle(location, make_log, read_only=read_only)
         self._appender = Appender(self._lifecycle)
         self._append = self._appender.append
         self._broadcast = LogBroadcast(self._lifecycle)
@@ -358,7 +358,11 @@ class WALAccesser:
         return self._lifecycle.readable_nowait().name
 
     async def close(self) -> None:
-        """Drains what is in flight, then closes. Idempotent; concurrent calls all wait, and a cancelled one does not stop it."""
+        """Drains what is in flight, then closes. Idempotent; concurrent calls all wait, and a cancelled one does not stop it.
+
+        Once the event loop that opened the log has ended, any other one may call it: files, threads and locks are released, and the next
+        opening recovers as after a crash. Of what was in flight when the loop ended nobody knows the outcome.
+        """
         await self._lifecycle.close()
 
     def begin(self) -> None:

@@ -231,6 +231,20 @@ class Appender:
         _tell(actor, Rollback(txn_id, future))
         await future
 
+    def txn_forgotten(self, txn_id: int, vchannel: str) -> bool:
+        """Rolls back a transaction that nobody holds any more; False when it is over. A collector calls this, from any thread."""
+        log, loop = self._lifecycle.log, self._lifecycle.loop
+        if log is None or loop is None:
+            return False
+        route = log.routes.get(vchannel)
+        if route is None or txn_id not in route.pchannel.table:
+            return False
+        try:
+            loop.call_soon_threadsafe(_roll_back, log, txn_id, vchannel)
+        except RuntimeError:  # the loop has ended, and the transaction ends with the log
+            return False
+        return True
+
     async def txn_begin(self, names: tuple[str, ...], keepalive: float, key: Key | None) -> TxnContext:
         """Opens a transaction on vchannels of one pchannel."""
         log = await self._lifecycle.ready()
@@ -292,6 +306,16 @@ class Appender:
             return await done
         except WALError as error:
             return error
+
+
+def _roll_back(log: Embedded, txn_id: int, vchannel: str) -> None:
+    """Forgets an open transaction, whose end nobody waits for."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(asyncio.Future.exception)
+    try:
+        _tell(_live(log, vchannel), Rollback(txn_id, future))
+    except WALError:
+        pass  # the vchannel or the log is gone, and with it the transaction
 
 
 def _special(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -99,13 +100,21 @@ _log: Final = logging.getLogger("wal")
 
 
 class Embedded:
-    """An open log. Made by `open`; every attribute is set until `close`."""
+    """The log at a location. `open` opens it; from then on every attribute is set, until `close`."""
 
     checkpoint_rule = CheckpointRule()
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True
+    ) -> None:
+        """`create=False`: where there is no log nothing is made, and `open` raises a FormatError."""
         self.settings = settings
-        self.clock = clock
+        self.clock = clock = clock or SystemClock()
+        self.place = str(location if location.path is None else location.path)
+        self.released = False
+        """Whether it holds nothing any more: it was closed, abandoned, or not opened after all."""
+        self._location = location
+        self._create = create
         self.in_flight = InFlight(settings.in_flight_bytes_max)
         self.message_bytes_max = settings.message_bytes_max
         loop = asyncio.get_running_loop()
@@ -136,22 +145,29 @@ class Embedded:
         self._spawned = 0
         self._undo: list[Callable[[], Any]] = []
         self._maps: VChannelMapKeeper | None = None
+        self._abandoning = threading.Lock()
+        self._releases = contextlib.ExitStack()
+        """What `abandon` releases, in the order of opening."""
 
-    @classmethod
-    async def open(
-        cls, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True
-    ) -> Embedded:
-        """Opens the log, taking over every pchannel. A failure undoes what was done and raises.
-
-        `create=False`: where there is no log nothing is made, and it is a FormatError.
-        """
-        opened = cls(settings, clock or SystemClock())
+    async def open(self) -> None:
+        """Opens the log, taking over every pchannel. A failure undoes what was done and raises."""
         try:
-            await opened._open(location, create=create)
+            await self._open(self._location, create=self._create)
         except BaseException:
-            await asyncio.shield(asyncio.ensure_future(opened._undo_all()))
+            await asyncio.shield(asyncio.ensure_future(self._undo_all()))
             raise
-        return opened
+
+    def abandon(self) -> None:
+        """Releases files, threads and locks once the event loop has ended; see `LogBackend.abandon`. Idempotent, from any thread."""
+        with self._abandoning:
+            if self.released:
+                return
+            for pchannel in self.pchannels.values():
+                pchannel.tail.failure = pchannel.tail.failure or _closed()
+            try:
+                self._releases.close()
+            finally:
+                self.released = True
 
     async def close(self) -> None:
         """Drains what was taken, gives all pchannels one closing tick, and lets go of everything."""
@@ -374,8 +390,7 @@ class Embedded:
             location.pulsar is not None
         ):  # what is known of its topics lies there; a journal's lock comes before its metadata
             await self._open_kv(location, create=create)
-        self.backend = await self._open_backend(location, create=create)
-        self._undo.append(self.backend.close)
+        await self._open_backend(location, create=create)
         if self.limits.txn_bodies_max >= COUNT_MAX:
             raise InvalidArgumentError(
                 f"setting txn_bodies_max={self.limits.txn_bodies_max} is too large: at most {COUNT_MAX - 1}, since a transaction and "
@@ -435,6 +450,7 @@ class Embedded:
             store = MemoryCursors() if location.path is None else CursorFiles(location.path, held=self._held)
         self.cursors = CursorDesk(store, view=self._cursor_view, wall=self.clock.wall)
         self._undo.append(self.cursors.close)
+        self._releases.callback(self.cursors.abandon)
         settings = self.settings
         bounds = RetentionBounds(
             settings.retention_bytes,
@@ -491,7 +507,20 @@ class Embedded:
             self._undo.append(self._maps.close)
             await self._maps.start()
 
-    async def _open_backend(self, location: Location, *, create: bool) -> LogBackend:
+    async def _open_backend(self, location: Location, *, create: bool) -> None:
+        backend = self._backend(location, create=create)
+        self._releases.callback(backend.abandon)
+        try:
+            await backend.start()
+        except BaseException:
+            await backend.close()
+            raise
+        self.backend = backend
+        self._undo.append(backend.close)
+        if isinstance(backend, JournalBackend):
+            self._held = backend.held
+
+    def _backend(self, location: Location, *, create: bool) -> LogBackend:
         if location.pulsar is not None:
             settings = self.settings
             address = PulsarAddress(
@@ -503,24 +532,15 @@ class Embedded:
                 tls_authority=settings.pulsar_tls_authority,
             )
             allowed = Allowances(message_ttl=settings.allow_message_ttl, backlog_quota=settings.allow_backlog_quota)
-            on_pulsar = PulsarBackend(address, self.kv.under(PULSAR_ROOT), allowed=allowed)
-            try:
-                await on_pulsar.start()
-            except BaseException:
-                await on_pulsar.close()
-                raise
-            return on_pulsar
+            return PulsarBackend(address, self.kv.under(PULSAR_ROOT), allowed=allowed)
         if location.path is None:
             return MemoryBackend()
-        backend = JournalBackend(
+        return JournalBackend(
             location.path,
             segment_bytes=self.settings.segment_bytes,
             create=create,
             group_readable=self.settings.group_readable,
         )
-        await backend.start()
-        self._held = backend.held
-        return backend
 
     async def _open_kv(self, location: Location, *, create: bool) -> None:
         if not create:
@@ -536,6 +556,7 @@ class Embedded:
         self._undo.append(self.kv.close)
         if self._held is not None and isinstance(self.kv, SqliteKV):
             self._held.watch(Path(self.kv.path), self.kv.status)
+        self._releases.callback(self.kv.abandon)
         if not create and not await load_pchannels(self.kv):
             raise FormatError(
                 f"the metadata of the log at {location} know of no log: name those that it was made with (setting kv), or open it without "
@@ -644,6 +665,7 @@ class Embedded:
                 await self._undo.pop()()
             except Exception as error:
                 errors.append(error)
+        self.released = True
         if errors:
             raise errors[0]
 

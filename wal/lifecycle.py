@@ -3,8 +3,12 @@
     (made) --begin--> OPENING --> OPEN --close--> CLOSED        OPENING --fails--> FAILED: every call raises why
 
 Owns the state above and the place: one event loop in one process. A call from another loop, or from a forked child, is refused before
-it could touch anything. Opening is shared by all who wait for it; cancelling one of them does not stop it. A log that was opened with
-read_only=True is `readable`, and never `ready` for the other half of the API.
+it could touch anything; but when that loop has ended, `close` from any other one releases what the log holds. Opening is shared by all
+who wait for it; cancelling one of them does not stop it. A log that was opened with read_only=True is `readable`, and never `ready` for
+the other half of the API.
+
+Everything that a caller can use of a log (the accesser, scanners, transactions) holds the Lifecycle, and nothing of the log itself does:
+when the last of them is collected, so is the Lifecycle, and a log that is still open is released.
 """
 
 from __future__ import annotations
@@ -12,13 +16,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import warnings
 import weakref
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from wal.embedded import Embedded
 from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
 from wal.observing import Observed
+from wal.releases import Release, released
 
 __all__ = ["Lifecycle"]
 
@@ -32,7 +38,7 @@ class Lifecycle:
     def __init__(
         self,
         location: str,
-        open_log: Callable[[], Coroutine[Any, Any, Embedded | Observed]],
+        make_log: Callable[[], Embedded | Observed],
         *,
         read_only: bool = False,
     ) -> None:
@@ -41,7 +47,8 @@ class Lifecycle:
         self.thread = 0
         self.log: Embedded | None = None
         self.forked = False
-        self._open = open_log
+        self._make = make_log
+        self._made: Embedded | Observed | None = None
         self._read_only = read_only
         self._readable: Embedded | Observed | None = None
         self._opening: asyncio.Task[Embedded | Observed] | None = None
@@ -99,7 +106,16 @@ class Lifecycle:
             )
 
     async def close(self) -> None:
-        """Closes the log, or waits for its opening to do so. Idempotent; all callers wait, a cancelled one does not stop it."""
+        """Closes the log, or waits for its opening to do so. Idempotent; all callers wait, a cancelled one does not stop it.
+
+        When the event loop of the log has ended it may be called in any other one, and releases what the log holds.
+        """
+        if self.loop is not None and self.loop.is_closed():
+            self._closed = True
+            self.log = self._readable = None
+            if self._made is not None:
+                await asyncio.to_thread(self._made.abandon)
+            return
         self._check_place()
         if self._closing is None:
             self._closed = True
@@ -108,6 +124,13 @@ class Lifecycle:
                 return
             self._closing = asyncio.ensure_future(self._close(self._opening))
         await asyncio.shield(self._closing)
+
+    async def _open(self) -> Embedded | Observed:
+        log = self._make()
+        await released(log.place)
+        self._made = log
+        await log.open()
+        return log
 
     def _opened(self, opening: asyncio.Task[Embedded | Observed]) -> None:
         if opening.cancelled():
@@ -128,9 +151,9 @@ class Lifecycle:
             await opening.result().close()
 
     def _check(self) -> None:
-        self._check_place()
-        if self._closed:
+        if self._closed and not self.forked:
             raise ClosedError(f"the log at {self.location} is closed: open it again to go on")
+        self._check_place()
         if self._failure is not None:
             raise self._failure
 
@@ -140,9 +163,26 @@ class Lifecycle:
             raise InvalidArgumentError(
                 f"the log at {self.location} was opened before this process was forked: open it in the child instead"
             )
+        if self.loop is not None and loop is not self.loop and self.loop.is_closed():
+            raise InvalidArgumentError(
+                f"the log at {self.location} was opened in an event loop that has ended: await its close(), which can be done here, and "
+                "open it again in this one"
+            )
         if self.loop is not None and loop is not self.loop:
             raise InvalidArgumentError(
                 f"the log at {self.location} was opened in another event loop: use it there, or close it and open it in this one"
+            )
+
+    def __del__(self) -> None:
+        log, loop = self._made, self.loop
+        if log is not None and loop is not None and not log.released:
+            Release(log, loop).begin()
+            warnings.warn(
+                f"the log at {self.location} was collected while it was open: `await log.close()`, or open it with `async with` "
+                "(without an event loop: close(), or `with`)",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
             )
 
 
@@ -157,7 +197,7 @@ def _after_fork() -> None:
     for lifecycle in _all:
         lifecycle.forked = True
         lifecycle.loop = None
-        lifecycle.log = lifecycle._readable = None
+        lifecycle.log = lifecycle._readable = lifecycle._made = None
 
 
 os.register_at_fork(after_in_child=_after_fork)

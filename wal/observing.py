@@ -52,18 +52,31 @@ _THREADS: Final = 8
 
 
 class Observed:
-    """A journal that is open for reading. Made by `open`; every attribute is set until `close`."""
+    """A journal to be read. `open` opens it; from then on every attribute is set, until `close`."""
 
     name: Final = JournalBackend.name
 
-    def __init__(self, journal: ObservedJournal, directory: Path, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, location: Location, settings: Settings, *, clock: Clock | None = None, wait_s: float = 0.0
+    ) -> None:
+        """InvalidArgumentError for a location that only the process which writes there can read."""
+        check_observable(location)
+        assert location.path is not None
+        directory = location.path
         self.settings = settings
-        self.clock = clock
+        self.clock = clock = clock or SystemClock()
+        self.place = str(directory)
+        self._wait_s = wait_s
+        self.released = False
+        """Whether it holds nothing any more: it was closed, abandoned, or not opened after all."""
+        self._abandoning = threading.Lock()
         self.pchannels: dict[str, ObservedPChannel] = {}
+        self._followed: list[FollowedLog] = []
         self.system = ActorSystem("wal", clock=clock)
-        self.cursors = CursorDesk(CursorFiles(directory, held=journal.held), view=self._cursor_view, wall=clock.wall)
+        self._cursor_files = CursorFiles(directory)
+        self.cursors = CursorDesk(self._cursor_files, view=self._cursor_view, wall=clock.wall)
         self._directory = directory
-        self._journal = journal
+        self._journal: ObservedJournal | None = None
         self._logs: list[ObservedLog] = []
         self._maps = VChannelMaps()
         self._unknown = UnknownVChannels(f"journal:{directory}")
@@ -76,26 +89,33 @@ class Observed:
         self._spawned = 0
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-observe")
 
-    @classmethod
-    async def open(
-        cls, location: Location, settings: Settings, *, clock: Clock | None = None, wait_s: float = 0.0
-    ) -> Observed:
+    async def open(self) -> None:
         """Opens the journal for reading, waiting for at most `wait_s` for one that is not there yet.
 
         FormatError when there is none; a failure undoes what was done and raises.
         """
-        check_observable(location)
-        assert location.path is not None
-        clock = clock or SystemClock()
-        await _wait_until_present(location.path, wait_s, clock)
-        journal = await asyncio.to_thread(ObservedJournal, location.path)
-        observed = cls(journal, location.path, settings, clock)
         try:
-            await observed._open()
+            await _wait_until_present(self._directory, self._wait_s, self.clock)
+            self._journal = await self._in_thread(lambda: ObservedJournal(self._directory))
+            self._cursor_files.held = self._journal.held
+            await self._open()
         except BaseException:
-            await asyncio.shield(asyncio.ensure_future(observed.close()))
+            await asyncio.shield(asyncio.ensure_future(self.close()))
             raise
-        return observed
+
+    def abandon(self) -> None:
+        """Releases files and threads once the event loop has ended. Blocks; idempotent, from any thread."""
+        with self._abandoning:
+            if self.released:
+                return
+            self._pool.shutdown(wait=True)
+            self.cursors.abandon()
+            for pchannel in self.pchannels.values():
+                pchannel.tail.failure = pchannel.tail.failure or _closed()
+            for followed in self._followed:
+                followed.abandon()
+            self._release()
+            self.released = True
 
     async def close(self) -> None:
         """Ends the readers and lets go of everything."""
@@ -103,10 +123,11 @@ class Observed:
             self._watching.cancel()
             await asyncio.wait([self._watching])
         await self.cursors.close()
-        cause = ClosedError("the log was closed: open it again to go on")
+        cause = _closed()
         await asyncio.gather(*(pchannel.close(cause) for pchannel in self.pchannels.values()))
         await self.system.stop()
-        await asyncio.get_running_loop().run_in_executor(None, self._let_go)
+        await asyncio.get_running_loop().run_in_executor(None, self._release)
+        self.released = True
 
     def spawn(self, actor: Actor, name: str) -> ActorRef:
         """Starts an actor of the log's, which ends with it at the latest; a number makes its name unlike the others."""
@@ -212,6 +233,7 @@ class Observed:
     def _find(self, known: frozenset[str]) -> tuple[list[ObservedLog], VChannelView]:
         """In a thread: the logs of new pchannels, and the vchannels as they are now. StorageError when the directory was removed."""
         found: list[ObservedLog] = []
+        assert self._journal is not None
         with self._finding:
             for log in self._logs:
                 with contextlib.suppress(ClosedError, StorageError):  # whoever reads there is told by the log itself
@@ -229,13 +251,15 @@ class Observed:
                     log.close()
                 raise
 
-    def _let_go(self) -> None:
-        self._pool.shutdown()
-        self._journal.close()
+    def _release(self) -> None:
+        self._pool.shutdown(wait=True)
+        if self._journal is not None:
+            self._journal.close()
 
     def _add(self, log: ObservedLog) -> None:
         self._logs.append(log)
         followed = FollowedLog(log, self._pool)
+        self._followed.append(followed)
         pchannel = ObservedPChannel(followed, form=JournalBackend.form, clock=self.clock, awaited=self._used.set)
         pchannel.start()
         self.pchannels[log.pchannel] = pchannel
@@ -284,6 +308,10 @@ def _let_go(finding: concurrent.futures.Future[tuple[list[ObservedLog], VChannel
     if not finding.cancelled() and finding.exception() is None:
         for log in finding.result()[0]:
             log.close()
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the log was closed: open it again to go on")
 
 
 def _dropped(name: str) -> ChannelNotExistError:

@@ -155,11 +155,11 @@ def _maker(
     chosen = (settings or Settings()).replace(**overrides)
     if read_only:
         check_observable(parsed)
-        return lambda: WALAccesser(str(parsed), lambda: Observed.open(parsed, chosen, wait_s=wait_s), read_only=True)
+        return lambda: WALAccesser(str(parsed), lambda: Observed(parsed, chosen, wait_s=wait_s), read_only=True)
     if not create and parsed.scheme == "memory":
         raise InvalidArgumentError(
             "a log in memory: begins empty at each opening, so create=False finds none: leave it out, or name a journal's directory"
         )
     if chosen.kv is not None and isinstance(file := parse_kv(chosen.kv), Path):
         chosen = chosen.replace(kv=str(file))
-    return lambda: WALAccesser(str(parsed), lambda: Embedded.open(parsed, chosen, create=create))
+    return lambda: WALAccesser(str(parsed), lambda: Embedded(parsed, chosen, create=create))

@@ -5,6 +5,7 @@ Its bodies wait at the pchannel until commit; it ends once, by commit or by roll
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Protocol
@@ -13,6 +14,7 @@ from wal.async_only import AsyncOnly
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
 from wal.message import Message, TxnContext
 from wal.pchannel import AppendResult, Key
+from wal.reading import named
 
 __all__ = ["Txn", "TxnOpening"]
 
@@ -25,6 +27,8 @@ class TxnCalls(Protocol):
     async def txn_commit(self, txn_id: int, vchannel: str, key: Key | None) -> AppendResult: ...
 
     async def txn_rollback(self, txn_id: int, vchannel: str) -> None: ...
+
+    def txn_forgotten(self, txn_id: int, vchannel: str) -> bool: ...
 
 
 class Txn:
@@ -102,6 +106,16 @@ class Txn:
                 f"transaction {self.context.txn_id} was {self._ending} already; each transaction ends once"
             )
         self._ending = ending
+
+    def __del__(self) -> None:
+        if not self._ending and self._calls.txn_forgotten(self.context.txn_id, self._vchannels[0]):
+            warnings.warn(
+                f"transaction {self.context.txn_id} over {named(self._vchannels)} was collected while it was open, and is "
+                "rolled back: end it with commit() or rollback(), or begin it with `async with`",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
 
     def __repr__(self) -> str:
         return f"Txn({self.context.txn_id}, vchannels={self._vchannels}, {self._ending or 'open'})"

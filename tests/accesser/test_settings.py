@@ -167,7 +167,8 @@ async def test_settings_and_keywords_over_them() -> None:
         open_wal("memory:", settings={"pchannels": 2})  # type: ignore[arg-type]
     async with open_wal("memory:", settings=Settings(pchannels=2, txn_keepalive=3.0), pchannels=3) as log:
         assert len(log.statistics().pchannels) == 3
-        assert (await log.txn("a")).context.keepalive == 3.0
+        async with log.txn("a") as txn:
+            assert txn.context.keepalive == 3.0
 
 
 async def test_frames_that_a_backend_does_not_take_are_refused_at_opening(location: str) -> None:

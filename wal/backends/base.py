@@ -306,6 +306,10 @@ class LogBackend(abc.ABC):
     """Where that limit comes from when somebody can raise it, and how; empty when nobody can."""
 
     @abc.abstractmethod
+    async def start(self) -> None:
+        """Takes what the pchannels share; `create` and `open` do it otherwise. Idempotent; after an error it can be tried again."""
+
+    @abc.abstractmethod
     async def create(self, pchannel: str, *, incarnation: int) -> None:
         """Makes an empty log, durably. One that exists but never held a frame is made anew; any other is a FormatError."""
 
@@ -325,3 +329,10 @@ class LogBackend(abc.ABC):
     @abc.abstractmethod
     async def close(self) -> None:
         """Lets go of everything shared by the pchannels. Their handles are closed before. Idempotent."""
+
+    @abc.abstractmethod
+    def abandon(self) -> None:
+        """Releases files, threads and locks, of the handles too, once the event loop has ended. Idempotent; any thread may call it.
+
+        It blocks until what the threads were given is done. Nothing is marked as closed: the next opening recovers as after a crash.
+        """

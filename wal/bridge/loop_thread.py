@@ -2,15 +2,18 @@
 
 Owns the thread, anyio's blocking portal in it, and the count of calls under way. Promises: a call returns what the coroutine returns or
 raises what it raises; a caller that is interrupted cancels its call; once stopped, a call is a ClosedError and nothing hangs, also in a
-forked child. It is stopped by its owner, or when the interpreter exits, before the threads that the log needs for closing are gone.
+forked child. It is stopped by its owner, or when the interpreter exits, before the threads that the log needs for closing are gone. One
+that is collected without being stopped ends by itself, once the logs that were collected with it are closed: its loop does not hold it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures.thread  # its hook at exit must be registered before ours, see the end of the file
 import importlib.util
 import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
@@ -19,6 +22,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from wal.errors import ClosedError, InvalidArgumentError
+from wal.releases import all_released
 
 __all__ = ["LoopThread"]
 
@@ -36,11 +40,14 @@ class LoopThread:
         self._idle = threading.Condition()
         self._calls = 0
         self._stopped = False
-        started: concurrent.futures.Future[BlockingPortal] = concurrent.futures.Future()
+        started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]] = (
+            concurrent.futures.Future()
+        )
         self._thread = threading.Thread(target=_run, args=(started,), name="wal-bridge", daemon=True)
         self._thread.start()
-        self._portal = started.result()
-        _running.add(self)
+        self._portal, loop = started.result()
+        self._running = _Running(self, loop, self._portal, self._thread)
+        _all.add(self._running)
 
     @property
     def stopped(self) -> bool:
@@ -102,7 +109,7 @@ class LoopThread:
                 self._stopped = True
             self._portal.start_task_soon(self._portal.stop)
             self._thread.join()
-            _running.discard(self)
+            _all.discard(self._running)
             if failure is not None:
                 raise failure
 
@@ -112,8 +119,45 @@ class LoopThread:
             if not self._calls:
                 self._idle.notify_all()
 
+    def __del__(self) -> None:
+        running = getattr(self, "_running", None)
+        if running is None or self._stopped or self._pid != os.getpid():
+            return
+        self.closing = None  # this may be all that held the log; its release begins before the end of the loop then
+        running.end_soon()
 
-def _run(started: concurrent.futures.Future[BlockingPortal]) -> None:
+
+class _Running:
+    """The loop in its thread. It does not hold its LoopThread, so that one which nobody stopped can be collected."""
+
+    def __init__(
+        self, owner: LoopThread, loop: asyncio.AbstractEventLoop, portal: BlockingPortal, thread: threading.Thread
+    ) -> None:
+        self.owner = weakref.ref(owner)
+        self.thread = thread
+        self._loop = loop
+        self._portal = portal
+        self._ending: asyncio.Task[None] | None = None
+
+    def end_soon(self) -> None:
+        """Begins to stop the loop, after releases that began before; a collector may call it at any point."""
+        try:
+            self._loop.call_soon_threadsafe(self._end_in_loop)
+        except RuntimeError:  # it has ended
+            _all.discard(self)
+
+    def _end_in_loop(self) -> None:
+        self._ending = self._loop.create_task(self._end(), name="end of a loop that was collected")
+
+    async def _end(self) -> None:
+        try:
+            await all_released(self._loop)
+        finally:
+            _all.discard(self)
+            await self._portal.stop()
+
+
+def _run(started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) -> None:
     try:
         anyio.run(_serve, started, backend_options={"use_uvloop": importlib.util.find_spec("uvloop") is not None})
     except BaseException as error:
@@ -122,20 +166,24 @@ def _run(started: concurrent.futures.Future[BlockingPortal]) -> None:
         started.set_exception(error)
 
 
-async def _serve(started: concurrent.futures.Future[BlockingPortal]) -> None:
+async def _serve(started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) -> None:
     async with BlockingPortal() as portal:
-        started.set_result(portal)
+        started.set_result((portal, asyncio.get_running_loop()))
         await portal.sleep_until_stopped()
 
 
-_running: Final[set[LoopThread]] = set()
-"""All that run: also one that its owner forgot is stopped in the end."""
+_all: Final[set[_Running]] = set()
+"""All that run: those whose owner is still there are stopped in the end, the others are waited for."""
 
 
 def _stop_all() -> None:
-    for thread in list(_running):
+    for running in list(_all):
+        owner = running.owner()
         try:
-            thread.stop()
+            if owner is None:
+                running.thread.join()
+            else:
+                owner.stop()
         except Exception:  # whoever could hear of it is gone
             pass
 

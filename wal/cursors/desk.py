@@ -38,6 +38,7 @@ class CursorDesk:
         self._holder = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="wal-cursors-held")
         self._running: set[concurrent.futures.Future[Any]] = set()
         self._closed = False
+        self._holding = False  # whether a thread took the store's lock for a caller of `held`
         self.judge: Callable[[], Awaitable[None]] | None = None
         """What marks the cursors that are over a bound, before they are looked at; the writer's process has it."""
 
@@ -84,10 +85,11 @@ class CursorDesk:
 
         def take() -> list[Cursor | DamagedCursor]:
             self.store.acquire(timeout_s)
+            self._holding = True
             try:
                 return self.store.load_all()
             except BaseException:
-                self.store.release()
+                self._release()
                 raise
 
         taking = self._submit(take)
@@ -99,7 +101,7 @@ class CursorDesk:
         try:
             yield cursors
         finally:
-            self.store.release()
+            self._release()
 
     async def run(self, call: Callable[[], _T]) -> _T:
         """Runs a call in a thread; cancelling the caller lets it finish unseen."""
@@ -118,6 +120,13 @@ class CursorDesk:
         self._pool.shutdown(wait=False)
         self._holder.shutdown(wait=False)
 
+    def abandon(self) -> None:
+        """Releases the threads and the lock on the cursors, once the event loop has ended. It blocks until calls under way are done."""
+        self._closed = True
+        self._pool.shutdown(wait=True)
+        self._holder.shutdown(wait=True)
+        self._release()  # held by a task that was never resumed
+
     def _submit(
         self, call: Callable[[], _T], *, pool: concurrent.futures.ThreadPoolExecutor | None = None
     ) -> concurrent.futures.Future[_T]:
@@ -130,6 +139,11 @@ class CursorDesk:
 
     def _let_go(self, taken: concurrent.futures.Future[list[Cursor | DamagedCursor]]) -> None:
         if not taken.cancelled() and taken.exception() is None:
+            self._release()
+
+    def _release(self) -> None:
+        if self._holding:
+            self._holding = False
             self.store.release()
 
 

@@ -45,7 +45,7 @@ class CursorFiles(CursorStore):
     def __init__(self, directory: Path, *, held: HeldDirectory | None = None) -> None:
         self._parent = directory
         self._directory = directory / CURSORS_NAME
-        self._held = held
+        self.held = held
         self._threads = threading.Lock()
         self._locked: FileLock | None = None
 
@@ -178,7 +178,7 @@ class CursorFiles(CursorStore):
         self._check()
         path = self._parent / CURSORS_LOCK_NAME
         try:
-            directory = None if self._held is None else self._held.fd
+            directory = None if self.held is None else self.held.fd
             try:
                 lock = FileLock.look(path, dir_fd=directory)
             except FileNotFoundError:  # the journal was opened by an older version, or is one in the making
@@ -219,12 +219,12 @@ class CursorFiles(CursorStore):
 
     def _check(self) -> None:
         """StorageError when the directory of the open log was removed or replaced."""
-        if self._held is not None:
-            self._held.check()
+        if self.held is not None:
+            self.held.check()
 
     def _lookup(self, path: Path) -> tuple[Path, int | None]:
         """A path below the journal's directory, and the descriptor that it is relative to; None if it is absolute."""
-        return (path, None) if self._held is None else (path.relative_to(self._parent), self._held.fd)
+        return (path, None) if self.held is None else (path.relative_to(self._parent), self.held.fd)
 
     def _open_directory(self, path: Path) -> int:
         name, at = self._lookup(path)

@@ -145,6 +145,10 @@ class KVBase(ABC):
     async def close(self) -> None:
         """Ends what is under way, ends the watches with ClosedError and releases the store. Idempotent."""
 
+    def abandon(self) -> None:
+        """Releases the store once the event loop has ended. It blocks until what was sent is done; idempotent."""
+        self._closed = True
+
     @abstractmethod
     def statistics(self) -> KVStatistics:
         """What this KV's store has done since it was opened."""

@@ -94,6 +94,11 @@ class SqliteKV(KVBase):
             self._worker.stop()
         await asyncio.shield(self._worker.closed)
 
+    def abandon(self) -> None:
+        super().abandon()
+        self._worker.stop()
+        self._worker.join()
+
     def statistics(self) -> KVStatistics:
         return self._worker.statistics()
 
@@ -147,10 +152,11 @@ class _Worker:
         self._inbox: SimpleQueue[_Request | None] = SimpleQueue()
         self._operations = 0
         self._commits = 0
+        # A daemon: a program that forgets close() must still be able to end, and what was acknowledged is synced anyway.
+        self._thread = threading.Thread(target=self._run, name=f"kv:{os.path.basename(path)}", daemon=True)
 
     def start(self) -> None:
-        # A daemon: a program that forgets close() must still be able to end, and what was acknowledged is synced anyway.
-        threading.Thread(target=self._run, name=f"kv:{os.path.basename(self.path)}", daemon=True).start()
+        self._thread.start()
 
     def ask(self, operation: Operation) -> asyncio.Future[Outcome]:
         future: asyncio.Future[Outcome] = self.loop.create_future()
@@ -160,6 +166,10 @@ class _Worker:
 
     def stop(self) -> None:
         self._inbox.put(None)  # reentrant, so a collector may call this at any point
+
+    def join(self) -> None:
+        """Waits until the thread, which was told to stop, has closed the file. Not for the loop."""
+        self._thread.join()
 
     def statistics(self) -> KVStatistics:
         return KVStatistics(

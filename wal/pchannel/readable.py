@@ -7,6 +7,7 @@ In the writer's process it is the upper half of `PChannel`; beside another proce
 from __future__ import annotations
 
 import abc
+import weakref
 from typing import Protocol
 
 from wal.backends import ReadableLog
@@ -49,7 +50,8 @@ class ReadablePChannel(abc.ABC):
         self.channel = log.pchannel
         self.log = log
         self.form = form
-        self.readers: set[Reader] = set()
+        # Weak, so that a scanner which nobody closed is collected, and its place is free.
+        self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self.recent = RecentFrames(log.durable_end)
         self.tail = Tail(durable_end=log.durable_end, promise=promise, newest=newest)
 

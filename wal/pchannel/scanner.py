@@ -9,6 +9,8 @@ task drives it; with one it runs by itself from entry.
 from __future__ import annotations
 
 import asyncio
+import os
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -22,7 +24,7 @@ from wal.cursors import Cursor, CursorUse
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
 from wal.message import ImmutableMessage, MessageID, Origin
 from wal.pchannel.handler import Handler, HandlerActor
-from wal.reading import Need, Progress, ReadOptions, ReadPosition, Selection
+from wal.reading import Need, Progress, ReadOptions, ReadPosition, Selection, named
 
 if TYPE_CHECKING:
     from wal.pchannel.readable import ReadablePChannel
@@ -75,7 +77,7 @@ class Scanner(AsyncOnly):
         self._attach = attach
         self._handler = handler
         self._actor: HandlerActor | None = None
-        self._entered = False
+        self._entered = 0  # the process in which it was; a forked child has a copy that nobody needs to close
         self._entering = asyncio.Lock()
         self._ended = False
         self._error: BaseException | None = None
@@ -127,6 +129,16 @@ class Scanner(AsyncOnly):
                 self._actor.ref.stop_nowait()
             else:
                 await self._actor.ref.stop()
+
+    def __del__(self) -> None:
+        if self._entered == os.getpid() and not self._ended and self._pchannel.tail.failure is None:
+            warnings.warn(
+                f"the scanner of {named(self.vchannels)} was collected while it was open: read within `async with` (without "
+                "an event loop: `with`), or close() it",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
 
     # -- messages
 
@@ -250,7 +262,7 @@ class Scanner(AsyncOnly):
     def statistics(self) -> ScannerStatistics:
         """A snapshot of its counts."""
         progress = self._progress
-        behind = self._entered and progress.at < self._pchannel.tail.durable_end
+        behind = bool(self._entered) and progress.at < self._pchannel.tail.durable_end
         log = self._pchannel.log
         lag = log.bytes_between(progress.at, log.durable_end) if behind else 0
         return ScannerStatistics(progress.message_count, progress.frame_count, progress.page_count, lag, self._ended)
@@ -324,7 +336,7 @@ class Scanner(AsyncOnly):
                     self._finish(error)
                 raise
             pchannel.readers.add(self)
-            self._entered = True
+            self._entered = os.getpid()
             if self._handler is not None:
                 self._actor = HandlerActor(self, self._handler)
                 spawn(self._actor, f"scanner of {', '.join(self.vchannels)}").tell(None)

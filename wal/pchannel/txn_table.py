@@ -78,6 +78,9 @@ class TxnTable:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, txn_id: object) -> bool:
+        return txn_id in self._open
+
     def begin(
         self, txn_id: int, names: tuple[RunName, ...], *, keepalive: float, now: float, key_bytes: int = 0
     ) -> TxnContext:

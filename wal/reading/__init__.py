@@ -8,7 +8,7 @@ from wal.reading.options import READ_TAKES, ReadOptions
 from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFrom
 from wal.reading.position import ReadPosition
 from wal.reading.progress import Need, Progress, TailView
-from wal.reading.selection import Selection
+from wal.reading.selection import Selection, named
 from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "event_indices",
     "frame_rows",
     "in_parts",
+    "named",
     "shared_by",
     "shared_copies",
 ]

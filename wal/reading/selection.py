@@ -6,11 +6,14 @@ the incarnation that was current when it began; for a name that nobody had made 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from wal.frame import FrameView, RunKind, RunRow
 
-__all__ = ["Selection"]
+__all__ = ["Selection", "named"]
+
+NAMES_MAX: Final = 5
 
 
 class Selection:
@@ -40,3 +43,9 @@ class Selection:
         if bound is None and run.incarnation >= self._floor:
             bound = self._bound[run.name] = run.incarnation
         return run.incarnation == bound
+
+
+def named(vchannels: Sequence[str]) -> str:
+    """The names of vchannels for a text: quoted, the first few of many."""
+    more = len(vchannels) - NAMES_MAX
+    return ", ".join(map(repr, vchannels[:NAMES_MAX])) + (f" and {more} more" if more > 0 else "")

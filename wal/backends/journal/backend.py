@@ -9,6 +9,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
@@ -77,6 +78,8 @@ class JournalBackend(LogBackend):
         self.held: HeldDirectory | None = None
         """The directory, with the names in it that all pchannels depend on; None before `start`."""
         self._starting: asyncio.Task[None] | None = None
+        self._recovering: set[concurrent.futures.Future[tuple[Recovered, HeldDirectory]]] = set()
+        self._logs: weakref.WeakSet[JournalLog] = weakref.WeakSet()
         self._closed = False
 
     async def start(self) -> None:
@@ -125,12 +128,15 @@ class JournalBackend(LogBackend):
                 within=self.held,
             ),
         )
+        self._recovering.add(recovering)
         try:
             recovered, held = await asyncio.shield(asyncio.wrap_future(recovering))
         except asyncio.CancelledError:
             recovering.add_done_callback(_let_go)
             raise
-        return JournalLog(
+        finally:
+            self._recovering.discard(recovering)
+        log = JournalLog(
             self._disk,
             directory,
             recovered,
@@ -143,6 +149,8 @@ class JournalBackend(LogBackend):
             segment_bytes=self._segment_bytes,
             frame_bytes_limit=self.frame_bytes_limit,
         )
+        self._logs.add(log)
+        return log
 
     async def close(self) -> None:
         if self._closed:
@@ -152,18 +160,29 @@ class JournalBackend(LogBackend):
             await asyncio.wait([self._starting])
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
-    async def _start(self) -> None:
-        self._lock, self.held = await self._in_thread(self._take)
+    def abandon(self) -> None:
+        self._closed = True
+        self._pool.shutdown(wait=True)
+        for recovering in list(self._recovering):
+            _let_go(recovering)
+        for log in list(self._logs):
+            log.abandon()
+        self._close()
 
-    def _take(self) -> tuple[DirectoryLock, HeldDirectory]:
+    async def _start(self) -> None:
+        await self._in_thread(self._take)
+
+    def _take(self) -> None:
         self._disk.access = access = choose_access(self._directory, self._group_readable)
         if self._create:
             claim_format(self._disk, self._directory)
         else:
             check_present(self._directory, remedy="open it without create=False to make one")
-        lock = DirectoryLock.acquire(self._directory, access)
+        self._lock = lock = DirectoryLock.acquire(
+            self._directory, access
+        )  # known at once, so that it is always released
         try:
-            held = HeldDirectory(self._directory)
+            self.held = held = HeldDirectory(self._directory)
             held.watch(self._directory / LOCK_NAME, lock.status())
             carry_out(self._directory, access, asked=self._group_readable is not None)
             # Here, so that a log on a disk that has become full can be truncated.
@@ -171,7 +190,6 @@ class JournalBackend(LogBackend):
         except BaseException:
             lock.release()
             raise
-        return lock, held
 
     def _close(self) -> None:
         self._pool.shutdown(wait=True)

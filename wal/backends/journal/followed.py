@@ -58,6 +58,11 @@ class FollowedLog(ObservableLog):
                 await asyncio.wait([asyncio.wrap_future(call) for call in calls])
             self._observed.close()
 
+    def abandon(self) -> None:
+        """Lets go of the log once the event loop has ended and nothing runs in the pool any more. Idempotent."""
+        self._closed = True
+        self._observed.close()
+
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         """Runs a call in the pool; cancelling the caller lets it finish unseen."""
         if self._closed:

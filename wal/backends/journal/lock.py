@@ -66,9 +66,12 @@ def _take(file: FileLock) -> bool:
 
 
 def _locked_error(directory: Path, holder: LockHolder) -> LockedError:
+    where, remedy = holder.text, "close it there first"
+    if holder.pid == os.getpid():
+        where = f"this process ({holder.pid})"
+        remedy = "await close() of that log, in its event loop, or in any other once that one has ended"
     return LockedError(
-        f"the journal {directory} is open for writing in {holder.text}: close it there first, or read beside it with "
-        "open_wal(…, read_only=True)",
+        f"the journal {directory} is open for writing in {where}: {remedy}, or read beside it with open_wal(…, read_only=True)",
         pid=holder.pid,
     )
 

@@ -234,6 +234,16 @@ class JournalLog(PChannelLog):
             self._closing = self._loop.create_task(self._close(), name=f"close {self.pchannel}")
         await asyncio.shield(self._closing)
 
+    def abandon(self) -> None:
+        """See `LogBackend.abandon`; nothing may run in the pool any more. What was handed over is written."""
+        self._closed = True
+        self._writer.finish()
+        self._preparer.close()
+        self._writer.active.file.close()
+        self._control.close()
+        self._disk.let_go(self._held)
+        self._held.close()
+
     def statistics(self) -> JournalStatistics:
         written = self._writer.statistics()
         return JournalStatistics(

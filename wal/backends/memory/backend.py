@@ -27,6 +27,9 @@ class MemoryBackend(LogBackend):
         self._store = MemoryStore() if store is None else store
         self._closed = False
 
+    async def start(self) -> None:
+        self._check_open()
+
     async def create(self, pchannel: str, *, incarnation: int) -> None:
         self._check_open()
         self._store.create(pchannel, incarnation=incarnation)
@@ -38,6 +41,9 @@ class MemoryBackend(LogBackend):
         return MemoryLog(pchannel, channel, term=term, frame_bytes_limit=self.frame_bytes_limit)
 
     async def close(self) -> None:
+        self._closed = True
+
+    def abandon(self) -> None:
         self._closed = True
 
     def _check_open(self) -> None:

@@ -115,6 +115,10 @@ class PulsarBackend(LogBackend):
             await asyncio.wait([self._starting])
         await self._connection.close()
 
+    def abandon(self) -> None:
+        self._closed = True
+        self._connection.abandon()
+
     async def _open(
         self, control: Control, before: ControlRecord, pchannel: str, topic: str, term: int, checkpoint: int | None
     ) -> PulsarLog:

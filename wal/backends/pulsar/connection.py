@@ -122,7 +122,13 @@ class Connection:
 
     async def close(self) -> None:
         """Ends the client and the threads. Idempotent."""
-        await asyncio.get_running_loop().run_in_executor(None, self._close)
+        await asyncio.get_running_loop().run_in_executor(None, self.abandon)
+
+    def abandon(self) -> None:
+        """Does what `close` waits for. Blocks."""
+        self._end_client()
+        self._readers.shutdown(wait=True)
+        self._others.shutdown(wait=True)
 
     def _end_client(self) -> None:
         """Closes the client; what was sent and not answered is answered so before this returns. Blocks."""
@@ -134,11 +140,6 @@ class Connection:
                 client.close()
             except pulsar.PulsarException as error:
                 _log.info("closing the client: %s", error)
-
-    def _close(self) -> None:
-        self._end_client()
-        self._readers.shutdown(wait=True)
-        self._others.shutdown(wait=True)
 
     @property
     def _live(self) -> pulsar.Client:
