@@ -67,7 +67,9 @@ class BlockingScanner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self._give_up()
+        if not self._thread.stopped:
+            self._thread.call(self._scanner.__aexit__, kind, error, traceback)
 
     # -- messages
 
@@ -127,12 +129,16 @@ class BlockingScanner:
 
     def close(self) -> None:
         """Ends the scanner cleanly, from any thread; whoever waits for a message sees the end. Idempotent."""
+        self._give_up()
+        if not self._thread.stopped:
+            self._thread.call(self._scanner.close)
+
+    def _give_up(self) -> None:
+        """Hands out nothing more of the page at hand."""
         with self._lock:
             self._closed = True
             self._page, self._at = [], 0
         self._settled(lambda: None)
-        if not self._thread.stopped:
-            self._thread.call(self._scanner.close)
 
     # -- the page at hand
 

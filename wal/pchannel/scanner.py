@@ -53,6 +53,7 @@ Spawn = Callable[[Actor, str], ActorRef]
 class Scanner(AsyncOnly):
     """Messages in tick order, each once. Use it as `async with` and `async for`, or with a handler.
 
+    What ends a scanner with a handler is logged, and raised by leaving the block, unless `done()` returned or `error` was read before.
     Errors of the read itself (TruncatedError, CorruptionError, ClosedError, ChannelNotExistError when a vchannel is dropped) are
     raised where the read is driven, and kept in `error`.
     """
@@ -104,6 +105,8 @@ class Scanner(AsyncOnly):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+        if kind is None and self._actor is not None:
+            self._actor.raise_unheard()
 
     async def done(self) -> None:
         """Returns when the scanner has ended, for whatever reason, and its handler is closed. Never raises; `error` says why."""
@@ -111,11 +114,18 @@ class Scanner(AsyncOnly):
             if self._done is None:
                 self._done = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._done)
+        self._told(self._error)
 
     @property
     def error(self) -> BaseException | None:
         """Why the scanner ended; None while it runs and after a clean end."""
+        self._told(self._error)
         return self._error
+
+    def _told(self, error: BaseException | None) -> None:
+        """Somebody was told of this error: leaving the block of a scanner with a handler does not raise it any more."""
+        if error is not None and self._actor is not None:
+            self._actor.unheard = None
 
     async def close(self) -> None:
         """Ends the scanner cleanly; whoever waits for a message sees the end. Idempotent.
@@ -246,6 +256,7 @@ class Scanner(AsyncOnly):
         if self._progress.handed[1] >= time_tick:
             return
         if self._ended:
+            self._told(self._error)
             if self._error is not None:
                 raise self._error
             return
@@ -255,6 +266,9 @@ class Scanner(AsyncOnly):
         self._wake()
         try:
             await future
+        except BaseException as error:
+            self._told(error if error is self._error else None)
+            raise
         finally:
             if entry in self._tick_waiters:
                 self._tick_waiters.remove(entry)
