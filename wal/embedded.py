@@ -20,6 +20,7 @@ from actors import Actor, ActorError, ActorRef, ActorSystem, Clock, SystemClock,
 from broadcaster.broadcast import Broadcast
 from broadcaster.limits import BroadcasterLimits
 from broadcaster.registry import AppendOperatorType, Registry
+from wal.announcements import Announcements
 from wal.backends import FRAME_BYTES_MAX, LogBackend, PChannelLog
 from wal.backends.journal import JournalBackend
 from wal.backends.memory import MemoryBackend
@@ -115,6 +116,7 @@ class Embedded:
         """Whether it holds nothing any more: it was closed, abandoned, or not opened after all."""
         self._location = location
         self._create = create
+        self._announcements = Announcements(str(location), clock.monotonic)
         self.in_flight = InFlight(settings.in_flight_bytes_max)
         self.message_bytes_max = settings.message_bytes_max
         loop = asyncio.get_running_loop()
@@ -168,6 +170,7 @@ class Embedded:
                 self._releases.close()
             finally:
                 self.released = True
+                self._announcements.closed(self._event_count(), trouble="its event loop had ended")
 
     async def close(self) -> None:
         """Drains what was taken, gives all pchannels one closing tick, and lets go of everything."""
@@ -179,6 +182,7 @@ class Embedded:
         await self.cursors.close()
         live = list(self.pchannels.values())
         await asyncio.gather(*(pchannel.drain() for pchannel in live))
+        trouble: BaseException | None = next((fault for pchannel in live if (fault := pchannel.fault)), None)
         await asyncio.gather(*(pchannel.checkpointer.close() for pchannel in live if pchannel.checkpointer is not None))
         tick = 0
         try:
@@ -190,11 +194,17 @@ class Embedded:
         finished = await asyncio.gather(
             *(pchannel.finish(tick, _closed()) for pchannel in live), return_exceptions=True
         )
+        trouble = trouble or next((error for error in finished if error is not None), None)
         await self.system.stop()
         await self._undo_all()
+        self._announcements.closed(self._event_count(), trouble=trouble)
         for result in finished:
             if isinstance(result, BaseException):
                 raise result
+
+    def _event_count(self) -> int:
+        """How many events were appended since the log was opened."""
+        return sum(pchannel.statistics().events for pchannel in self.pchannels.values())
 
     def spawn(self, actor: Actor, name: str) -> ActorRef:
         """Starts an actor of the log's, which ends with it at the latest; a number makes its name unlike the others."""
@@ -419,6 +429,7 @@ class Embedded:
         self._directory = self.system.spawn(self.directory, name="directory", inbox_max=INBOX_MAX)
         self._ticks = self.system.spawn(_TickKeeper(self.oracle), name="ticks")
         metas = await load_pchannels(self.kv)
+        self._announcements.is_new = not metas
         count = check_count(self.settings.pchannels, len(metas))
         for name in pchannel_names(count):
             if name not in metas:
@@ -441,6 +452,7 @@ class Embedded:
         await self._open_cursors(location)
         await self._open_broadcast()
         self._arm()
+        self._announcements.opened()
 
     async def _open_cursors(self, location: Location) -> None:
         store: CursorStore
@@ -584,7 +596,8 @@ class Embedded:
             checkpoint=None if record is None else record.position,
         )
         self._undo.append(log.close)
-        state, last, replayed_bytes = await self._recover_state(log, meta, record)
+        state, last, (replayed, replayed_bytes) = await self._recover_state(log, meta, record)
+        self._announcements.recovered(log.term, log.state, replayed=replayed)
         if log.state.promise >= self.oracle.last:
             self.oracle.observe(log.state.promise)
         group = self.system.group(meta.name, inbox_max=INBOX_MAX, on_turn_end=lambda: pchannel.turn_ended())
@@ -618,8 +631,8 @@ class Embedded:
 
     async def _recover_state(
         self, log: PChannelLog, meta: PChannelMeta, record: CheckpointRecord | None
-    ) -> tuple[RecoveryState, Checkpoint, int]:
-        """What a pchannel knew when its log ended, the checkpoint that this went by, and the bytes that it read."""
+    ) -> tuple[RecoveryState, Checkpoint, tuple[int, int]]:
+        """What a pchannel knew when its log ended, the checkpoint that this went by, and what was replayed; see `recover`."""
         if record is None:
             # Made before there were checkpoints: what is not truncated is all there is. From now on it is kept.
             last = Checkpoint(log.earliest[0])
@@ -633,8 +646,7 @@ class Embedded:
             producers_max=self.settings.producers_max,
         )
         state = RecoveryState(keys, CopyTable())
-        _, replayed_bytes = await recover(log, state, last, live=self._is_live)
-        return state, last, replayed_bytes
+        return state, last, await recover(log, state, last, live=self._is_live)
 
     async def _save_checkpoint(self, meta: PChannelMeta, checkpoint: Checkpoint) -> None:
         await save_checkpoint(self.kv, meta, CheckpointRecord(meta.term, checkpoint.position, checkpoint.state))

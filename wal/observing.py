@@ -94,6 +94,7 @@ class Observed:
 
         FormatError when there is none; a failure undoes what was done and raises.
         """
+        began = self.clock.monotonic()
         try:
             await _wait_until_present(self._directory, self._wait_s, self.clock)
             self._journal = await self._in_thread(lambda: ObservedJournal(self._directory))
@@ -102,6 +103,10 @@ class Observed:
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(self.close()))
             raise
+        took_ms = 1000 * (self.clock.monotonic() - began)
+        _log.debug(
+            "opened the log at %s for reading in %.1f ms: pchannels: %d", self.place, took_ms, len(self.pchannels)
+        )
 
     def abandon(self) -> None:
         """Releases files and threads once the event loop has ended. Blocks; idempotent, from any thread."""

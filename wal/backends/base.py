@@ -95,7 +95,7 @@ class LogState(msgspec.Struct, frozen=True, gc=False):
     `end`: the position behind the last frame. `last_term`, `last_sequence`: of that frame (0, -1 for an empty log). `promise`: the
     largest tick that was ever promised or given, as far as the log and its control data know. `earliest`: (position, index) of
     the first event that has not been truncated. `clean`: the last writer closed it. `newest`: (position, index) of the newest
-    event, None when there is none (a truncated one may or may not be named).
+    event, None when there is none (a truncated one may or may not be named). `torn_bytes`: of a frame that was begun and cut.
     """
 
     end: int
@@ -105,6 +105,7 @@ class LogState(msgspec.Struct, frozen=True, gc=False):
     earliest: tuple[int, int]
     clean: bool
     newest: tuple[int, int] | None = None
+    torn_bytes: int = 0
 
 
 class ReadableLog(abc.ABC):

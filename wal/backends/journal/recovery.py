@@ -100,9 +100,9 @@ def recover_log(
             spares, leftovers = _tidy(disk, directory, before, segments)
             if not before.closed:
                 disk.sync_directory(directory)  # the name of the last segment may be known to the kernel only
-            active = _tail(disk, directory, before, segments[-1], checkpoint, search_bytes=search_bytes)
+            active, torn = _tail(disk, directory, before, segments[-1], checkpoint, search_bytes=search_bytes)
             undo.callback(active.file.close)
-            state = _state(before, active)
+            state = _state(before, active, torn)
             control.store(
                 msgspec.structs.replace(before, term=term, closed=False, durable=state.end, promise=state.promise)
             )
@@ -111,7 +111,7 @@ def recover_log(
     return Recovered(state, control, segments, active, spares, leftovers)
 
 
-def _state(before: ControlRecord, active: ActiveSegment) -> LogState:
+def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
     """After a crash a reader may have been promised anything up to the oracle's limit: later stores may be lost."""
     index = active.index
     header = active.segment.header
@@ -119,7 +119,7 @@ def _state(before: ControlRecord, active: ActiveSegment) -> LogState:
     promise = max(before.promise, given, 0 if before.closed else before.limit)
     newest = index.last_event(0, len(index)) or header.newest
     term, sequence = index.last or (header.previous_term, header.previous_sequence)
-    return LogState(index.end, term, sequence, promise, before.earliest, before.closed, newest)
+    return LogState(index.end, term, sequence, promise, before.earliest, before.closed, newest, torn)
 
 
 def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int | None) -> tuple[Segment, ...]:
@@ -188,8 +188,8 @@ def _tail(
     checkpoint: int | None,
     *,
     search_bytes: int | None,
-) -> ActiveSegment:
-    """The last segment, cut behind its last whole frame, synced. `search_bytes`: see `_cut`."""
+) -> tuple[ActiveSegment, int]:
+    """The last segment, cut behind its last whole frame, synced, and how many torn bytes were cut. `search_bytes`: see `_cut`."""
     durable = max(before.durable, before.earliest[0], checkpoint or 0)
     stored = load_index(disk, directory, segment, end_max=durable)
     index = stored or SegmentIndex(segment.base)
@@ -211,7 +211,7 @@ def _tail(
     except BaseException:
         file.close()
         raise
-    return ActiveSegment(segment, file, index)
+    return ActiveSegment(segment, file, index), 0 if end.broken is None else end.extent
 
 
 def _cut(file: JournalFile, segment: Segment, index: SegmentIndex, end: ScanEnd, search_bytes: int | None) -> None:

@@ -1,0 +1,69 @@
+"""The page on logging names every logger in the code with every level that it is used at, and none that is not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.docs.snippets import ROOT
+
+PAGE: Final = ROOT / "docs" / "reference" / "logging.md"
+LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
+FROM_ELSEWHERE: Final = {("wal.pulsar", "ERROR")}
+"""What the client of Pulsar says at a level of its own."""
+
+
+def sources() -> Iterator[tuple[Path, ast.Module]]:
+    for folder in ("actors", "broadcaster", "wal"):
+        for path in (ROOT / folder).rglob("*.py"):
+            yield path, ast.parse(path.read_text())
+
+
+def logger_of(node: ast.AST) -> str | None:
+    """The name in `logging.getLogger("name")`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "getLogger":
+        (name,) = node.args
+        assert isinstance(name, ast.Constant)
+        return str(name.value)
+    return None
+
+
+def used(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(logger, level) of each call in a file."""
+    variables: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            name = logger_of(node.value)
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if name is not None and isinstance(target, ast.Name):
+                variables[target.id] = name
+    for call in ast.walk(tree):
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+            continue
+        if not (isinstance(call.func.value, ast.Name) and call.func.value.id in variables):
+            continue
+        logger = variables[call.func.value.id]
+        if call.func.attr in LEVELS:
+            yield logger, LEVELS[call.func.attr]
+        elif call.func.attr == "log":
+            named = re.findall(r"logging\.([A-Z]+)", ast.unparse(call.args[0]))
+            yield from ((logger, level) for level in named)
+
+
+def test_every_logger_with_its_levels() -> None:
+    found = {pair for _, tree in sources() for pair in used(tree)} | FROM_ELSEWHERE
+    rows = re.findall(r"^\| `([\w.]+)` \| ([A-Z, ]+) \|", PAGE.read_text(), re.MULTILINE)
+    stated = {(logger, level) for logger, levels in rows for level in levels.split(", ")}
+    assert stated == found
+
+
+def test_no_logger_is_named_in_another_way() -> None:
+    """Each is made at the top of its file, by a name that is written out: `wal`, `wal.` and a part, or `actors`."""
+    for path, tree in sources():
+        names = [name for node in ast.walk(tree) if (name := logger_of(node)) is not None]
+        assert len(names) <= 1, path
+        for name in names:
+            assert re.fullmatch(r"actors|wal(\.[a-z]+)*", name), f"{path}: {name}"
