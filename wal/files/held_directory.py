@@ -26,7 +26,7 @@ from wal.errors import StorageError
 __all__ = ["HeldDirectory", "HeldNames"]
 
 _GONE: Final = frozenset((ENOENT, ENOTDIR, ESTALE))
-_log: Final = logging.getLogger("wal.held_directory")
+_log: Final = logging.getLogger("wal.journal")
 
 
 class HeldNames:
