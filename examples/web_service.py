@@ -52,7 +52,6 @@ async def create_order(request: Request) -> Response:
         await txn.append(Message("orders", b"created", properties={"customer": customer}))
         for item in items:
             await txn.append(Message("orders", item.encode(), properties={"customer": customer}))
-    assert txn.result is not None
     return JSONResponse({"id": str(txn.result.message_id), "time_tick": str(txn.result.time_tick)}, status_code=201)
 
 

@@ -46,6 +46,7 @@ from wal.reading import (
 )
 from wal.responses import AppendOption, AppendResponses
 from wal.retention import PChannelRetention, RetentionHolder
+from wal.secret import Secret
 from wal.settings import Settings
 from wal.txn import Txn
 
@@ -82,6 +83,7 @@ __all__ = [
     "RetentionHolder",
     "Scanner",
     "ScannerStatistics",
+    "Secret",
     "Settings",
     "StartAfter",
     "StartFrom",

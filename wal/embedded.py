@@ -83,6 +83,7 @@ from wal.pchannel import (
 )
 from wal.reading import Selection
 from wal.retention import PChannelRetention, RetentionBounds, RetentionKeeper
+from wal.secret import Secret
 from wal.settings import Settings
 from wal.timestamp import COUNT_MAX, TimestampOracle
 
@@ -540,7 +541,7 @@ class Embedded:
                 location.pulsar.tenant,
                 location.pulsar.namespace,
                 admin_url=settings.pulsar_admin_url,
-                token=settings.pulsar_token or None,
+                token=Secret.of(settings.pulsar_token) if settings.pulsar_token else None,
                 tls_authority=settings.pulsar_tls_authority,
             )
             allowed = Allowances(message_ttl=settings.allow_message_ttl, backlog_quota=settings.allow_backlog_quota)

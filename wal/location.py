@@ -2,6 +2,8 @@
 
 Parsing only: nothing is opened, and no file is looked at. A path comes out absolute, so it means the same file whatever the current
 directory is later, and every error shows it whole. Symbolic links are left to the system. A leading `~` or `~user` is expanded.
+
+No error shows a password or a token that stands in a location, rightly or by mistake.
 """
 
 from __future__ import annotations
@@ -10,19 +12,33 @@ import os
 import re
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 
 from wal.errors import InvalidArgumentError
+from wal.secret import Secret, shown
 
-__all__ = ["EtcdLocation", "Location", "PulsarLocation", "absolute_path", "parse_kv", "parse_location"]
+__all__ = [
+    "EtcdLocation",
+    "Location",
+    "PulsarLocation",
+    "absolute_path",
+    "check_admin_url",
+    "check_token",
+    "parse_kv",
+    "parse_location",
+    "with_password",
+]
 
 ETCD_PORT: Final = 2379
 PULSAR_PORT: Final = 6650
 PULSAR_TLS_PORT: Final = 6651
 _PULSAR_FORM: Final = "pulsar://host[:port][,host[:port]…]/tenant/namespace, or pulsar+ssl://… for TLS"
 _PULSAR_NAME: Final = re.compile(r"[A-Za-z0-9_=:.-]+")
+_ADMIN_URL: Final = re.compile(r"https?://([^/?#@:\[\]\s]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[^?#@\s]*)?")
+_TOKEN: Final = re.compile(r"[!-~]*")
+_ADMIN_FORM: Final = "http://host:port, or https://… for TLS"
 _ETCD_FORM: Final = "etcd://[user[:password]@]host[:port][,host[:port]…]/root"
 
 
@@ -67,7 +83,7 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
         directory = rest
     elif colon and "/" not in scheme:
         raise InvalidArgumentError(
-            f"location {location!r} is of no known form: use a directory ('data/' or 'journal:data/'), 'memory:' or "
+            f"location {shown(location)!r} is of no known form: use a directory ('data/' or 'journal:data/'), 'memory:' or "
             "'pulsar://host:port/tenant/namespace'"
         )
     if not directory or "\0" in directory:
@@ -94,24 +110,47 @@ def absolute_path(path: str, what: str) -> Path:
         ) from error
 
 
+def check_admin_url(name: str, url: str) -> None:
+    """The URL of an admin REST has no place for a user or a token: with one it is an InvalidArgumentError, which does not show it.
+
+    `name` says what was given so.
+    """
+    if not _ADMIN_URL.fullmatch(url):
+        given = (
+            shown(url) if "://" in url else "***"
+        )  # without a scheme it may be a token that got into the wrong setting
+        raise InvalidArgumentError(
+            f"{name}={given!r} is not the address of an admin REST: use {_ADMIN_FORM}, without a user; a token belongs into the setting "
+            "pulsar_token"
+        )
+
+
+def check_token(name: str, token: Secret) -> None:
+    """A token goes into a header of HTTP: what cannot stand there is an InvalidArgumentError, which does not show it."""
+    if not _TOKEN.fullmatch(token.reveal()):
+        raise InvalidArgumentError(
+            f"{name} holds a character that no token has, such as a line break or a space: give the token alone, without the line's end"
+        )
+
+
 def _parse_pulsar(location: str) -> PulsarLocation:
     scheme, _, rest = location.partition("://")
+    if "@" in rest:
+        raise InvalidArgumentError(
+            "a location on Pulsar names no user: give a token in the setting pulsar_token, or in WAL_PULSAR_TOKEN"
+        )
     hosts, _, path = rest.partition("/")
     names = path.split("/")
     if len(names) != 2 or not all(_PULSAR_NAME.fullmatch(name) for name in names):
-        raise InvalidArgumentError(f"location {location!r} names no tenant and namespace: use {_PULSAR_FORM}")
+        raise InvalidArgumentError(f"location {shown(location)!r} names no tenant and namespace: use {_PULSAR_FORM}")
     places = []
     for host in hosts.split(","):
-        if "@" in host:
-            raise InvalidArgumentError(
-                "a location on Pulsar names no user: give a token in the setting pulsar_token, or in WAL_PULSAR_TOKEN"
-            )
         name, colon, port = host.rpartition(":")
         if host.endswith("]") or not colon:
             name, port = host, str(PULSAR_TLS_PORT if scheme == "pulsar+ssl" else PULSAR_PORT)
-        if not name or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        if not name or not _is_port(port):
             raise InvalidArgumentError(
-                f"location {location!r} names the host {host!r}, which is none: use {_PULSAR_FORM}"
+                f"location {shown(location)!r} names an invalid host or port: use {_PULSAR_FORM}"
             )
         places.append(f"{name}:{port}")
     return PulsarLocation(f"{scheme}://{','.join(places)}", *names)
@@ -128,7 +167,7 @@ class EtcdLocation(msgspec.Struct, frozen=True):
     certificate: Path | None = None
     key: Path | None = None
     user: str | None = None
-    password: str | None = None
+    password: Secret | None = None
     password_file: Path | None = None
     timeout_s: float | None = None
     """Deadline of a call; None: the KV's own."""
@@ -141,17 +180,21 @@ class EtcdLocation(msgspec.Struct, frozen=True):
         return f"EtcdLocation({str(self)!r})"
 
 
-def parse_kv(text: str) -> EtcdLocation | Path:
+def parse_kv(kv: str | Secret) -> EtcdLocation | Path:
     """The `kv` setting: a sqlite file (made absolute), or `etcd://host:port[,host:port…]/root`, `etcd+ssl://` with TLS.
 
     `user:password@` before the hosts (percent-encoded), or `?password_file=…`; for TLS `?ca=…&certificate=…&key=…`, PEM files; and
     `?timeout_s=…`, the deadline of a call. Anything else is an InvalidArgumentError that says what is accepted and shows no password.
     """
+    text = Secret.of_url(kv).reveal()
+    setting = f"setting kv={shown(text)!r}"
     scheme, separator, rest = text.partition("://")
     if not separator:
         if not text or "\0" in text:
+            raise InvalidArgumentError(f"{setting} names no file: give the path of a sqlite file, or {_ETCD_FORM}")
+        if shown(text) != text:
             raise InvalidArgumentError(
-                f"setting kv={text!r} names no file: give the path of a sqlite file, or {_ETCD_FORM}"
+                f"{setting} names a user and a host, but no scheme: use {_ETCD_FORM}; the path of a file of this name begins with ./"
             )
         return absolute_path(text, "setting kv")
     if scheme not in ("etcd", "etcd+ssl"):
@@ -162,21 +205,32 @@ def parse_kv(text: str) -> EtcdLocation | Path:
     authority, _, root_path = rest.partition("/")
     userinfo, _, hosts = authority.rpartition("@")
     user, _, password = userinfo.partition(":")
-    if not unquote(root_path).strip("/"):
+    if "@" in root_path or "@" in query or "@" in userinfo:
         raise InvalidArgumentError(
-            f"setting kv={scheme}://…/{root_path} names no root path, under which the metadata lies: {_ETCD_FORM}"
+            f"{setting} has a '/', a '?' or an '@' before its last '@': percent-encode these in a password, a root path or a file's "
+            f"name (%2F, %3F, %40): {_ETCD_FORM}"
         )
+    if not unquote(root_path).strip("/"):
+        raise InvalidArgumentError(f"{setting} names no root path, under which the metadata lies: {_ETCD_FORM}")
     options = _etcd_options(query, scheme)
     if password and "password_file" in options:
         raise InvalidArgumentError("setting kv gives a password and a password_file: give one of them")
     return EtcdLocation(
-        tuple(_endpoint(host) for host in hosts.split(",")),
+        tuple(_endpoint(host, setting) for host in hosts.split(",")),
         unquote(root_path).strip("/"),
         scheme == "etcd+ssl",
         user=unquote(user) or None,
-        password=unquote(password) or None,
+        password=Secret(unquote(password)) if password else None,
         **options,
     )
+
+
+def with_password(kv: str, password: str) -> Secret:
+    """Returns the `kv` setting `etcd://user@host/root` with this password. InvalidArgumentError for one that names no user, or has one."""
+    location = parse_kv(kv)
+    if isinstance(location, Path) or location.user is None or location.password or location.password_file is not None:
+        raise InvalidArgumentError(f"kv={shown(kv)!r} takes no password: use etcd://user@host:port/root with it")
+    return Secret.of_url(kv.replace("@", f":{quote(password, safe='')}@", 1))
 
 
 def _etcd_options(query: str, scheme: str) -> dict[str, Any]:
@@ -188,9 +242,10 @@ def _etcd_options(query: str, scheme: str) -> dict[str, Any]:
         elif name in files and value:
             options[name] = absolute_path(value, f"setting kv={scheme}://…?{name}=")
         else:
+            wrong = name if re.fullmatch(r"[a-z_]+", name) else "***"  # it may be the rest of a password
             raise InvalidArgumentError(
-                f"setting kv={scheme}://…?{name}= is not understood there: accepted are {', '.join(files)}, each with the path of a file, "
-                f"and timeout_s with a number of seconds"
+                f"setting kv={scheme}://…?{wrong}= is not understood there: accepted are {', '.join(files)}, each with the path "
+                f"of a file, and timeout_s with a number of seconds"
             )
     return options
 
@@ -198,26 +253,26 @@ def _etcd_options(query: str, scheme: str) -> dict[str, Any]:
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise InvalidArgumentError(
-            f"setting kv=etcd://…?timeout_s={text} is no number of seconds above 0: write for example timeout_s=30"
-        )
-    return seconds
+    except ValueError:  # what it is instead is not shown: it may be the rest of a password
+        wrong = "*** is not a number of seconds"
+    else:
+        if 0 < seconds < float("inf"):
+            return seconds
+        wrong = f"{seconds} is not a number of seconds above 0"
+    raise InvalidArgumentError(f"setting kv=etcd://…?timeout_s={wrong}: write for example timeout_s=30")
 
 
-def _endpoint(host: str) -> str:
+def _endpoint(host: str, setting: str) -> str:
     name, colon, port = host.rpartition(":")
     if host.endswith("]") or not colon:  # an IPv6 address in brackets has colons of its own
         name, port = host, str(ETCD_PORT)
     bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
-    if (
-        not bare
-        or (":" in bare) != (bare != name)
-        or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536)
-    ):
+    if not bare or (":" in bare) != (bare != name) or not _is_port(port):
         raise InvalidArgumentError(
-            f"setting kv names the host {host!r}, which is none: {_ETCD_FORM}, an IPv6 address in [brackets]"
+            f"{setting} names an invalid host or port: use {_ETCD_FORM}, an IPv6 address in [brackets]"
         )
     return f"{name}:{port}"
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65_536

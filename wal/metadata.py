@@ -14,11 +14,12 @@ from typing import cast
 from wal.errors import InvalidArgumentError
 from wal.kv import KVBase, SqliteKV
 from wal.location import EtcdLocation, parse_kv
+from wal.secret import Secret
 
 __all__ = ["open_metadata"]
 
 
-async def open_metadata(kv: str) -> KVBase:
+async def open_metadata(kv: str | Secret) -> KVBase:
     """The KV at `kv`, a path or `etcd://…`, open. InvalidArgumentError for a text of no known form; what the KVs raise when they open."""
     chosen = parse_kv(kv)
     if isinstance(chosen, Path):
@@ -36,12 +37,16 @@ async def open_metadata(kv: str) -> KVBase:
     return cast("KVBase", opened)
 
 
-def _user(location: EtcdLocation) -> tuple[str, str] | None:
+def _user(location: EtcdLocation) -> tuple[str, Secret] | None:
     if location.user is None:
         return None
     if location.password_file is None:
-        return location.user, location.password or ""
+        return location.user, location.password or Secret("")
     try:
-        return location.user, location.password_file.read_text().rstrip("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        return location.user, Secret(location.password_file.read_text().rstrip("\n"))
+    except OSError as error:
         raise InvalidArgumentError(f"the password_file of {location} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        wrong = f"byte {error.start} of {str(location.password_file)!r} is not UTF-8"
+    # Outside of the handler: the error of the codec holds the whole file.
+    raise InvalidArgumentError(f"the password_file of {location} cannot be read: {wrong}")

@@ -1,7 +1,8 @@
 """Settings: every number that a user may choose, in one frozen struct.
 
 Bounds exist for everything (D11); what drops data is None unless asked for. `Settings.load` reads a TOML file, `WAL_…` environment
-variables over it, and keywords over both; an unknown name or a wrong value is an error that lists what is accepted.
+variables over it, and keywords over both; an unknown name or a wrong value is an error that lists what is accepted, and names the file or
+the variable that it comes from. Secrets are kept as `Secret`, so that no repr, error or log line shows them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from wal.errors import InvalidArgumentError
+from wal.location import check_admin_url, check_token
+from wal.secret import Secret, shown
 
 __all__ = ["Settings"]
 
@@ -54,12 +57,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     producers_max: int = 4096
     broadcast_tasks_max: int = 65_536
     broadcast_vchannels_max: int = 16_384
-    kv: str | None = None
-    """Where metadata lives, if not beside the log."""
+    kv: str | Secret | None = None
+    """Where metadata lives, if not beside the log. One that holds a password is kept as a `Secret`."""
     pulsar_admin_url: str | None = None
     """The admin REST of a log on Pulsar; None: the host of the location, at Pulsar's default port (8080, with TLS 8443)."""
-    pulsar_token: str | None = None
-    """A JSON Web Token that Pulsar lets in."""
+    pulsar_token: str | Secret | None = None
+    """A JSON Web Token that Pulsar lets in. It is kept as a `Secret`."""
     pulsar_tls_authority: str | None = None
     """Path of the certificates (PEM) that Pulsar's is checked against; None: those of the system."""
     allow_message_ttl: bool = False
@@ -74,27 +77,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, value in msgspec.structs.asdict(self).items():
             _check(name, value)
+        if isinstance(self.pulsar_token, str):
+            msgspec.structs.force_setattr(self, "pulsar_token", Secret(self.pulsar_token))
+        if isinstance(self.kv, str) and shown(self.kv) != self.kv:
+            msgspec.structs.force_setattr(self, "kv", Secret.of_url(self.kv))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
         """Settings from a TOML file, then `WAL_…` variables over it (WAL_PCHANNELS=4), then keywords over both.
 
-        A missing file, an unknown name or a wrong value is an InvalidArgumentError that lists the accepted ones.
+        A missing file, an unknown name, a wrong type or a wrong value in the file or in a variable is an InvalidArgumentError that names
+        the file or the variable. For keywords it is as for `Settings(…)`: a wrong type is a TypeError.
         """
         values: dict[str, Any] = {}
         if path is not None:
-            try:
-                values |= tomllib.loads(Path(path).read_text())
-            except OSError as error:
-                raise InvalidArgumentError(
-                    f"settings file {os.fspath(path)!r} cannot be read: {error.strerror}"
-                ) from error
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-                raise InvalidArgumentError(f"settings file {os.fspath(path)!r} is not TOML: {error}") from error
+            where = f"settings file {os.path.abspath(path)!r}"
+            values |= {name: _checked(where, name, value) for name, value in _from_file(path, where).items()}
         for variable, text in os.environ.items():
             if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(TEST_PREFIX):
                 name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-                values[name] = _from_text(variable, name, text)
+                values[name] = _checked(f"environment variable {variable}", name, _from_text(variable, name, text))
         return cls().replace(**(values | overrides))
 
     def replace(self, **overrides: Any) -> Settings:
@@ -131,6 +133,7 @@ _SECONDS: Final[Mapping[str, float]] = {
 }
 """Settings in seconds and the smallest value of each."""
 _BOOLEANS: Final = frozenset(("create_vchannels", "group_readable", "allow_message_ttl", "allow_backlog_quota"))
+_SECRETS: Final = frozenset(("kv", "pulsar_token"))
 _OPTIONAL: Final = frozenset(
     (
         "pchannels",
@@ -152,24 +155,49 @@ def _check(name: str, value: object) -> None:
         return
     if name in _INTEGERS:
         if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"setting {name} must be an int, not {value!r}")
+            raise TypeError(f"setting {name} must be an int, not {type(value).__name__}")
         if value < _INTEGERS[name]:
             raise InvalidArgumentError(f"setting {name}={value} is too small: at least {_INTEGERS[name]}")
     elif name in _SECONDS:
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise TypeError(f"setting {name} must be a number of seconds, not {value!r}")
+            raise TypeError(f"setting {name} must be a number of seconds, not {type(value).__name__}")
         if not _SECONDS[name] <= value < float("inf"):
             raise InvalidArgumentError(f"setting {name}={value} is out of range: at least {_SECONDS[name]} seconds")
     elif name in _BOOLEANS:
         if not isinstance(value, bool):
-            raise TypeError(f"setting {name} must be a bool, not {value!r}")
-    elif not isinstance(value, str):
-        raise TypeError(f"setting {name} must be a str, not {value!r}")
+            raise TypeError(f"setting {name} must be a bool, not {type(value).__name__}")
+    elif not isinstance(value, str) and not (name in _SECRETS and isinstance(value, Secret)):
+        raise TypeError(f"setting {name} must be a str, not {type(value).__name__}")
+    elif name == "pulsar_admin_url" and isinstance(value, str):
+        check_admin_url("setting pulsar_admin_url", value)
+    elif name == "pulsar_token":
+        check_token("setting pulsar_token", Secret.of(value))
+
+
+def _checked(where: str, name: str, value: Any) -> Any:
+    """Returns a value from outside of the program; what is wrong with it is an InvalidArgumentError that says where it stands."""
+    if name not in Settings.__struct_fields__:
+        raise InvalidArgumentError(f"{where}: {_unknown(name)}")
+    try:
+        _check(name, value)
+    except (TypeError, InvalidArgumentError) as error:
+        raise InvalidArgumentError(f"{where}: {error}") from error
+    return value
+
+
+def _from_file(path: str | os.PathLike[str], where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise InvalidArgumentError(f"{where} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgumentError(f"{where} is not TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        wrong = f"{where} is not TOML: byte {error.start} is not UTF-8"
+    raise InvalidArgumentError(wrong)  # outside of the handler: the error of the codec holds the whole file
 
 
 def _from_text(variable: str, name: str, text: str) -> Any:
-    if name not in Settings.__struct_fields__:
-        raise InvalidArgumentError(f"environment variable {variable}: {_unknown(name)}")
     try:
         if name in _INTEGERS:
             return int(text)

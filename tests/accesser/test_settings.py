@@ -215,3 +215,45 @@ def test_other_locations_list_the_known_forms(wrong: str) -> None:
 def test_what_is_no_location(odd: object) -> None:
     with pytest.raises(TypeError):
         open_wal(odd)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ('pchannels = "2"', "setting pchannels must be an int, not str"),
+        ("pchannels = 0", "setting pchannels=0 is too small: at least 1"),
+        ("txn_keepalive = 1979-05-27", "setting txn_keepalive must be a number of seconds, not date"),
+        ("create_vchannels = 1", "setting create_vchannels must be a bool, not int"),
+        ("kv = 5", "setting kv must be a str, not int"),
+        ("pulsar_admin_url = 'localhost'", "setting pulsar_admin_url"),
+        ("[pchannels]\na = 1", "setting pchannels must be an int, not dict"),
+        ("pchanels = 2", "there is no setting 'pchanels'"),
+    ],
+)
+def test_a_wrong_value_in_a_file_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wal.toml").write_text(written)
+    with pytest.raises(InvalidArgumentError) as caught:
+        Settings.load("wal.toml", pchannels=2)
+    assert str(caught.value).startswith(f"settings file '{tmp_path}/wal.toml': {says}")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("WAL_PCHANNELS", "0"),
+        ("WAL_PCHANNELS", "many"),
+        ("WAL_RETENTION_S", "nan"),
+        ("WAL_ALLOW_MESSAGE_TTL", "yes"),
+        ("WAL_PULSAR_ADMIN_URL", "localhost:8080"),
+        ("WAL_PCHANELS", "2"),
+    ],
+)
+def test_a_wrong_value_in_a_variable_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str
+) -> None:
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(InvalidArgumentError, match=rf"^environment variable {variable}\b"):
+        Settings.load()

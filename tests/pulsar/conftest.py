@@ -11,6 +11,7 @@ import pytest
 
 from tests.servers.pulsar import PulsarServer, admin_request
 from tests.servers.pulsar_fixtures import make_namespace
+from wal import Secret
 from wal.backends.pulsar import PulsarAddress
 from wal.frame import FrameHeader
 
@@ -18,7 +19,8 @@ from wal.frame import FrameHeader
 @pytest.fixture(scope="session")
 def pulsar_server(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str) -> PulsarAddress:
     """Where a Pulsar runs."""
-    return PulsarAddress(f"pulsar://{pulsar_host}", admin_url=f"http://{pulsar_admin_host}", token=pulsar_token or None)
+    token = Secret(pulsar_token) if pulsar_token else None
+    return PulsarAddress(f"pulsar://{pulsar_host}", admin_url=f"http://{pulsar_admin_host}", token=token)
 
 
 @pytest.fixture
@@ -29,24 +31,30 @@ def address(pulsar_server: PulsarAddress) -> PulsarAddress:
 
 def own(server: PulsarServer) -> PulsarAddress:
     """The address of this server."""
-    return PulsarAddress(server.url, admin_url=server.admin_url, token=server.token)
+    token = None if server.token is None else Secret(server.token)
+    return PulsarAddress(server.url, admin_url=server.admin_url, token=token)
+
+
+def token_of(server: PulsarAddress) -> str | None:
+    """What this server lets a client in with; None where it asks for nothing."""
+    return None if server.token is None else server.token.reveal()
 
 
 def new_namespace(server: PulsarAddress) -> PulsarAddress:
     """A namespace in which nothing is, on this server."""
-    return msgspec.structs.replace(server, namespace=make_namespace(server.admin, server.token).partition("/")[2])
+    return msgspec.structs.replace(server, namespace=make_namespace(server.admin, token_of(server)).partition("/")[2])
 
 
 def admin(server: PulsarAddress, method: str, path: str, body: object = None) -> bytes:
     """A request to the admin REST that succeeds."""
-    status, answer = admin_request(server.admin, method, path, body, token=server.token)
+    status, answer = admin_request(server.admin, method, path, body, token=token_of(server))
     assert 200 <= status < 300, (status, answer)
     return answer
 
 
 def location_of(address: PulsarAddress, kv: Path) -> tuple[str, dict[str, Any]]:
     """The location of a log there, and its settings."""
-    settings = {"kv": str(kv), "pulsar_admin_url": address.admin, "pulsar_token": address.token}
+    settings = {"kv": str(kv), "pulsar_admin_url": address.admin, "pulsar_token": token_of(address)}
     return f"{address.service_url}/{address.path}", settings
 
 
@@ -54,7 +62,7 @@ def raw_client(address: PulsarAddress) -> pulsar.Client:
     """A client of the test's own."""
     return pulsar.Client(
         address.service_url,
-        authentication=None if address.token is None else pulsar.AuthenticationToken(address.token),
+        authentication=None if address.token is None else pulsar.AuthenticationToken(address.token.reveal()),
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
 

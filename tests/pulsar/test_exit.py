@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.docs.snippets import ROOT
-from tests.pulsar.conftest import location_of, new_namespace
+from tests.pulsar.conftest import location_of, new_namespace, token_of
 from wal.backends.pulsar import PulsarAddress
 
 TOGETHER: Final = 3
@@ -23,14 +23,15 @@ STATUS: Final = 3
 
 COMMON: Final = """
 import asyncio, json, logging, sys, threading
-from wal import Message, open_wal
+from wal import Message, Secret, open_wal
 from wal.backends.pulsar.address import PulsarAddress
 from wal.backends.pulsar.connection import Connection
 from wal.settings import Settings
 
 given = json.load(sys.stdin)
 opening = open_wal(given["location"], settings=Settings().replace(**given["settings"]))
-address, topic = PulsarAddress(**given["address"]), given["topic"]
+address, topic = given["address"], given["topic"]
+address = PulsarAddress(**{**address, "token": address["token"] and Secret(address["token"])})
 
 async def load(log):
     await asyncio.gather(*(log.raw_append(Message(f"v-{n % 4}", b"x" * 100)) for n in range(100)))
@@ -95,7 +96,7 @@ def run_together(script: str, server: PulsarAddress, tmp_path: Path, *, processe
             given = {
                 "location": location,
                 "settings": settings,
-                "address": {"service_url": address.service_url, "admin_url": address.admin, "token": address.token},
+                "address": {"service_url": address.service_url, "admin_url": address.admin, "token": token_of(address)},
                 "topic": address.topic("more"),
             }
             process = subprocess.Popen(

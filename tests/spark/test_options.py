@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from wal import Secret
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID, MessageType
 from wal.spark.channel_choice import ChannelChoice
@@ -129,11 +130,36 @@ def test_a_log_has_to_be_named() -> None:
     assert SourceOptions.of({"service.url": "pulsar://h:1"}, streaming=True).location == Location(
         "service.url", "pulsar://h:1"
     )
-    of_pulsar = {"service.url": "pulsar://h/t/n", "kv": "etcd://u:pass@h/r", "Admin.url": "http://h", "token": "secret"}
+    of_pulsar = {
+        "service.url": "pulsar://h/t/n",
+        "kv": "etcd://u@h/r",
+        "KV.password": "pa/ss",
+        "Admin.url": "http://h",
+        "token": "secret",
+    }
     location = SourceOptions.of(of_pulsar, streaming=True).location
-    assert location == Location("service.url", "pulsar://h/t/n", "etcd://u:pass@h/r", "http://h", "secret", None)
+    assert location == Location(
+        "service.url", "pulsar://h/t/n", Secret("etcd://u:pa%2Fss@h/r"), "http://h", Secret("secret"), None
+    )
     assert "secret" not in repr(location)
-    assert "pass" not in repr(location)
+    assert "pa" not in repr(location)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"kv": "etcd://u:hidden@h/r"}, r"u:\*\*\*@h/r.*kv\.password"),
+        ({"kv": "u:hidden@h/r"}, r"kv\.password"),
+        ({"kv.password": "hidden"}, "is missing"),
+        ({"kv": "etcd://h/r", "kv.password": "hidden"}, "takes no password"),
+        ({"kv": "etcd://u@h/r?password_file=/p", "kv.password": "hidden"}, "takes no password"),
+        ({"kv": "meta.sqlite3", "kv.password": "hidden"}, "takes no password"),
+    ],
+)
+def test_a_password_stands_where_spark_redacts_it(options: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says) as caught:
+        SourceOptions.of({"service.url": "pulsar://h/t/n", **options}, streaming=True)
+    assert "hidden" not in str(caught.value)
 
 
 def test_the_error_of_an_unknown_option_lists_them_all() -> None:

@@ -17,10 +17,10 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pulsar.conftest import raw_client
+from tests.pulsar.conftest import raw_client, token_of
 from tests.spark.logs import NAMES, write_everything
 from tests.spark.queries import Row, StreamQuery, batch, place_of, plan, row_of, schema, source
-from wal import Message, bridge
+from wal import Message, Secret, bridge
 from wal.backends.pulsar import PulsarAddress
 from wal.backends.pulsar.connection import Connection, position_of_id
 from wal.backends.pulsar.topic import TopicReader
@@ -44,11 +44,11 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"kv": self.kv, "pulsar_admin_url": self.address.admin, "pulsar_token": self.address.token}
+        return {"kv": self.kv, "pulsar_admin_url": self.address.admin, "pulsar_token": token_of(self.address)}
 
     @property
     def options(self) -> dict[str, str]:
-        token = {} if self.address.token is None else {"token": self.address.token}
+        token = {} if self.address.token is None else {"token": self.address.token.reveal()}
         return {"service.url": self.location, "kv": self.kv, "admin.url": self.address.admin, **token}
 
     def open(self, **settings: Any) -> BlockingOpening:
@@ -71,7 +71,11 @@ def place(
 ) -> Place:
     tenant, _, namespace = pulsar_namespace.partition("/")
     address = PulsarAddress(
-        f"pulsar://{pulsar_host}", tenant, namespace, f"http://{pulsar_admin_host}", pulsar_token or None
+        f"pulsar://{pulsar_host}",
+        tenant,
+        namespace,
+        f"http://{pulsar_admin_host}",
+        Secret(pulsar_token) if pulsar_token else None,
     )
     return Place(address, f"etcd://{etcd_address}/spark-{secrets.token_hex(4)}")
 
@@ -212,7 +216,7 @@ def put_late(place: Place, message_id: MessageID) -> None:
 
 WRITER = """
 import json, sys
-from wal import Message, bridge
+from wal import Message, Secret, bridge
 
 with bridge.blocking(sys.argv[1], pchannels=2, **json.load(sys.stdin)) as log:
     log.create_vchannel("a", pchannel="p0")
@@ -284,7 +288,7 @@ def test_what_goes_to_a_task_is_small_and_tells_nothing(place: Place) -> None:
     reader, partitions = plan(place.options)
     assert len(pickle.dumps((reader, partitions))) < 4000
     shown = repr(partitions)
-    assert place.address.token is None or place.address.token not in shown
+    assert place.address.token is None or place.address.token.reveal() not in shown
     assert place.kv not in shown
 
 
@@ -301,7 +305,7 @@ def test_mistakes(place: Place, tmp_path: Path) -> None:
         source({**options, "service.url": "data/"}).reader(schema())
     if place.address.token is not None:
         with pytest.raises(InvalidArgumentError, match="token"):
-            batch({**options, "token": place.address.token[:-3] + "xyz"})
+            batch({**options, "token": place.address.token.reveal()[:-3] + "xyz"})
     with place.open() as log:
         log.raw_append(Message("a", b"x"))
     elsewhere = options["service.url"].rpartition("/")[0] + "/default"

@@ -14,7 +14,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wal.errors import InvalidArgumentError
+from wal.location import with_password
 from wal.message import MessageID, MessageType, type_properties
+from wal.secret import Secret, shown
 from wal.spark.channel_choice import ChannelChoice
 from wal.spark.offsets import PChannelOffset, StreamOffset, parse_place
 
@@ -27,6 +29,7 @@ OPTIONS: Final = (
     "address",
     "service.url",
     "kv",
+    "kv.password",
     "admin.url",
     "token",
     "tls.authority",
@@ -54,8 +57,8 @@ LOGICAL_BITS: Final = 18
 _DIGITS_MAX: Final = 19
 """Of the largest number that any option takes."""
 
-_OF_PULSAR: Final = ("kv", "admin.url", "token", "tls.authority")
-"""What goes with service.url alone, in the order of the fields of `Location`."""
+_OF_PULSAR: Final = ("kv", "kv.password", "admin.url", "token", "tls.authority")
+"""What goes with service.url alone."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -66,18 +69,18 @@ Edge = str | Mapping[str, PChannelOffset | str]
 class Location(msgspec.Struct, frozen=True):
     """Where the log is, by the option that says so: `kind` is path, address or service.url; with the last one the other fields.
 
-    `kv` and `token` may be secrets: the repr does not show them.
+    `value` is as Spark was given it: show it with `shown`, as the repr does.
     """
 
     kind: str
     value: str
-    kv: str | None = None
+    kv: Secret | None = None
     admin_url: str | None = None
-    token: str | None = None
+    token: Secret | None = None
     tls_authority: str | None = None
 
     def __repr__(self) -> str:
-        return f"Location({self.kind!r}, {self.value!r})"
+        return f"Location({self.kind!r}, {shown(self.value)!r})"
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
@@ -175,13 +178,28 @@ class _Given:
         beside = {name: self._options[name].strip() for name in _OF_PULSAR if name in self._options}
         if beside and kind != "service.url":
             raise InvalidArgumentError(f"{next(iter(beside))} is said of a log on Pulsar: it goes with service.url")
-        return Location(kind, value, *(beside.get(name) or None for name in _OF_PULSAR))
+        kv, password, admin_url, token, authority = (beside.get(name) or None for name in _OF_PULSAR)
+        return Location(kind, value, _metadata(kv, password), admin_url, Secret(token) if token else None, authority)
 
     def channels(self) -> ChannelChoice:
         kind = self.only_one("vchannels", "vchannelsPattern")
         if kind == "vchannels":
             return ChannelChoice(names=self.take(kind, _names, ()))
         return ChannelChoice(pattern=self.take("vchannelsPattern", _pattern, None))
+
+
+def _metadata(kv: str | None, password: str | None) -> Secret | None:
+    """Where the metadata lie. The password has an option of its own, because Spark shows the value of `kv` in plans and in its UI."""
+    if kv is not None and shown(kv) != kv:
+        raise InvalidArgumentError(
+            f"kv={shown(kv)!r} holds a password, and Spark would show it in its plans: give it in the option kv.password, which Spark "
+            "redacts, or name a file that every worker has: kv=etcd://user@host:port/root?password_file=…"
+        )
+    if password is not None:
+        if kv is None:
+            raise InvalidArgumentError("kv.password goes with kv=etcd://user@host:port/root, which is missing")
+        return with_password(kv, password)
+    return None if kv is None else Secret.of_url(kv)
 
 
 def _names(option: str, value: str) -> tuple[str, ...]:

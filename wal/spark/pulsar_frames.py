@@ -26,6 +26,7 @@ from wal.backends.pulsar.observed import ObservedTopic
 from wal.bridge.loop_thread import LoopThread
 from wal.errors import ClosedError, CorruptionError, FormatError, WALError
 from wal.message import FORM_PULSAR, Origin
+from wal.secret import Secret
 from wal.spark.channel_choice import ChannelChoice
 from wal.spark.frame_source import LogMoment
 from wal.spark.looked_at import LookedAt, weight_of
@@ -44,10 +45,10 @@ _GONE_S: Final = 0.25
 
 
 class PulsarSource(msgspec.Struct, frozen=True):
-    """The log in this namespace; `kv`: where its metadata lies, `etcd://…`. Both may hold secrets, which the repr does not show."""
+    """The log in this namespace; `kv`: where its metadata lies, `etcd://…`."""
 
     address: PulsarAddress
-    kv: str
+    kv: Secret
 
     def open(self) -> PulsarFrames:
         """InvalidArgumentError when Pulsar does not let us in, FormatError when the metadata know of no log."""
@@ -60,7 +61,7 @@ class PulsarSource(msgspec.Struct, frozen=True):
 class PulsarFrames:
     """See `FrameLogs`, whose words these are. A moment costs a question to the broker and one to etcd, a few milliseconds."""
 
-    def __init__(self, address: PulsarAddress, kv: str) -> None:
+    def __init__(self, address: PulsarAddress, kv: Secret) -> None:
         self._address = address
         self._connection = Connection(address)
         self._admin = Admin(address)

@@ -18,6 +18,7 @@ from wal.embedded import PULSAR_ROOT
 from wal.errors import CorruptionError
 from wal.kv import KVBase
 from wal.metadata import open_metadata
+from wal.secret import Secret
 
 __all__ = ["KnownLives", "PulsarMetadata"]
 
@@ -54,7 +55,7 @@ class PulsarMetadata:
     `closing` is awaited before the KV is closed, in the loop.
     """
 
-    def __init__(self, kv: str, *, closing: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, kv: Secret, *, closing: Callable[[], Awaitable[None]]) -> None:
         self.thread = LoopThread()
         try:
             self._kv = self.thread.call(open_metadata, kv)

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from wal.errors import InvalidArgumentError
-from wal.location import parse_kv, parse_location
+from wal.location import check_admin_url, check_token, parse_kv, parse_location
+from wal.secret import shown
 from wal.spark.frame_source import FrameSource
 from wal.spark.journal_frames import JournalSource
 from wal.spark.options import Location
@@ -25,14 +26,14 @@ def source_of(location: Location) -> FrameSource:
         return _on_pulsar(location)
     if location.kind != "path":
         raise InvalidArgumentError(
-            f"{location.kind}={location.value!r}: this release reads journals and Pulsar: give path, the journal's directory, or "
+            f"{location.kind}={shown(location.value)!r}: this release reads journals and Pulsar: give path, the journal's directory, or "
             "service.url"
         )
     parsed = parse_location(without_scheme(location.value))
     if parsed.path is None:
         raise InvalidArgumentError(
-            f"path={location.value!r} names no directory: {parsed} has no files that Spark could read; give the directory of a journal, "
-            "or service.url and kv for a log on Pulsar"
+            f"path={shown(location.value)!r} names no directory: {parsed} has no files that Spark could read; give the directory of a "
+            "journal, or service.url and kv for a log on Pulsar"
         )
     return JournalSource(str(parsed.path))
 
@@ -44,18 +45,22 @@ def _on_pulsar(location: Location) -> FrameSource:
     parsed = parse_location(location.value).pulsar
     if parsed is None:
         raise InvalidArgumentError(
-            f"service.url={location.value!r} names no Pulsar: use pulsar://host:port/tenant/namespace, or pulsar+ssl://… for TLS"
+            f"service.url={shown(location.value)!r} names no Pulsar: use pulsar://host:port/tenant/namespace, or pulsar+ssl://… for TLS"
         )
     if location.kv is None:
         raise InvalidArgumentError(
-            f"service.url={location.value!r} says where the log lies, but not its metadata: give the option kv=etcd://host:port/root, as "
-            "the log was opened with"
+            f"service.url={shown(location.value)!r} says where the log lies, but not its metadata: give the option "
+            "kv=etcd://host:port/root, as the log was opened with"
         )
     if isinstance(parse_kv(location.kv), Path):
         raise InvalidArgumentError(
-            f"kv={location.kv!r} is a file, which one process has for itself, and Spark reads in several beside the log's writer: keep the "
-            "metadata of a log that Spark reads in etcd (kv=etcd://host:port/root)"
+            f"kv={str(location.kv)!r} is a file, which one process has for itself, and Spark reads in several beside the writer: keep "
+            "the metadata of a log that Spark reads in etcd (kv=etcd://host:port/root)"
         )
+    if location.admin_url is not None:
+        check_admin_url("admin.url", location.admin_url)
+    if location.token is not None:
+        check_token("the option token", location.token)
     address = PulsarAddress(
         parsed.service_url,
         parsed.tenant,

@@ -1,6 +1,6 @@
 """PulsarAddress: where a Pulsar is and how to get in. Pure.
 
-Owns: the names of topics, and what is derived where it is not given (the admin REST's address). It holds a token and never shows it.
+Owns: the names of topics, and what is derived where it is not given (the admin REST's address). It holds a token, as a `Secret`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from wal.errors import InvalidArgumentError
+from wal.secret import Secret
 
 __all__ = ["Allowances", "PulsarAddress"]
 
@@ -28,7 +29,7 @@ class PulsarAddress(msgspec.Struct, frozen=True):
     tenant: str = "public"
     namespace: str = "default"
     admin_url: str | None = None
-    token: str | None = None
+    token: Secret | None = None
     tls_authority: str | None = None
 
     @property

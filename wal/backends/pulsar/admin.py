@@ -106,7 +106,7 @@ class Admin:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/json")
         if self._address.token is not None:
-            request.add_header("Authorization", f"Bearer {self._address.token}")
+            request.add_header("Authorization", f"Bearer {self._address.token.reveal()}")
         try:
             with self._open(request) as answer:
                 data = answer.read()

@@ -67,7 +67,7 @@ class Connection:
                 "a log on Pulsar needs the package pulsar-client: install wal-runtime[pulsar]"
             ) from error
         address = self.address
-        authentication = None if address.token is None else pulsar.AuthenticationToken(address.token)
+        authentication = None if address.token is None else pulsar.AuthenticationToken(address.token.reveal())
         try:
             self._client = pulsar.Client(
                 address.service_url,

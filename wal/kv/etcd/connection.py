@@ -20,6 +20,7 @@ from wal.kv.etcd.endpoints import Endpoints
 from wal.kv.etcd.methods import AUTHENTICATE, Method
 from wal.kv.etcd.refusals import Refusal, classify, explain
 from wal.kv.etcd.token import Token
+from wal.secret import Secret
 
 __all__ = ["Connection", "Stream"]
 
@@ -38,7 +39,7 @@ _LEADER: Final = ("hasleader", "true")
 class Connection:
     """`timeout_s` is the deadline of a call that names none."""
 
-    def __init__(self, endpoints: Endpoints, *, timeout_s: float, user: tuple[str, str] | None) -> None:
+    def __init__(self, endpoints: Endpoints, *, timeout_s: float, user: tuple[str, Secret] | None) -> None:
         self._endpoints = endpoints
         self._user = user
         self._token = None if user is None else Token(self._authenticate)
@@ -165,7 +166,9 @@ class Connection:
         name, password = self._user
         try:
             answer = await self.read(
-                AUTHENTICATE, rpc.AuthenticateRequest(name=name, password=password), f"authenticating user {name!r}"
+                AUTHENTICATE,
+                rpc.AuthenticateRequest(name=name, password=password.reveal()),
+                f"authenticating user {name!r}",
             )
         except InvalidArgumentError as error:
             if "authentication is not enabled" in str(error):

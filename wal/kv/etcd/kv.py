@@ -27,6 +27,7 @@ from wal.kv.etcd.tls import EtcdTls
 from wal.kv.etcd.watcher import Watcher
 from wal.kv.statistics import KVStatistics
 from wal.kv.watch import Watch
+from wal.secret import Secret, shown
 
 if TYPE_CHECKING:
     from wal.kv.batch import Batch
@@ -78,7 +79,7 @@ class EtcdKV(KVBase):
         root_path: str = "",
         timeout_s: float = TIMEOUT_S,
         tls: EtcdTls | None = None,
-        user: tuple[str, str] | None = None,
+        user: tuple[str, str | Secret] | None = None,
         waiting_max: int = 65_536,
     ) -> Self:
         """Connects to one of `endpoints` (`host:port`, members of one cluster), and asks it something.
@@ -90,14 +91,19 @@ class EtcdKV(KVBase):
         """
         if isinstance(endpoints, str) or not endpoints:
             raise InvalidArgumentError(
-                f"endpoints={endpoints!r} is no list of addresses: name for example ['127.0.0.1:2379']"
+                f"endpoints={_masked(endpoints)!r} is no list of addresses: name for example ['127.0.0.1:2379']"
+            )
+        if any("@" in address or "/" in address for address in endpoints):
+            raise InvalidArgumentError(
+                f"endpoints={_masked(endpoints)!r} hold more than addresses: name for example ['127.0.0.1:2379'], and a user with user=…"
             )
         if timeout_s <= 0:
             raise InvalidArgumentError(f"timeout_s={timeout_s} is not above 0: a call needs time to be answered")
         if waiting_max < 1:
             raise InvalidArgumentError(f"waiting_max={waiting_max} is below 1: then no call could be made")
+        named = None if user is None else (user[0], Secret.of(user[1]))
         credentials: grpc.ChannelCredentials | None = None if tls is None else await tls.credentials()
-        connection = Connection(Endpoints(endpoints, credentials=credentials), timeout_s=timeout_s, user=user)
+        connection = Connection(Endpoints(endpoints, credentials=credentials), timeout_s=timeout_s, user=named)
         kv = cls(connection, root_path=root_path, waiting_max=waiting_max)
         try:
             await kv.store_revision()
@@ -315,3 +321,11 @@ class EtcdKV(KVBase):
         if self._ending:
             await asyncio.wait(list(self._ending))
         await self.connection.close()
+
+
+def _masked(endpoints: Sequence[str]) -> list[str]:
+    """Returns endpoints as an error may show them: what was given may be a URL with a password."""
+    return [
+        shown(each if "://" in each else f"etcd://{each}").removeprefix("etcd://")
+        for each in ([endpoints] if isinstance(endpoints, str) else endpoints)
+    ]

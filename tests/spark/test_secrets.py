@@ -1,0 +1,128 @@
+"""Spark shows no secret of a read: not in a plan, a description, the progress of a stream or the error of a query that failed."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.servers.process import free_ports
+from wal import Message, bridge
+
+HIDDEN: Final = f"hunter2{secrets.token_hex(8)}"
+PLANS: Final = ("simple", "extended", "formatted", "cost", "codegen")
+
+
+def check_hidden(*shown: object) -> None:
+    for text in shown:
+        assert HIDDEN not in str(text)
+
+
+def check_error(error: BaseException) -> None:
+    check_hidden(error, repr(error), "".join(traceback.format_exception(error)))
+
+
+def plans(spark: SparkSession, frame: DataFrame) -> Iterator[str]:
+    """What Spark tells of a query, in its words, in its UI (the plans as it draws them), and as JSON."""
+    execution: Any = frame._jdf.queryExecution()
+    yield repr(frame)
+    for call in (
+        execution.toString,
+        execution.logical().toString,
+        execution.analyzed().toString,
+        execution.analyzed().toJSON,
+    ):
+        yield call()
+    for form in () if frame.isStreaming else PLANS:
+        yield spark._jvm.PythonSQLUtils.explainString(execution, form)  # type: ignore[union-attr]
+
+
+def outcome(call: Callable[[], object]) -> object:
+    """What the call gives, or its error, which is checked."""
+    try:
+        return call()
+    except Exception as error:
+        check_error(error)
+        return error
+
+
+def told(query: StreamingQuery) -> Iterator[object]:
+    yield from (query, query.status, query.exception(), query._jsq.toString(), query._jsq.explainInternal(True))
+    for progress in query.recentProgress:
+        yield progress.json if hasattr(progress, "json") else json.dumps(progress)
+
+
+def test_a_log_that_is_read(
+    spark: SparkSession, pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str,
+    etcd_address: str, checkpoint: str, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """This etcd takes any password, and where Pulsar asks for no token any token will do."""
+    location, admin = f"pulsar://{pulsar_host}/{pulsar_namespace}", f"http://{pulsar_admin_host}"
+    root, token = f"spark-{secrets.token_hex(4)}", pulsar_token or HIDDEN
+    kv = f"etcd://root:{HIDDEN}@{etcd_address}/{root}"
+    with bridge.blocking(location, kv=kv, pulsar_admin_url=admin, pulsar_token=token) as log:
+        log.raw_append(Message("a", b"x"))
+    options = {"service.url": location, "kv": f"etcd://root@{etcd_address}/{root}", "admin.url": admin}
+    options |= {"kv.password": HIDDEN, "token": token}
+    frame = spark.read.format("wal").options(**options).load()
+    assert frame.count() == 1
+    check_hidden(*plans(spark, frame))
+    frame.createOrReplaceTempView("secret_log")
+    check_hidden(
+        spark.sql("DESCRIBE EXTENDED secret_log").collect(),
+        spark.sql("EXPLAIN EXTENDED SELECT * FROM secret_log").collect(),
+    )
+    stream = spark.readStream.format("wal").options(**options, startingOffsets="earliest").load()
+    check_hidden(*plans(spark, stream))
+    query = (
+        stream.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    )
+    assert query.awaitTermination(60)
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 1
+    check_hidden(*told(query))
+    assert pulsar_token or not any(HIDDEN in text for text in capfd.readouterr())
+
+
+@pytest.mark.parametrize("where", ["kv", "service.url", "admin.url", "token"])
+def test_a_log_that_is_named_wrongly(spark: SparkSession, where: str) -> None:
+    options = {
+        "service.url": "pulsar://127.0.0.1:1/public/default",
+        "kv": "etcd://root@127.0.0.1:1/r?timeout_s=0.2",
+        "admin.url": "http://127.0.0.1:1",
+        "kv.password": HIDDEN,
+        "token": HIDDEN,
+    }
+    wrong = {
+        "kv": f"etcd://root:{HIDDEN}@127.0.0.1:1/r",
+        "service.url": f"pulsar://root:{HIDDEN}@127.0.0.1:1/public/default",
+        "admin.url": f"http://root:{HIDDEN}@127.0.0.1:1",
+        "token": f"{HIDDEN}\n{HIDDEN}",
+    }
+    frame = outcome(lambda: spark.read.format("wal").options(**{**options, where: wrong[where]}).load())
+    if isinstance(frame, DataFrame):
+        assert isinstance(outcome(frame.collect), Exception)
+        for _ in plans(spark, frame):  # an error here is Spark's, of the same text as above
+            break
+
+
+def test_a_log_that_does_not_answer(spark: SparkSession, checkpoint: str) -> None:
+    (port,) = free_ports(1)
+    options = {
+        "service.url": f"pulsar://127.0.0.1:{port}/public/default",
+        "kv": f"etcd://root@127.0.0.1:{port}/r?timeout_s=0.2",
+        "kv.password": HIDDEN,
+        "token": HIDDEN,
+    }
+    frame = spark.read.format("wal").options(**options).load()
+    assert isinstance(outcome(frame.collect), Exception)
+    check_hidden(*plans(spark, frame))
+    stream = spark.readStream.format("wal").options(**options).load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+    assert isinstance(outcome(lambda: query.awaitTermination(120)), Exception)
+    check_hidden(*told(query))
