@@ -25,6 +25,7 @@ from wal.message import (
 from wal.opening import WAL, init, open_wal, release
 from wal.pchannel import (
     AppendResult,
+    ForgottenResult,
     MessageHandler,
     PChannelStatistics,
     ProducerInfo,
@@ -47,7 +48,7 @@ from wal.reading import (
 from wal.responses import AppendOption, AppendResponses
 from wal.retention import PChannelRetention, RetentionHolder
 from wal.secret import Secret
-from wal.settings import Settings
+from wal.settings import Settings, SettingsOverrides
 from wal.txn import Txn
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "CursorInfo",
     "DeliverFilter",
     "DeliverPolicy",
+    "ForgottenResult",
     "ImmutableMessage",
     "ImmutableTxnMessage",
     "Latest",
@@ -85,6 +87,7 @@ __all__ = [
     "ScannerStatistics",
     "Secret",
     "Settings",
+    "SettingsOverrides",
     "StartAfter",
     "StartFrom",
     "TimeTickGT",

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from threading import get_ident
-from typing import Final
+from typing import Any, Final, overload
 
 import msgspec
 
@@ -32,6 +33,7 @@ from wal.pchannel import (
     BODY_OVERHEAD,
     AckingScanner,
     AppendResult,
+    ForgottenResult,
     Handler,
     PChannelStatistics,
     ProducerInfo,
@@ -80,14 +82,25 @@ class WALAccesser:
 
     # -- writing
 
+    @overload
+    async def raw_append(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | None = None
+    ) -> AppendResult: ...
+
+    @overload
+    async def raw_append(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: ProducerKey
+    ) -> AppendResult | ForgottenResult: ...
+
     async def raw_append(
         self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
-    ) -> AppendResult:
+    ) -> AppendResult | ForgottenResult:
         """Appends a message; durable when it returns.
 
         With a barrier the tick is above it, and everything at or below the barrier is in the log before. Waits for room when too
         much is in flight. Cancelling the caller does not take the append back. With an idempotency key that this vchannel has seen
-        nothing is written: the result is the first one, with `duplicate`; a key in flight shares its result, also its failure.
+        nothing is written: the result is the first one, with `duplicate`; a key in flight shares its result, also its failure. An older
+        duplicate of a producer, whose result is no longer kept, is a ForgottenResult.
         InvalidRequestSeqError for a sequence below one in flight, or behind one that failed; WouldBlockError past `producers_max`.
         """
         lifecycle = self._lifecycle
@@ -104,15 +117,26 @@ class WALAccesser:
             return await self._appender.append_waiting(log, message, barrier_time_tick)
         return await future
 
+    @overload
+    def append_nowait(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | None = None
+    ) -> asyncio.Future[AppendResult]: ...
+
+    @overload
+    def append_nowait(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: ProducerKey
+    ) -> asyncio.Future[AppendResult | ForgottenResult]: ...
+
     def append_nowait(
         self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
-    ) -> asyncio.Future[AppendResult]:
+    ) -> asyncio.Future[Any]:
         """Appends a message without waiting: a future of the result.
 
         Calls are ordered within a pchannel; only an append that waits for its barrier is set aside. WouldBlockError when too
         much is in flight, or while the log is still being opened.
         """
         log = self._lifecycle.ready_nowait()
+        future: asyncio.Future[Any] | None
         if idempotency_key is None:
             future = self._appender.append(log, message, barrier_time_tick)
         else:
@@ -139,10 +163,31 @@ class WALAccesser:
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends any number of messages in order, without a transaction, split into frames as they come.
 
-        Failing midway it raises, with `.results` holding those of the messages that are durable, in order.
+        Failing midway it is a BulkAppendError, which is also of the class of its cause; its `.results` are those of the messages that are
+        durable, in order.
         """
         log = await self._lifecycle.ready()
         return await self._appender.bulk(log, messages)
+
+    @overload
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | None = None,
+    ) -> TxnOpening[AppendResult]: ...
+
+    @overload
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: ProducerKey,
+    ) -> TxnOpening[AppendResult | ForgottenResult]: ...
 
     def txn(
         self,
@@ -151,7 +196,7 @@ class WALAccesser:
         vchannels: Sequence[str] | None = None,
         keepalive: float = 0.0,
         idempotency_key: str | ProducerKey | None = None,
-    ) -> TxnOpening:
+    ) -> TxnOpening[AppendResult | ForgottenResult]:
         """A transaction on one vchannel, or on several that lie on one pchannel.
 
         `keepalive`: seconds without an append after which it expires; 0 means the setting `txn_keepalive`, otherwise at least
@@ -179,9 +224,13 @@ class WALAccesser:
                 f"keepalive={keepalive} is out of range: 0 for the default, otherwise at least {KEEPALIVE_MIN} s"
             )
 
-        async def begin() -> Txn:
+        async def begin() -> Txn[AppendResult | ForgottenResult]:
             context = await self._appender.txn_begin(names, float(keepalive), idempotency_key)
-            return Txn(self._appender, context, names, idempotency_key)
+            if idempotency_key is None:
+                return Txn(self._appender, context, names, partial(self._appender.txn_commit, names[0]))
+            return Txn(
+                self._appender, context, names, partial(self._appender.txn_commit_keyed, names[0], idempotency_key)
+            )
 
         return TxnOpening(begin)
 

@@ -14,7 +14,14 @@ from typing import Any, Final
 from actors import ActorError, InboxFullError
 from wal.channels import check_vchannel
 from wal.embedded import Embedded
-from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, WALError, WouldBlockError
+from wal.errors import (
+    BulkAppendError,
+    ChannelNotExistError,
+    ClosedError,
+    InvalidArgumentError,
+    WALError,
+    WouldBlockError,
+)
 from wal.frame import Record
 from wal.lifecycle import Lifecycle
 from wal.message import Message, MessageType, TxnContext, encode_properties, type_properties
@@ -27,6 +34,7 @@ from wal.pchannel import (
     Bulk,
     Commit,
     ForgetProducer,
+    ForgottenResult,
     Key,
     KeyedAppend,
     KeyedCommit,
@@ -102,7 +110,9 @@ class Appender:
             in_flight.size += size
         return future
 
-    async def append_keyed_waiting(self, log: Embedded, message: Message, barrier: int, key: Key) -> AppendResult:
+    async def append_keyed_waiting(
+        self, log: Embedded, message: Message, barrier: int, key: Key
+    ) -> AppendResult | ForgottenResult:
         """Appends a message with an idempotency key when there is room for it."""
         size = _record_size(_record(log, message)) + len(key_ext(check_key(key)))
         await log.in_flight.take(size)
@@ -116,7 +126,7 @@ class Appender:
 
     def append_keyed(
         self, log: Embedded, message: Message, barrier: int, key: Key, *, taken: bool = False
-    ) -> asyncio.Future[AppendResult] | None:
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
         """`append` for a message with an idempotency key."""
         record = _record(log, message)
         _check_clients(message)
@@ -127,7 +137,7 @@ class Appender:
         barrier = _barrier(barrier)
         if not taken and not log.in_flight.has_room(size):
             return None
-        future = log.create_future()
+        future: asyncio.Future[AppendResult | ForgottenResult] = log.create_future()
         vchannel = log.routes.get(message.vchannel) or log.route(message.vchannel)
         _tell(
             vchannel,
@@ -161,7 +171,7 @@ class Appender:
         pieces = _pieces(log, messages)
         futures: list[asyncio.Future[Any]] = []
         failure: BaseException | None = None
-        for vchannel, operation in pieces:
+        for vchannel, operation, future in pieces:
             try:
                 await log.in_flight.take(operation.size)
                 try:
@@ -172,7 +182,7 @@ class Appender:
             except WALError as error:
                 failure = error
                 break
-            futures.append(operation.future)
+            futures.append(future)
             if futures[0].done() and any(future.done() and future.exception() for future in futures):
                 break
         results: list[AppendResult] = []
@@ -183,8 +193,9 @@ class Appender:
                 results.append(outcome)
             else:
                 results += outcome
+        if isinstance(failure, WALError):
+            raise BulkAppendError.of(failure, results)
         if failure is not None:
-            failure.results = results  # type: ignore[attr-defined]
             raise failure
         return results
 
@@ -212,12 +223,20 @@ class Appender:
         if bodies % BODIES_A_TURN == 0:
             await asyncio.sleep(0)
 
-    async def txn_commit(self, txn_id: int, vchannel: str, key: Key | None) -> AppendResult:
+    async def txn_commit(self, vchannel: str, txn_id: int) -> AppendResult:
         """The end of an open transaction: its result, durable when it returns. After a WouldBlockError it is still open."""
         log = await self._lifecycle.ready()
         actor = _live(log, vchannel)
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        _tell(actor, Commit(txn_id, future) if key is None else KeyedCommit(txn_id, future, key))
+        _tell(actor, Commit(txn_id, future))
+        return await future
+
+    async def txn_commit_keyed(self, vchannel: str, key: Key, txn_id: int) -> AppendResult | ForgottenResult:
+        """`txn_commit` of a transaction with an idempotency key."""
+        log = await self._lifecycle.ready()
+        actor = _live(log, vchannel)
+        future: asyncio.Future[AppendResult | ForgottenResult] = asyncio.get_running_loop().create_future()
+        _tell(actor, KeyedCommit(txn_id, future, key))
         return await future
 
     async def txn_rollback(self, txn_id: int, vchannel: str) -> None:
@@ -331,9 +350,9 @@ def _special(
     return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, barrier, exclusive)
 
 
-def _pieces(log: Embedded, messages: Iterable[Message]) -> list[tuple[VChannel, Bulk | Append]]:
+def _pieces(log: Embedded, messages: Iterable[Message]) -> list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]]:
     """Consecutive messages of one vchannel in pieces of bounded size; what is exclusive stands alone."""
-    pieces: list[tuple[VChannel, Bulk | Append]] = []
+    pieces: list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]] = []
     create_future = asyncio.get_running_loop().create_future
     checked = [(message, _record(log, message)) for message in messages]
     for message, _ in checked:
@@ -345,10 +364,11 @@ def _pieces(log: Embedded, messages: Iterable[Message]) -> list[tuple[VChannel, 
         vchannel = log.route(message.vchannel)
         size = _record_size(record)
         if type_properties(message.message_type).exclusive:
-            pieces.append((vchannel, _special(message, 0, record.properties, create_future(), size)))
+            future: asyncio.Future[Any] = create_future()
+            pieces.append((vchannel, _special(message, 0, record.properties, future, size), future))
             continue
         if pieces:
-            last, piece = pieces[-1]
+            last, piece, _ = pieces[-1]
             if (
                 last is vchannel
                 and isinstance(piece, Bulk)
@@ -358,7 +378,8 @@ def _pieces(log: Embedded, messages: Iterable[Message]) -> list[tuple[VChannel, 
                 piece.records.append(record)
                 piece.size += size
                 continue
-        pieces.append((vchannel, Bulk([record], size, create_future())))
+        future = create_future()
+        pieces.append((vchannel, Bulk([record], size, future), future))
     return pieces
 
 

@@ -6,6 +6,7 @@ broken-by-the-world (`StorageError`, `UnknownOutcomeError`) are different classe
 `outcome_unknown`.
 
     WALError
+    ├── BulkAppendError                        append_bulk failed midway: .results; it is also of the class of its cause
     ├── InvalidArgumentError (ValueError)      wrong value: the text names the value, the limit and the remedy
     │   └── KeyNotExistError (KeyError)        a KV key that must exist does not
     ├── ClosedError                            closed or released by you
@@ -30,12 +31,15 @@ broken-by-the-world (`StorageError`, `UnknownOutcomeError`) are different classe
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wal.pchannel import AppendResult
+
 __all__ = [
+    "BulkAppendError",
     "ChannelExistError",
     "ChannelFencedError",
     "ChannelNotExistError",
@@ -107,6 +111,30 @@ class WALError(Exception):
     retryable: ClassVar[bool] = False
     outcome_unknown: bool = False
     """True when the call may or may not have taken effect: retry it with the same idempotency key."""
+
+
+class BulkAppendError(WALError):
+    """`append_bulk` failed midway. `.results` are those of the messages that are durable, in order.
+
+    Each one is also of the class of its `__cause__`, with its `code`, `retryable` and `outcome_unknown`: `except StorageError` catches it
+    where the cause is a StorageError.
+    """
+
+    results: Sequence[AppendResult] = ()
+
+    @classmethod
+    def of(cls, cause: WALError, results: Sequence[AppendResult]) -> BulkAppendError:
+        """Returns the error for a bulk that failed for this cause, with what is durable of it."""
+        kind = _bulk(type(cause))
+        error = kind.__new__(kind)
+        error.args = (f"{cause}; {len(results)} messages of this bulk are durable: their results are in .results",)
+        error.__dict__.update(cause.__dict__)
+        error.results = tuple(results)
+        error.__cause__ = cause
+        return error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return BulkAppendError.of, (self.__cause__, self.results)
 
 
 class InvalidArgumentError(WALError, ValueError):
@@ -292,3 +320,14 @@ class SessionLostError(WALError):
 
 class UnrecoverableError(WALError):
     code = StreamingCode.UNRECOVERABLE
+
+
+_BULK: Final[dict[type[WALError], type[BulkAppendError]]] = {}
+
+
+def _bulk(cause: type[WALError]) -> type[BulkAppendError]:
+    """The class of a bulk's error for this class of causes."""
+    if cause not in _BULK:
+        names = {"__module__": __name__, "__doc__": BulkAppendError.__doc__}
+        _BULK[cause] = type(BulkAppendError.__name__, (BulkAppendError, cause), names)
+    return _BULK[cause]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from wal.accesser import WALAccesser
 from wal.async_only import AsyncOnly
@@ -15,7 +15,7 @@ from wal.embedded import Embedded
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.location import parse_kv, parse_location
 from wal.observing import Observed, check_observable
-from wal.settings import Settings
+from wal.settings import Settings, SettingsOverrides
 from wal.ticks import check_wait
 
 __all__ = ["WAL", "init", "open_wal", "release"]
@@ -28,7 +28,7 @@ def open_wal(
     read_only: bool = False,
     create: bool = True,
     wait_s: float = 0.0,
-    **overrides: Any,
+    **overrides: Unpack[SettingsOverrides],
 ) -> LogOpening:
     """Opens the log at a location (`data/`, `journal:data/`, `memory:`): `async with open_wal(…) as log`, or `await` it.
 
@@ -88,7 +88,7 @@ def init(
     read_only: bool = False,
     create: bool = True,
     wait_s: float = 0.0,
-    **overrides: Any,
+    **overrides: Unpack[SettingsOverrides],
 ) -> None:
     """Starts opening the log that the process shares; `WAL()` is it from now on. Before any other call. Arguments as of `open_wal`.
 
@@ -132,7 +132,7 @@ async def release() -> None:
 def _maker(
     location: str | os.PathLike[str],
     settings: Settings | None,
-    overrides: dict[str, Any],
+    overrides: SettingsOverrides,
     *,
     read_only: bool,
     create: bool,

@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 
@@ -19,7 +19,7 @@ from wal.errors import InvalidArgumentError
 from wal.location import check_admin_url, check_token
 from wal.secret import Secret, shown
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "SettingsOverrides"]
 
 MIB: Final = 1024 * 1024
 ENVIRONMENT_PREFIX: Final = "WAL_"
@@ -83,7 +83,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "kv", Secret.of_url(self.kv))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
+    def load(cls, path: str | os.PathLike[str] | None = None, **overrides: Unpack[SettingsOverrides]) -> Settings:
         """Settings from a TOML file, then `WAL_…` variables over it (WAL_PCHANNELS=4), then keywords over both.
 
         A missing file, an unknown name, a wrong type or a wrong value in the file or in a variable is an InvalidArgumentError that names
@@ -97,14 +97,48 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(TEST_PREFIX):
                 name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
                 values[name] = _checked(f"environment variable {variable}", name, _from_text(variable, name, text))
-        return cls().replace(**(values | overrides))
+        return cls()._with({**values, **overrides})
 
-    def replace(self, **overrides: Any) -> Settings:
+    def replace(self, **overrides: Unpack[SettingsOverrides]) -> Settings:
         """These settings with some of them changed; a name that is none is an InvalidArgumentError that lists them."""
+        return self._with(overrides)
+
+    def _with(self, overrides: Mapping[str, Any]) -> Settings:
         unknown = [name for name in overrides if name not in self.__struct_fields__]
         if unknown:
             raise InvalidArgumentError(_unknown(unknown[0]))
         return msgspec.structs.replace(self, **overrides)
+
+
+class SettingsOverrides(TypedDict, total=False):
+    """The settings as keywords, each of them optional: the type of `**overrides` for what hands them on to `open_wal`."""
+
+    pchannels: int | None
+    create_vchannels: bool
+    vchannels_max: int
+    message_bytes_max: int
+    txn_bytes_max: int
+    txn_bodies_max: int
+    txn_keepalive: float
+    open_txn_bytes_max: int
+    in_flight_bytes_max: int
+    segment_bytes: int
+    time_tick_interval_s: float
+    idempotency_window_count: int
+    idempotency_window_s: float
+    producers_max: int
+    broadcast_tasks_max: int
+    broadcast_vchannels_max: int
+    kv: str | Secret | None
+    pulsar_admin_url: str | None
+    pulsar_token: str | Secret | None
+    pulsar_tls_authority: str | None
+    allow_message_ttl: bool
+    allow_backlog_quota: bool
+    retention_bytes: int | None
+    retention_s: float | None
+    cursor_lag_bytes_max: int | None
+    cursor_age_max_s: float | None
 
 
 _INTEGERS: Final[Mapping[str, int]] = {

@@ -8,15 +8,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from wal.async_only import AsyncOnly
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
 from wal.message import Message, TxnContext
-from wal.pchannel import AppendResult, Key
+from wal.pchannel import AppendResult
 from wal.reading import named
 
-__all__ = ["Txn", "TxnOpening"]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # one with a default; the standard library has it from Python 3.13 on
+
+    R_co = TypeVar("R_co", covariant=True, default=AppendResult)
+else:
+    from typing import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
+
+__all__ = ["R_co", "Txn", "TxnOpening"]
 
 
 class TxnCalls(Protocol):
@@ -24,29 +33,42 @@ class TxnCalls(Protocol):
 
     async def txn_append(self, txn_id: int, message: Message, barrier_time_tick: int) -> None: ...
 
-    async def txn_commit(self, txn_id: int, vchannel: str, key: Key | None) -> AppendResult: ...
-
     async def txn_rollback(self, txn_id: int, vchannel: str) -> None: ...
 
     def txn_forgotten(self, txn_id: int, vchannel: str) -> bool: ...
 
 
-class Txn:
-    """An open transaction: `append` any number of times, then `commit` or `rollback`, once."""
+class Txn(Generic[R_co]):
+    """An open transaction: `append` any number of times, then `commit` or `rollback`, once.
 
-    __slots__ = ("_calls", "_ending", "_key", "_vchannels", "context", "result")
+    `Txn` in an annotation means `Txn[AppendResult]`. A transaction with a `ProducerKey` is a `Txn[AppendResult | ForgottenResult]`.
+    """
+
+    __slots__ = ("_calls", "_commit", "_ending", "_result", "_vchannels", "context")
 
     def __init__(
-        self, calls: TxnCalls, context: TxnContext, vchannels: tuple[str, ...], key: Key | None = None
+        self,
+        calls: TxnCalls,
+        context: TxnContext,
+        vchannels: tuple[str, ...],
+        commit: Callable[[int], Awaitable[R_co]],
     ) -> None:
         self._calls = calls
-        self._key = key
+        self._commit = commit
         self._vchannels = vchannels
         self._ending = ""
-        self.context = context
+        self._result: R_co | None = None
+        self.context: TxnContext = context
         """Its id and keepalive."""
-        self.result: AppendResult | None = None
-        """What `commit` answered; None until then."""
+
+    @property
+    def result(self) -> R_co:
+        """What `commit` answered. InvalidTransactionStateError while there is no answer: before the commit, or when there was none."""
+        if self._result is None:
+            raise InvalidTransactionStateError(
+                f"transaction {self.context.txn_id} has no result, it is {self._ending or 'open'}: only a commit that succeeded has one"
+            )
+        return self._result
 
     async def append(self, message: Message | bytes, *, barrier_time_tick: int = 0) -> None:
         """Adds a message and refreshes the lease. `bytes` stand for an INSERT on the transaction's only vchannel.
@@ -74,7 +96,7 @@ class Txn:
             )
         await self._calls.txn_append(self.context.txn_id, message, barrier_time_tick)
 
-    async def commit(self) -> AppendResult:
+    async def commit(self) -> R_co:
         """Makes the whole transaction durable as one event; its result. A second end is an InvalidTransactionStateError.
 
         With an idempotency key that was seen before, nothing is written and the first result is answered. WouldBlockError (no
@@ -84,11 +106,11 @@ class Txn:
         """
         self._end("committed")
         try:
-            self.result = await self._calls.txn_commit(self.context.txn_id, self._vchannels[0], self._key)
+            result = self._result = await self._commit(self.context.txn_id)
         except WouldBlockError:
             self._ending = ""
             raise
-        return self.result
+        return result
 
     async def rollback(self) -> None:
         """Forgets the transaction; quiet when it has expired. A second end is an InvalidTransactionStateError."""
@@ -121,22 +143,22 @@ class Txn:
         return f"Txn({self.context.txn_id}, vchannels={self._vchannels}, {self._ending or 'open'})"
 
 
-class TxnOpening(AsyncOnly):
+class TxnOpening(AsyncOnly, Generic[R_co]):
     """What `log.txn(…)` returns: await it for a `Txn`, or use it as `async with`, which commits at the end or rolls back."""
 
     __slots__ = ("_begin", "_txn")
     _with_form = "'async with log.txn(…) as txn', or 'txn = await log.txn(…)'"
 
-    def __init__(self, begin: Callable[[], Awaitable[Txn]]) -> None:
+    def __init__(self, begin: Callable[[], Awaitable[Txn[R_co]]]) -> None:
         self._begin = begin
-        self._txn: Txn | None = None
+        self._txn: Txn[R_co] | None = None
 
-    def __await__(self) -> Generator[object, None, Txn]:
+    def __await__(self) -> Generator[Any, None, Txn[R_co]]:
         return self._begin().__await__()
 
-    async def __aenter__(self) -> Txn:
-        self._txn = await self._begin()
-        return self._txn
+    async def __aenter__(self) -> Txn[R_co]:
+        self._txn = txn = await self._begin()
+        return txn
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

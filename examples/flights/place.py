@@ -7,7 +7,7 @@ import os
 import secrets
 import urllib.error
 import urllib.request
-from typing import Final
+from typing import Final, TypedDict
 
 import msgspec
 
@@ -23,11 +23,19 @@ PULSAR, ADMIN, ETCD = "WAL_TEST_PULSAR", "WAL_TEST_PULSAR_ADMIN", "WAL_TEST_ETCD
 """The variables that `python -m tests.servers etcd pulsar -- …` sets; a token, where Pulsar wants one, is in WAL_PULSAR_TOKEN."""
 
 
+class PlaceSettings(TypedDict, total=False):
+    """The settings that a log on Pulsar needs."""
+
+    kv: str
+    pulsar_admin_url: str
+    pulsar_token: str
+
+
 class Place(msgspec.Struct, frozen=True):
     """A location and the settings that it needs; `rows`: of the CSV that the log is to hold, None for all."""
 
     location: str
-    settings: dict[str, str] = {}
+    settings: PlaceSettings = {}
     rows: int | None = None
 
     def open(self) -> LogOpening:
@@ -40,7 +48,7 @@ class Place(msgspec.Struct, frozen=True):
         if not self.settings:
             return {"path": self.location}
         names = {"kv": "kv", "pulsar_admin_url": "admin.url", "pulsar_token": "token"}
-        return {"service.url": self.location, **{names[name]: value for name, value in self.settings.items()}}
+        return {"service.url": self.location, **{names[name]: str(value) for name, value in self.settings.items()}}
 
 
 def on_pulsar(rows: int | None) -> Place:
@@ -54,7 +62,7 @@ def on_pulsar(rows: int | None) -> Place:
     name = f"flights-{secrets.token_hex(4)}"
     admin, token = os.environ[ADMIN].rstrip("/"), os.environ.get("WAL_PULSAR_TOKEN")
     _make_namespace(admin, f"public/{name}", token)
-    settings = {"kv": f"etcd://{os.environ[ETCD]}/{name}", "pulsar_admin_url": admin}
+    settings: PlaceSettings = {"kv": f"etcd://{os.environ[ETCD]}/{name}", "pulsar_admin_url": admin}
     if token:
         settings["pulsar_token"] = token
     return Place(f"{os.environ[PULSAR]}/public/{name}", settings, rows)

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from wal import errors
+from wal import AppendResult, MessageID, errors
 from wal.errors import StreamingCode, WALError
 
 CODES = {
@@ -52,6 +52,30 @@ def test_each_class_is_a_wal_error_with_its_number(name: str) -> None:
     assert isinstance(error.outcome_unknown, bool)
     twin = copy.copy(error)
     assert (type(twin), str(twin), vars(twin)) == (kind, "text", vars(error))
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        errors.StorageError("the disk is gone", outcome_unknown=True),
+        errors.NoSpaceError("full"),
+        errors.TruncatedError("gone", earliest="e"),
+        errors.ResourceAcquiredError("held", keys=("k",), holder=7),
+    ],
+    ids=lambda cause: type(cause).__name__,
+)
+def test_the_error_of_a_bulk_is_also_of_the_class_of_its_cause(cause: WALError) -> None:
+    origin = MessageID("p0", 1, 0, 0, 1)
+    error = errors.BulkAppendError.of(cause, [AppendResult(origin, 5, origin)])
+    for same in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert isinstance(same, errors.BulkAppendError)
+        assert isinstance(same, type(cause))
+        assert (same.code, same.retryable, same.outcome_unknown) == (cause.code, cause.retryable, cause.outcome_unknown)
+        assert [result.time_tick for result in same.results] == [5]
+        assert str(same).startswith(f"{cause}; 1 message")
+        assert {**vars(cause), "results": error.results} == vars(same)
+        assert str(same.__cause__) == str(cause)
+    assert type(errors.BulkAppendError.of(cause, [])) is type(error)
 
 
 def test_numbers_are_the_seeds_and_each_once() -> None:

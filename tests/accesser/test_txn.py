@@ -21,7 +21,8 @@ async def test_commit(log: WALAccesser) -> None:
     txn = await log.txn(vchannel="orders", keepalive=5.0)
     assert isinstance(txn.context, TxnContext)
     assert txn.context.keepalive == 5.0
-    assert txn.result is None
+    with pytest.raises(InvalidTransactionStateError, match="no result"):
+        _ = txn.result
     await txn.append(b"1")
     await txn.append(Message("orders", b"2", message_type=MessageType.DELETE, properties={"k": "v"}))
     assert await payloads(log, "orders") == [], "nothing of it is in the log before its commit"
@@ -54,7 +55,8 @@ async def test_rollback(log: WALAccesser) -> None:
     txn = await log.txn("orders")
     await txn.append(b"1")
     await txn.rollback()
-    assert txn.result is None
+    with pytest.raises(InvalidTransactionStateError, match="no result"):
+        _ = txn.result
     await log.raw_append(Message("orders", b"2"))
     assert await payloads(log, "orders") == [b"2"]
     assert log.statistics().pchannels[0].open_transactions == 0
@@ -78,7 +80,8 @@ async def test_async_with_commits_at_the_end_and_rolls_back_on_an_exception(log:
             await failed.append(b"2")
             raise ZeroDivisionError
     assert committed.result is not None
-    assert failed.result is None
+    with pytest.raises(InvalidTransactionStateError, match="no result"):
+        _ = failed.result
     assert await payloads(log, "orders") == [b"1"]
 
 

@@ -8,7 +8,7 @@ from actors import VirtualClock
 from tests.accesser.probes import bodies, grouped, payloads, read_all
 from tests.accesser.virtual import open_virtual
 from wal import Message, WALAccesser, open_wal
-from wal.errors import InvalidArgumentError, TransactionExpiredError, WouldBlockError
+from wal.errors import InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError, WouldBlockError
 
 
 async def test_the_timer_ends_it(location: str) -> None:
@@ -77,7 +77,8 @@ async def test_a_block_that_expired_says_so_at_its_end() -> None:
         async with log.txn("orders", keepalive=0.5) as txn:
             await txn.append(b"1")
             await clock.run(2.0)
-    assert txn.result is None
+    with pytest.raises(InvalidTransactionStateError, match="no result"):
+        _ = txn.result
     await log.close()
 
 

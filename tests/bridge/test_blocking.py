@@ -81,7 +81,8 @@ def test_writing(location: str) -> None:
             txn.append(b"never")
             raise KeyError
         assert txn.ended
-        assert txn.result is None
+        with pytest.raises(InvalidTransactionStateError, match="no result"):
+            _ = txn.result
         by_hand = log.txn(vchannels=["orders"])
         by_hand.append(b"11")
         assert by_hand.commit().time_tick > first.time_tick

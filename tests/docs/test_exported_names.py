@@ -15,13 +15,14 @@ import wal.errors
 
 PUBLIC = """
     WAL All AppendOption AppendResponses AppendResult BroadcastAppendResult BroadcastHeader BroadcastMessage BroadcastState
-    BroadcastTask CursorInfo DeliverFilter DeliverPolicy ImmutableMessage
+    BroadcastTask CursorInfo DeliverFilter DeliverPolicy ForgottenResult ImmutableMessage
     ImmutableTxnMessage Latest LogBroadcast LogStatistics Message MessageHandler MessageID MessageType MessageTypes PChannelRetention
-    PChannelStatistics ProducerInfo ProducerKey ReadPosition ResourceKey RetentionHolder Scanner ScannerStatistics Settings StartAfter
-    StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext VChannelInfo WALAccesser __version__ init open_wal release
+    PChannelStatistics ProducerInfo ProducerKey ReadPosition ResourceKey RetentionHolder Scanner ScannerStatistics Secret Settings
+    SettingsOverrides StartAfter StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext VChannelInfo WALAccesser __version__ init open_wal release
 """
 
 ERRORS = """
+    BulkAppendError
     ChannelExistError ChannelFencedError ChannelNotExistError ClosedError CorruptionError EndOfStreamError FormatError IgnoredOperationError
     InnerError InvalidArgumentError InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError NoSpaceError
     NotLocalError ResourceAcquiredError SessionLostError StorageError StreamingCode TransactionExpiredError TruncatedError UnavailableError
@@ -58,7 +59,7 @@ def test_wal_has_nothing_public_beside_them(name: str) -> None:
 
 
 def test_every_name_says_what_it_is() -> None:
-    aliases = {"DeliverFilter", "DeliverPolicy", "__version__"}
+    aliases = {"DeliverFilter", "DeliverPolicy", "ForgottenResult", "__version__"}
     assert [name for name in wal.__all__ if name not in aliases and not getattr(wal, name).__doc__] == []
 
 

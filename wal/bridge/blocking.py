@@ -14,7 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from wal.accesser import LogStatistics, WALAccesser
 from wal.bridge.blocking_broadcast import BlockingBroadcast
@@ -26,11 +26,12 @@ from wal.cursors import CursorInfo
 from wal.errors import InvalidArgumentError
 from wal.message import Message, MessageID
 from wal.opening import LogOpening, open_wal
-from wal.pchannel import AppendResult, ProducerInfo, ProducerKey
+from wal.pchannel import AppendResult, ForgottenResult, ProducerInfo, ProducerKey
 from wal.reading import DeliverFilter, DeliverPolicy, ReadPosition
 from wal.responses import AppendOption, AppendResponses
 from wal.retention import PChannelRetention
-from wal.settings import Settings
+from wal.settings import Settings, SettingsOverrides
+from wal.txn import Txn
 
 __all__ = ["BlockingOpening", "BlockingWAL", "blocking"]
 
@@ -45,7 +46,7 @@ def blocking(
     read_only: bool = False,
     create: bool = True,
     wait_s: float = 0.0,
-    **overrides: Any,
+    **overrides: Unpack[SettingsOverrides],
 ) -> BlockingOpening:
     """Opens the log at a location for code that blocks: `with blocking("data/") as log`, or `log = blocking("data/").open()`.
 
@@ -111,24 +112,51 @@ class BlockingWAL:
 
     # -- writing
 
+    @overload
+    def raw_append(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | None = None
+    ) -> AppendResult: ...
+
+    @overload
+    def raw_append(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: ProducerKey
+    ) -> AppendResult | ForgottenResult: ...
+
     def raw_append(
         self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
-    ) -> AppendResult:
+    ) -> AppendResult | ForgottenResult:
         """Appends a message; durable when it returns. An interrupted caller does not take the append back."""
-        return self._call(
-            self._log.raw_append, message, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key
-        )
+
+        async def append() -> AppendResult | ForgottenResult:
+            return await self._log.raw_append(
+                message, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key
+            )
+
+        return self._call(append)
+
+    @overload
+    def append_nowait(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | None = None
+    ) -> concurrent.futures.Future[AppendResult]: ...
+
+    @overload
+    def append_nowait(
+        self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: ProducerKey
+    ) -> concurrent.futures.Future[AppendResult | ForgottenResult]: ...
 
     def append_nowait(
         self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
-    ) -> concurrent.futures.Future[AppendResult]:
+    ) -> concurrent.futures.Future[Any]:
         """Appends a message without waiting for the disk: a future of the result, which cannot be cancelled.
 
         Calls of one thread are in order. WouldBlockError when too much is in flight.
         """
-        start = partial(
-            self._log.append_nowait, message, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key
-        )
+
+        def start() -> asyncio.Future[Any]:
+            return self._log.append_nowait(
+                message, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key
+            )
+
         return self._call(_started, start)
 
     def append_messages(self, *messages: Message) -> AppendResponses:
@@ -143,6 +171,26 @@ class BlockingWAL:
         """Appends any number of messages in order, without a transaction. They are taken from `messages` in the caller's thread."""
         return self._call(self._log.append_bulk, list(messages))
 
+    @overload
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | None = None,
+    ) -> BlockingTxn[AppendResult]: ...
+
+    @overload
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: ProducerKey,
+    ) -> BlockingTxn[AppendResult | ForgottenResult]: ...
+
     def txn(
         self,
         vchannel: str | None = None,
@@ -150,13 +198,15 @@ class BlockingWAL:
         vchannels: Sequence[str] | None = None,
         keepalive: float = 0.0,
         idempotency_key: str | ProducerKey | None = None,
-    ) -> BlockingTxn:
+    ) -> BlockingTxn[AppendResult | ForgottenResult]:
         """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits at the end, or rolls back."""
-        begin = partial(
-            self._log.txn, vchannel, vchannels=vchannels, keepalive=keepalive, idempotency_key=idempotency_key
-        )
-        opening = self._call(_plain, begin)
-        return BlockingTxn(self._call(_awaited, opening), self._thread)
+
+        async def begin() -> Txn[AppendResult | ForgottenResult]:
+            return await self._log.txn(
+                vchannel, vchannels=vchannels, keepalive=keepalive, idempotency_key=idempotency_key
+            )
+
+        return BlockingTxn(self._call(begin), self._thread)
 
     def producers(self) -> list[ProducerInfo]:
         """The producers that are remembered, by name."""

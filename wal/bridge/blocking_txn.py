@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 from wal.bridge.loop_thread import LoopThread
 from wal.message import Message, TxnContext
-from wal.pchannel import AppendResult
-from wal.txn import Txn
+from wal.txn import R_co, Txn
 
 __all__ = ["BlockingTxn"]
 
 
-class BlockingTxn:
+class BlockingTxn(Generic[R_co]):
     """An open transaction: `append` any number of times, then `commit` or `rollback`, once. See `Txn`.
 
     As a context manager it commits at the end and rolls back on an exception; ending it inside is fine.
     """
 
-    def __init__(self, txn: Txn, thread: LoopThread) -> None:
+    def __init__(self, txn: Txn[R_co], thread: LoopThread) -> None:
         self._txn = txn
         self._thread = thread
 
@@ -27,7 +26,7 @@ class BlockingTxn:
         """Adds a message and refreshes the lease. `bytes` stand for an INSERT on the transaction's only vchannel."""
         self._thread.call(self._txn.append, message, barrier_time_tick=barrier_time_tick)
 
-    def commit(self) -> AppendResult:
+    def commit(self) -> R_co:
         """Makes the whole transaction durable as one event; its result."""
         return self._thread.call(self._txn.commit)
 
@@ -41,8 +40,8 @@ class BlockingTxn:
         return self._txn.context
 
     @property
-    def result(self) -> AppendResult | None:
-        """What `commit` answered; None until then."""
+    def result(self) -> R_co:
+        """What `commit` answered. InvalidTransactionStateError while there is no answer: before the commit, or when there was none."""
         return self._txn.result
 
     @property

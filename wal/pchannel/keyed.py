@@ -7,16 +7,14 @@ decided by `IdempotencyTable`; all calls come in a turn of the group or when a f
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import cast
 
 from wal.errors import ClosedError, InvalidRequestSeqError
 from wal.frame import RunName
-from wal.message import MessageID, Origin, TxnContext
+from wal.message import Origin, TxnContext
 from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept
 from wal.pchannel.keys import Key, ProducerKey
-from wal.pchannel.operations import AppendResult
+from wal.pchannel.operations import AppendResult, ForgottenResult, Settles
 from wal.pchannel.submissions import fail_future
 
 __all__ = ["KeyedWrites"]
@@ -43,7 +41,7 @@ class KeyedWrites:
         self._alive = alive
         self._withdraw = withdraw
 
-    def answered(self, names: tuple[RunName, ...], key: Key, future: asyncio.Future[AppendResult]) -> bool:
+    def answered(self, names: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult]) -> bool:
         """Whether the key is known: then the caller has the first result, or will have it when that is durable.
 
         InvalidRequestSeqError or WouldBlockError when it cannot be taken now.
@@ -74,7 +72,7 @@ class KeyedWrites:
                     AppendResult(result.message_id, result.time_tick, result.last_confirmed, context, None, True)
                 )
 
-    def failed(self, claim: Claim, future: asyncio.Future[AppendResult], error: BaseException) -> None:
+    def failed(self, claim: Claim, future: Settles[AppendResult], error: BaseException) -> None:
         """The operation of this claim failed: so does whoever shares it, and what its producer has in flight behind it."""
         alive = self._alive()
         if claim.doomed and alive and not isinstance(error, ClosedError):
@@ -85,12 +83,10 @@ class KeyedWrites:
         if later and alive:
             self._withdraw(frozenset(later))
 
-    def _again(self, kept: Kept) -> AppendResult:
+    def _again(self, kept: Kept) -> AppendResult | ForgottenResult:
         """The first result, for a duplicate."""
         if kept.position < 0:
-            # Typed as if it were there: it is missing only for the old duplicate of a producer, which `duplicate` tells.
-            nothing = cast("MessageID", None)
-            return AppendResult(nothing, cast("int", None), nothing, None, None, True)
+            return AppendResult(None, None, None, None, None, True)
         message_id = self._origin(kept.position).message_id(kept.index)
         context = TxnContext(kept.txn_id, kept.keepalive_ms / 1000) if kept.txn_id else None
         return AppendResult(message_id, kept.tick, message_id, context, None, True)

@@ -7,8 +7,8 @@ does not hear of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -18,8 +18,18 @@ from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import Key
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # one with a default; the standard library has it from Python 3.13 on
+
     from wal.errors import WALError
     from wal.pchannel.vchannel import VChannel
+
+    _Id_co = TypeVar("_Id_co", covariant=True, default=MessageID)
+    _Tick_co = TypeVar("_Tick_co", covariant=True, default=int)
+else:
+    from typing import TypeVar
+
+    _Id_co = TypeVar("_Id_co", covariant=True)
+    _Tick_co = TypeVar("_Tick_co", covariant=True)
 
 __all__ = [
     "Append",
@@ -32,33 +42,59 @@ __all__ = [
     "CopyTargets",
     "Drop",
     "ForgetProducer",
+    "ForgottenResult",
     "KeyedAppend",
     "KeyedCommit",
     "OrderedAppend",
     "Rollback",
+    "Settles",
 ]
 
+_T_contra = TypeVar("_T_contra", contravariant=True)
 
-class AppendResult(msgspec.Struct, frozen=True, gc=False):
+
+class Settles(Protocol[_T_contra]):
+    """A caller's future, as far as an operation uses it: one that takes more kinds of results can stand for one that takes fewer."""
+
+    def done(self) -> bool: ...
+
+    def cancelled(self) -> bool: ...
+
+    def set_result(self, result: _T_contra, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+    def add_done_callback(self, fn: Callable[[Any], object], /) -> None: ...
+
+
+class AppendResult(msgspec.Struct, Generic[_Id_co, _Tick_co], frozen=True, gc=False):
     """What a durable append answers: the event's id and tick.
 
     `last_confirmed` equals the id. `txn_context` is set for a commit. `extra` is what an operation of the system itself adds.
-    `duplicate` is True when an idempotency key had been seen and this is the first result. An older duplicate of a producer, whose
-    result is no longer kept, has None for `message_id`, `time_tick` and `last_confirmed`.
+    `duplicate` is True when an idempotency key had been seen and this is the first result. `AppendResult` in an annotation means one
+    that has an id and a tick; an older duplicate of a producer is a `ForgottenResult`.
     """
 
-    message_id: MessageID
-    time_tick: int
-    last_confirmed: MessageID
+    message_id: _Id_co
+    time_tick: _Tick_co
+    last_confirmed: _Id_co
     txn_context: TxnContext | None = None
     extra: object = None
     duplicate: bool = False
 
 
+ForgottenResult: TypeAlias = AppendResult[None, None]
+"""What an older duplicate of a producer answers: it was written, but its id and its tick are no longer kept.
+
+A type alone: it is an AppendResult with None for `message_id`, `time_tick` and `last_confirmed`. Only an append with a `ProducerKey`
+can have this answer.
+"""
+
+
 class Append(Record, gc=False):
     """A plain message. `size` is what it counts in flight."""
 
-    future: asyncio.Future[AppendResult] = cast("asyncio.Future[AppendResult]", None)
+    future: Settles[AppendResult] = cast("Settles[AppendResult]", None)
     size: int = 0
 
 
@@ -72,6 +108,7 @@ class OrderedAppend(Append, gc=False):
 class KeyedAppend(OrderedAppend, gc=False):
     """A message with an idempotency key, which also stands in its ext; `claim` from its turn on."""
 
+    future: Settles[AppendResult | ForgottenResult] = cast("Settles[AppendResult | ForgottenResult]", None)
     key: Key = ""
     claim: Claim | None = None
 
@@ -91,7 +128,7 @@ class Atomic(msgspec.Struct, gc=False):
     counted: int
     size: int
     barrier: int
-    future: asyncio.Future[AppendResult]
+    future: Settles[AppendResult]
 
 
 class Begin(msgspec.Struct, gc=False):
@@ -106,12 +143,13 @@ class Begin(msgspec.Struct, gc=False):
 
 class Commit(msgspec.Struct, gc=False):
     txn_id: int
-    future: asyncio.Future[AppendResult]
+    future: Settles[AppendResult]
 
 
 class KeyedCommit(Commit, gc=False):
     """A commit with an idempotency key."""
 
+    future: Settles[AppendResult | ForgottenResult]
     key: Key = ""
 
 

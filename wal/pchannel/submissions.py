@@ -18,7 +18,7 @@ from wal.message import MessageID, Origin, TxnContext
 from wal.pchannel.copies_state import CopiesPart
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import key_ext
-from wal.pchannel.operations import Append, AppendCopies, AppendResult, KeyedAppend
+from wal.pchannel.operations import Append, AppendCopies, AppendResult, KeyedAppend, Settles
 from wal.pchannel.placed_copies import PlacedCopies
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class TxnSubmission(Submission):
         *,
         size: int,
         in_flight: int,
-        future: asyncio.Future[AppendResult],
+        future: Settles[AppendResult],
     ) -> None:
         self.context = context
         self.names = names
@@ -341,7 +341,7 @@ class ForgetSubmission(Submission):
         fail_future(self._future, error)
 
 
-def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
+def fail_future(future: Settles[Any], error: BaseException) -> None:
     """Gives the caller an error of its own (callers do not share tracebacks), if it still waits."""
     if not future.done():
         own = copy.copy(error)

@@ -16,7 +16,7 @@ from typing import Final
 
 from wal.accesser import WALAccesser
 from wal.errors import ChannelNotExistError, InvalidArgumentError
-from wal.pchannel import ProducerKey
+from wal.pchannel import AppendResult, ForgottenResult, ProducerKey
 from wal.settings import Settings
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.manifest import PRODUCER_PREFIX, Manifest
@@ -59,7 +59,7 @@ class Publisher:
         done = manifest.published
         chunks = _chunks(self._folder, manifest)
         committing: asyncio.Task[None] | None = None
-        open_txns: list[Txn] = []
+        open_txns: list[Txn[AppendResult | ForgottenResult]] = []
         try:
             while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
                 if done - manifest.published >= self._window:
@@ -96,13 +96,13 @@ class Publisher:
         except InvalidArgumentError:
             pass  # not known: nothing was written under it, or its vchannels were dropped
 
-    async def _filled(self, chunk: Chunk, key: ProducerKey) -> list[Txn]:
+    async def _filled(self, chunk: Chunk, key: ProducerKey) -> list[Txn[AppendResult | ForgottenResult]]:
         """A transaction on each pchannel that the rows of the chunk lie on, with all of them in it."""
         await self._make_missing(chunk.names)
         names: dict[str, list[str]] = {}
         for name in chunk.names:
             names.setdefault(self._places[name], []).append(name)
-        opened: dict[str, Txn] = {}
+        opened: dict[str, Txn[AppendResult | ForgottenResult]] = {}
         try:
             for place, on_it in names.items():
                 opened[place] = await self._log.txn(vchannels=on_it, keepalive=_KEEPALIVE_S, idempotency_key=key)
@@ -136,7 +136,7 @@ class Publisher:
             self._places |= {info.name: info.pchannel for info in made}
 
 
-async def _committed(txns: list[Txn]) -> None:
+async def _committed(txns: list[Txn[AppendResult | ForgottenResult]]) -> None:
     """Returns when all are durable; the first error otherwise, when all are settled."""
     outcomes = await asyncio.gather(*(txn.commit() for txn in txns), return_exceptions=True)
     for outcome in outcomes:
