@@ -37,11 +37,12 @@ servers: setup ## etcd and Pulsar for the tests, into ~/.cache/wal/ (a few minut
 test: servers ## all tests, in PROCESSES (2) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
 	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup $(PYTEST_ARGS)
 
-lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter
+lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter, type completeness
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/mypy --strict $(addprefix -p ,$(PACKAGES)) -m pyspark_wal
 	.venv/bin/lint-imports --no-logo
+	.ci/type-completeness 98
 
 format: setup ## ruff format, and ruff's safe fixes
 	.venv/bin/ruff format $(SOURCES)

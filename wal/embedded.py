@@ -104,26 +104,26 @@ _log: Final = logging.getLogger("wal")
 class Embedded:
     """The log at a location. `open` opens it; from then on every attribute is set, until `close`."""
 
-    checkpoint_rule = CheckpointRule()
+    checkpoint_rule: CheckpointRule = CheckpointRule()
 
     def __init__(
         self, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True
     ) -> None:
         """`create=False`: where there is no log nothing is made, and `open` raises a FormatError."""
         self.settings = settings
-        self.clock = clock = clock or SystemClock()
-        self.place = str(location if location.path is None else location.path)
-        self.released = False
+        self.clock: Clock = clock or SystemClock()
+        self.place: str = str(location if location.path is None else location.path)
+        self.released: bool = False
         """Whether it holds nothing any more: it was closed, abandoned, or not opened after all."""
         self._location = location
         self._create = create
-        self._announcements = Announcements(str(location), clock.monotonic)
-        self.in_flight = InFlight(settings.in_flight_bytes_max)
-        self.message_bytes_max = settings.message_bytes_max
+        self._announcements = Announcements(str(location), self.clock.monotonic)
+        self.in_flight: InFlight = InFlight(settings.in_flight_bytes_max)
+        self.message_bytes_max: int = settings.message_bytes_max
         loop = asyncio.get_running_loop()
         # Bound once: `get_running_loop` costs a system call in Python 3.11.
-        self.create_future = loop.create_future
-        self.is_running = loop.is_running
+        self.create_future: Callable[[], asyncio.Future[Any]] = loop.create_future
+        self.is_running: Callable[[], bool] = loop.is_running
         self.pchannels: dict[str, PChannel] = {}
         self.routes: dict[str, VChannel] = {}
         self.saving: dict[str, asyncio.Future[None]] = {}
@@ -137,8 +137,8 @@ class Embedded:
         self.directory: VChannelDirectory
         self.cursors: CursorDesk
         self.retention: RetentionKeeper
-        self.system = ActorSystem("wal", clock=clock)
-        self.limits = _limits(settings)
+        self.system: ActorSystem = ActorSystem("wal", clock=self.clock)
+        self.limits: TxnLimits = _limits(settings)
         self._unknown: UnknownVChannels
         self._directory: ActorRef
         self._ticks: ActorRef

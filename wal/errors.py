@@ -150,7 +150,8 @@ class KeyNotExistError(InvalidArgumentError, KeyError):
         super().__init__(f"there is no value on key {key!r}: save it first, or ask with load_with_prefix()")
         self.key = key
 
-    __str__ = Exception.__str__  # KeyError would print the repr of the text
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError would print the repr of the text
 
 
 class ClosedError(WALError):
@@ -218,7 +219,7 @@ class ResourceAcquiredError(WALError):
 
     def __init__(self, message: str, *, keys: Sequence[object] = (), holder: int = 0) -> None:
         super().__init__(message)
-        self.keys = tuple(keys)
+        self.keys: tuple[object, ...] = tuple(keys)
         self.holder = holder
 
 

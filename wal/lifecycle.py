@@ -44,7 +44,7 @@ class Lifecycle:
     ) -> None:
         self.location = location
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.thread = 0
+        self.thread: int = 0
         self.log: Embedded | None = None
         self.forked = False
         self._make = make_log

@@ -64,17 +64,17 @@ class Observed:
         assert location.path is not None
         directory = location.path
         self.settings = settings
-        self.clock = clock = clock or SystemClock()
-        self.place = str(directory)
+        self.clock: Clock = clock or SystemClock()
+        self.place: str = str(directory)
         self._wait_s = wait_s
-        self.released = False
+        self.released: bool = False
         """Whether it holds nothing any more: it was closed, abandoned, or not opened after all."""
         self._abandoning = threading.Lock()
         self.pchannels: dict[str, ObservedPChannel] = {}
         self._followed: list[FollowedLog] = []
-        self.system = ActorSystem("wal", clock=clock)
+        self.system: ActorSystem = ActorSystem("wal", clock=self.clock)
         self._cursor_files = CursorFiles(directory)
-        self.cursors = CursorDesk(self._cursor_files, view=self._cursor_view, wall=clock.wall)
+        self.cursors: CursorDesk = CursorDesk(self._cursor_files, view=self._cursor_view, wall=self.clock.wall)
         self._directory = directory
         self._journal: ObservedJournal | None = None
         self._logs: list[ObservedLog] = []

@@ -18,7 +18,9 @@ PUBLIC = """
     BroadcastTask CursorInfo DeliverFilter DeliverPolicy ForgottenResult ImmutableMessage
     ImmutableTxnMessage Latest LogBroadcast LogStatistics Message MessageHandler MessageID MessageType MessageTypes PChannelRetention
     PChannelStatistics ProducerInfo ProducerKey ReadPosition ResourceKey RetentionHolder Scanner ScannerStatistics Secret Settings
-    SettingsOverrides StartAfter StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext VChannelInfo WALAccesser __version__ init open_wal release
+    SettingsOverrides StartAfter StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext
+    VChannelInfo WALAccesser
+    __version__ init open_wal release
 """
 
 ERRORS = """

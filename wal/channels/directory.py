@@ -62,9 +62,9 @@ class VChannelDirectory(Actor):
 
     def __init__(self, kv: KVBase) -> None:
         self._kv = kv
-        self.next_incarnation = 1
+        self.next_incarnation: int = 1
         self.records: dict[str, VChannelInfo] = {}
-        self.saved_next = 0
+        self.saved_next: int = 0
         """The counter as it is saved, with `saved`."""
         self.saved: dict[str, VChannelInfo] = {}
         """The records as they are saved: what may be shown to other processes."""

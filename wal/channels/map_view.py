@@ -39,7 +39,7 @@ class VChannelMaps:
     """`view` is what the last `look` found. One thread at a time."""
 
     def __init__(self) -> None:
-        self.view = VChannelView({}, {})
+        self.view: VChannelView = VChannelView({}, {})
         self._seen: dict[str, MapMark] = {}
 
     def look(self, places: Mapping[str, MapPlace]) -> VChannelView:

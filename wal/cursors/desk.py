@@ -151,7 +151,7 @@ class CursorUse:
     """One scanner's use of a cursor. Its saves reach the store in the order of the calls, also those that were cancelled."""
 
     def __init__(self, name: str, vchannels: tuple[str, ...], desk: Callable[[], Awaitable[CursorDesk]]) -> None:
-        self.key = CursorKey.of(name, vchannels)
+        self.key: CursorKey = CursorKey.of(name, vchannels)
         self._desk = desk
         self._saving: asyncio.Future[None] | None = None
 

@@ -29,12 +29,12 @@ class CopyNames:
             raise InvalidArgumentError(
                 f"a broadcast over {list(names)}: name at least one vchannel, and each of them once"
             )
-        self.names = tuple(names)
-        self.texts = [name for name, _ in self.names]
+        self.names: tuple[tuple[str, int], ...] = tuple(names)
+        self.texts: list[str] = [name for name, _ in self.names]
         encoded = [text.encode() for text in self.texts]
-        self.name_lens = pack(f"<{len(names)}H", *map(len, encoded))
-        self.incarnations = pack(f"<{len(names)}I", *[incarnation for _, incarnation in self.names])
-        self.joined = b"".join(encoded)
+        self.name_lens: bytes = pack(f"<{len(names)}H", *map(len, encoded))
+        self.incarnations: bytes = pack(f"<{len(names)}I", *[incarnation for _, incarnation in self.names])
+        self.joined: bytes = b"".join(encoded)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -66,11 +66,11 @@ class FrameDraft:
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
-        self.indices = 0
+        self.indices: int = 0
         self.by_name: dict[RunName, Run] = {}
-        self.in_order = True
-        self.has_flags = False
-        self.compatible = 0
+        self.in_order: bool = True
+        self.has_flags: bool = False
+        self.compatible: int = 0
 
     def append(self, name: RunName, records: Sequence[Record], *, keyed: bool = False) -> int:
         """Plain messages for one vchannel, in order; returns the index of the first, the others follow it densely.

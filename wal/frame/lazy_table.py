@@ -52,8 +52,8 @@ class LazyRunTable(RunTable):
             raise inconsistent(f"{header.records} records have {header.indices} indices", "one each")
         end = at + header.tables_len
         blocks_at = end - header.names_len - 8 * header.blocks
-        self.block_ends = unpack_from(f"<{header.blocks}I", head, blocks_at)
-        self.block_crcs = unpack_from(f"<{header.blocks}I", head, blocks_at + 4 * header.blocks)
+        self.block_ends: tuple[int, ...] = unpack_from(f"<{header.blocks}I", head, blocks_at)
+        self.block_crcs: tuple[int, ...] = unpack_from(f"<{header.blocks}I", head, blocks_at + 4 * header.blocks)
         self._check_blocks(header.body_len)
         self._names_text = head[end - header.names_len : end]
         self._name_ends = list(accumulate(name_lens))

@@ -18,7 +18,7 @@ class WatchHub:
     """The watches of one store. `revision` is the number of changes committed since the store was opened."""
 
     def __init__(self) -> None:
-        self.revision = 0
+        self.revision: int = 0
         self._by_key: dict[str, dict[Watch, int]] = {}  # the number: characters of root path to cut from the key
         self._by_prefix: dict[str, dict[Watch, int]] = {}
 

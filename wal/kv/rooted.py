@@ -30,7 +30,7 @@ class RootedKV(KVBase):
         self._root = parent._full(check_root_path(root_path))
         self._parent = parent
         self._watches: list[Watch] = []
-        self.operations_max = parent.operations_max  # the bound of the store it really is
+        self.operations_max: int | None = parent.operations_max  # the bound of the store it really is
 
     async def close(self) -> None:
         """Ends the watches opened here with ClosedError; the parent stays open. Idempotent."""

@@ -141,11 +141,11 @@ class _Worker:
 
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop, bytes_max: int | None) -> None:
         self.loop = loop
-        self.hub = WatchHub()
+        self.hub: WatchHub = WatchHub()
         self.opened: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
-        self.waiting = 0
-        self.path = path
+        self.waiting: int = 0
+        self.path: str = path
         self.status: os.stat_result
         """Set before `opened` is."""
         self._bytes_max = bytes_max

@@ -86,7 +86,7 @@ class SqliteStore:
 
     def __init__(self, path: str, *, bytes_max: int | None = None) -> None:
         self.failure: WALError | None = None
-        self.commits = 0
+        self.commits: int = 0
         self._path = path
         _make_private(path)
         self._held = HeldNames()

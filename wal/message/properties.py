@@ -6,7 +6,7 @@ form, a MessagePack map of str to str (public format, decodable in any language;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -28,7 +28,7 @@ RESERVED_PREFIX: Final = "_"
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(dict[str, str])
 
-encode_properties = _encoder.encode
+encode_properties: Final[Callable[[Mapping[str, str]], bytes]] = _encoder.encode
 """The stored form of non-empty properties."""
 
 

@@ -46,9 +46,9 @@ class CheckpointLedger:
     """`last` is the checkpoint that the next recovery begins with; `state_bytes` what its state takes."""
 
     def __init__(self, last: Checkpoint, *, rule: CheckpointRule, state_bytes: int = 0) -> None:
-        self.last = last
-        self.state_bytes = state_bytes
-        self.failures = 0
+        self.last: Checkpoint = last
+        self.state_bytes: int = state_bytes
+        self.failures: int = 0
         """Since the last that was done."""
         self._rule = rule
         self._next: Checkpoint | None = None

@@ -48,7 +48,7 @@ class Checkpointer:
     ) -> None:
         """`last` is what the state was recovered by, from frames of `replayed_bytes` besides. `end`: the position up to which it
         knows the log. `save` stores the record; ChannelFencedError when it is not ours."""
-        self.ledger = CheckpointLedger(last, rule=rule or CheckpointRule())
+        self.ledger: CheckpointLedger = CheckpointLedger(last, rule=rule or CheckpointRule())
         self._log = log
         self._state = state
         self._keyed_bytes = log.keyed_bytes - replayed_bytes

@@ -38,7 +38,7 @@ class CopyTable:
     """The broadcasts of one pchannel. `changes` counts what happened since it was last set to 0: parts, and ends of broadcasts."""
 
     def __init__(self) -> None:
-        self.changes = 0
+        self.changes: int = 0
         self.forgotten: set[int] = set()
         self._broadcasts: dict[int, ListedBroadcast] = {}
         self._pool: NamePool | None = None

@@ -59,7 +59,7 @@ class IdempotencyTable:
     """The keys of one pchannel. `keyed_since_checkpoint` counts the keyed events applied since it was last set to 0."""
 
     def __init__(self, *, window_count: int, window_s: float, producers_max: int) -> None:
-        self.keyed_since_checkpoint = 0
+        self.keyed_since_checkpoint: int = 0
         self._window_count = window_count
         self._window_ms = window_s * 1000
         self._producers_max = producers_max

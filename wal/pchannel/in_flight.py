@@ -17,10 +17,10 @@ class InFlight:
     __slots__ = ("_cause", "_waiters", "bytes_max", "queued", "size")
 
     def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.size = 0
+        self.bytes_max: int = bytes_max
+        self.size: int = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self.queued = False
+        self.queued: bool = False
         """Whether a newcomer has to wait or is refused, however little it asks for."""
         self._cause: Callable[[], BaseException] | None = None
 

@@ -16,7 +16,7 @@ class LeaseClock:
     __slots__ = ("_gap_max", "_last", "now")
 
     def __init__(self, *, monotonic: float, interval_s: float) -> None:
-        self.now = 0.0
+        self.now: float = 0.0
         self._last = monotonic
         self._gap_max = 2 * interval_s
 

@@ -42,7 +42,8 @@ class ObservedPChannel(ReadablePChannel):
     def __init__(self, log: ObservableLog, *, form: int, clock: Clock, awaited: Callable[[], None]) -> None:
         shown = log.shown
         super().__init__(log, form=form, promise=shown.promise, newest=shown.newest)
-        self.tail = self._tail = _WatchedTail(self._begun_to_wait, shown)
+        self._tail: _WatchedTail = _WatchedTail(self._begun_to_wait, shown)
+        self.tail: Tail = self._tail
         self._clock = clock
         self._awaited = awaited
         self._wanted = asyncio.Event()

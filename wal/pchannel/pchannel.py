@@ -142,23 +142,23 @@ class PChannel(ReadablePChannel, Member):
         monotonic: Callable[[], float],
         state: RecoveryState,
     ) -> None:
-        self.ledger = PromiseLedger(log.state.promise)
+        self.ledger: PromiseLedger = PromiseLedger(log.state.promise)
         super().__init__(log, form=form, promise=self.ledger.promise, newest=log.state.newest)
         self.lanes = group
         self.limits = limits
-        self.keepalive = whole_ms(keepalive)
+        self.keepalive: float = whole_ms(keepalive)
         self.in_flight = in_flight
-        self.table = TxnTable(limits)
+        self.table: TxnTable = TxnTable(limits)
         self.checkpointer: Checkpointer | None = None
         """Moves on where recovery begins; set once the pchannel has started."""
-        self.keyed = KeyedWrites(
+        self.keyed: KeyedWrites = KeyedWrites(
             state.keys,
             origin=lambda position: Origin(log.pchannel, log.incarnation, position, form),
             now_ms=lambda: ticks.last >> LOGICAL_BITS,
             alive=lambda: self.fault is None,
             withdraw=self._withdraw,
         )
-        self.copies = CopyWrites(self, state.copies)
+        self.copies: CopyWrites = CopyWrites(self, state.copies)
         self.vchannels: dict[str, VChannel] = {}
         log.failed = self._log_failed
         self.endings = 0

@@ -18,7 +18,7 @@ class PromiseLedger:
     __slots__ = ("in_flight", "promise")
 
     def __init__(self, promise: int) -> None:
-        self.promise = promise
+        self.promise: int = promise
         self.in_flight: deque[int] = deque()
 
     def submitted(self, first_tick: int) -> None:

@@ -47,13 +47,13 @@ class ReadablePChannel(abc.ABC):
 
     def __init__(self, log: ReadableLog, *, form: int, promise: int, newest: tuple[int, int] | None) -> None:
         """`promise` and `newest` as they are known with `log.durable_end`."""
-        self.channel = log.pchannel
+        self.channel: str = log.pchannel
         self.log = log
         self.form = form
         # Weak, so that a scanner which nobody closed is collected, and its place is free.
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
-        self.recent = RecentFrames(log.durable_end)
-        self.tail = Tail(durable_end=log.durable_end, promise=promise, newest=newest)
+        self.recent: RecentFrames = RecentFrames(log.durable_end)
+        self.tail: Tail = Tail(durable_end=log.durable_end, promise=promise, newest=newest)
 
     @property
     def log_id(self) -> MessageID:

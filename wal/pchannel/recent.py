@@ -32,7 +32,7 @@ class RecentFrames:
     __slots__ = ("_bytes_max", "_frames", "_size", "start")
 
     def __init__(self, start: int, *, bytes_max: int = RECENT_BYTES_MAX) -> None:
-        self.start = start
+        self.start: int = start
         self._bytes_max = bytes_max
         self._size = 0
         self._frames: deque[_Recent | _Read] = deque()

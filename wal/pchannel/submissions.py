@@ -87,7 +87,7 @@ class PlainSubmission(Submission):
         self.size += size + RUN_OVERHEAD + 4 * len(name[0])
 
     def draft(self, draft: FrameDraft) -> None:
-        self.first = draft.indices
+        self.first: int = draft.indices
         for name, appends in zip(self.names, self.batches, strict=True):
             draft.append(name, appends)
 
@@ -131,7 +131,9 @@ class PlainSubmission(Submission):
         if not rest.count:
             return None
         self.names, self.batches = rest.names, rest.batches
-        self.count, self.in_flight, self.size = rest.count, rest.in_flight, rest.size
+        self.count: int = rest.count
+        self.in_flight: int = rest.in_flight
+        self.size: int = rest.size
         return front
 
 
@@ -143,15 +145,15 @@ class BulkSubmission(Submission):
     def __init__(
         self, name: RunName, records: list[Record], *, size: int, future: asyncio.Future[list[AppendResult]]
     ) -> None:
-        self.name = name
-        self.records = records
-        self.future = future
-        self.count = len(records)
+        self.name: RunName = name
+        self.records: list[Record] = records
+        self.future: asyncio.Future[list[AppendResult]] = future
+        self.count: int = len(records)
         self.in_flight = size
-        self.size = size + RUN_OVERHEAD + 4 * len(name[0])
+        self.size: int = size + RUN_OVERHEAD + 4 * len(name[0])
 
     def draft(self, draft: FrameDraft) -> None:
-        self.first = draft.append(self.name, self.records)
+        self.first: int = draft.append(self.name, self.records)
 
     def resolve(self, origin: Origin, first_tick: int) -> None:
         if self.future.done():
@@ -179,16 +181,16 @@ class TxnSubmission(Submission):
         in_flight: int,
         future: Settles[AppendResult],
     ) -> None:
-        self.context = context
-        self.names = names
-        self.bodies = bodies
-        self.future = future
-        self.count = len(bodies) + len(names)
+        self.context: TxnContext = context
+        self.names: tuple[RunName, ...] = names
+        self.bodies: list[tuple[RunName, Record]] = bodies
+        self.future: Settles[AppendResult] = future
+        self.count: int = len(bodies) + len(names)
         self.size = size
         self.in_flight = in_flight
 
     def draft(self, draft: FrameDraft) -> None:
-        self.first = draft.commit(
+        self.first: int = draft.commit(
             self.bodies,
             names=self.names,
             txn_id=self.context.txn_id,
@@ -210,16 +212,16 @@ class KeyedSubmission(Submission):
     __slots__ = ("append", "claim", "keyed", "name")
 
     def __init__(self, name: RunName, append: KeyedAppend, claim: Claim, keyed: KeyedWrites) -> None:
-        self.name = name
-        self.append = append
-        self.claim = claim
-        self.keyed = keyed
+        self.name: RunName = name
+        self.append: KeyedAppend = append
+        self.claim: Claim = claim
+        self.keyed: KeyedWrites = keyed
         self.count = 1
-        self.in_flight = append.size
-        self.size = append.size + RUN_OVERHEAD + 4 * len(name[0])
+        self.in_flight: int = append.size
+        self.size: int = append.size + RUN_OVERHEAD + 4 * len(name[0])
 
     def draft(self, draft: FrameDraft) -> None:
-        self.first = draft.append(self.name, [self.append], keyed=True)
+        self.first: int = draft.append(self.name, [self.append], keyed=True)
 
     def resolve(self, origin: Origin, first_tick: int) -> None:
         message_id = origin.message_id(self.first)
@@ -241,7 +243,7 @@ class KeyedTxnSubmission(TxnSubmission):
     keyed: KeyedWrites
 
     def draft(self, draft: FrameDraft) -> None:
-        self.first = draft.commit(
+        self.first: int = draft.commit(
             self.bodies,
             names=self.names,
             txn_id=self.context.txn_id,
@@ -279,16 +281,16 @@ class CopiesSubmission(Submission):
 
         Without any, all that were asked for are wanted.
         """
-        self.names = names
-        self.record = operation.record
-        self.aborts = operation.aborts
-        self.stored = operation.header.to_bytes(names.texts)
+        self.names: CopyNames = names
+        self.record: Record = operation.record
+        self.aborts: bool = operation.aborts
+        self.stored: bytes = operation.header.to_bytes(names.texts)
         self._outcomes = outcomes
         self._future = operation.future
         self._settled = settled
-        self.count = len(names)
-        self.in_flight = operation.size
-        self.size = (
+        self.count: int = len(names)
+        self.in_flight: int = operation.size
+        self.size: int = (
             len(self.record.payload)
             + len(self.record.properties)
             + len(self.stored)
@@ -297,7 +299,7 @@ class CopiesSubmission(Submission):
         )
 
     def draft(self, draft: FrameDraft) -> None:
-        self.first = draft.broadcast(self.names, self.record, header=self.stored)
+        self.first: int = draft.broadcast(self.names, self.record, header=self.stored)
 
     def resolve(self, origin: Origin, first_tick: int) -> None:
         first, tick = self.first, first_tick + self.first
@@ -326,7 +328,7 @@ class ForgetSubmission(Submission):
         self._future = future
         self.count = 1
         self.in_flight = 0
-        self.size = RUN_OVERHEAD + 4 * len(name)
+        self.size: int = RUN_OVERHEAD + 4 * len(name)
 
     def draft(self, draft: FrameDraft) -> None:
         draft.producer_forgotten(self._name)

@@ -23,8 +23,8 @@ class Tail:
     __slots__ = ("_data", "_sweep_at", "_ticks", "durable_end", "failure", "newest", "promise")
 
     def __init__(self, *, durable_end: int, promise: int, newest: tuple[int, int] | None) -> None:
-        self.durable_end = durable_end
-        self.promise = promise
+        self.durable_end: int = durable_end
+        self.promise: int = promise
         self.newest = newest
         self.failure: BaseException | None = None
         """Why nothing comes any more: the log was closed, or it failed."""

@@ -70,7 +70,7 @@ class TxnTable:
     """The open transactions by id. `size` is the sum of theirs."""
 
     def __init__(self, limits: TxnLimits) -> None:
-        self.size = 0
+        self.size: int = 0
         self._limits = limits
         self._open: dict[int, OpenTxn] = {}
         self._ended: OrderedDict[int, Callable[[], WALError]] = OrderedDict()

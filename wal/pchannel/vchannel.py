@@ -56,11 +56,11 @@ class VChannel(Member):
         self.pchannel = pchannel
         self.channel = name
         self.run_name: RunName = (name, incarnation)
-        self.scope = (self.run_name,)
+        self.scope: tuple[RunName, ...] = (self.run_name,)
         """What its idempotency keys belong to."""
         self.closed: Callable[[], WALError] | None = None
         """Why it takes nothing any more (dropped, failed, or its record could not be saved); None while it lives."""
-        self.tell = pchannel.lanes.tell
+        self.tell: Callable[[Member, Any], None] = pchannel.lanes.tell
         """Bound for those who tell it most."""
         self._handled_to = 0  # of the batch in hand; what lies before it is the pchannel's already
 

@@ -61,7 +61,7 @@ class RowColumns:
     def __init__(self, columns: Collection[str] | None = None) -> None:
         wanted = COLUMNS if columns is None else columns
         check_columns(wanted)
-        self.columns = tuple(wanted)
+        self.columns: tuple[str, ...] = tuple(wanted)
         self._ids = "message_id" in wanted
         self._payloads = "payload" in wanted
         self._properties = "properties" in wanted
@@ -69,8 +69,12 @@ class RowColumns:
         self._types = "message_type" in wanted
         self._vchannels = "vchannel" in wanted
         self._codes: dict[str, bytes] = {}
-        self.slots = self.rows = self.payload_bytes = self.properties_bytes = self.id_width = 0
-        self.in_order = True
+        self.slots: int = 0
+        self.rows: int = 0
+        self.payload_bytes: int = 0
+        self.properties_bytes: int = 0
+        self.id_width: int = 0
+        self.in_order: bool = True
         self.names: list[str] = []
         self.without_id: list[int] = []
         self.keep: list[bytes] = []

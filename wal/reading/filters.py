@@ -50,7 +50,7 @@ class MessageTypes:
                 )
         if not types:
             raise InvalidArgumentError("MessageTypes() names no type and would match nothing: name at least one")
-        self.types = frozenset(types)
+        self.types: frozenset[MessageType] = frozenset(types)
 
     def __repr__(self) -> str:
         return f"MessageTypes({', '.join(sorted(t.name for t in self.types))})"

@@ -72,9 +72,9 @@ class Progress:
         self._log = Origin("", 0, 0)
         self.selection: Selection
         """Which runs this reader sees; set by `begin`."""
-        self.at = 0
+        self.at: int = 0
         """Where the next page begins."""
-        self.page_end = 0
+        self.page_end: int = 0
         """Where the page that is needed ends."""
         # Where this read ends (None: it follows), what was promised there, and the newest event before it.
         self._end: int | None = None
@@ -93,7 +93,7 @@ class Progress:
         self.frame: StoredFrame
         """The frame that `FRAME` is about, until it is assembled: a read that waits at the tail holds no frame."""
         self.messages: list[ImmutableMessage] = []
-        self.following = 0
+        self.following: int = 0
         # Handed over so far, when the messages are used up: the newest event passed, and the tick up to which everything was.
         self._event: tuple[int, int] | None = None
         self._tick = 0
@@ -104,7 +104,9 @@ class Progress:
         # Both once more as places in the log: everything below was handed over, or held nothing for this reader.
         self._passed = self._frame_passed = self._page_passed = _BEGINNING
         self._over = False
-        self.message_count = self.frame_count = self.page_count = 0
+        self.message_count: int = 0
+        self.frame_count: int = 0
+        self.page_count: int = 0
 
     # -- beginning
 

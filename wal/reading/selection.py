@@ -24,7 +24,7 @@ class Selection:
     def __init__(self, bound: Mapping[str, int | None], *, floor: int) -> None:
         self._bound = dict(bound)
         self._floor = floor
-        self.names = frozenset(bound)
+        self.names: frozenset[str] = frozenset(bound)
 
     def runs(self, view: FrameView) -> list[RunRow]:
         """The runs of this frame that the reader sees, those for every reader included."""

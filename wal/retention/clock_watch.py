@@ -22,7 +22,7 @@ class ClockWatch:
     def __init__(self, *, wall: float, monotonic: float) -> None:
         self._wall = wall
         self._monotonic = monotonic
-        self.drift_s = 0.0
+        self.drift_s: float = 0.0
         """By how much the wall was ahead of monotonic time at the last look, since the last one that was believed."""
 
     def look(self, *, wall: float, monotonic: float) -> bool:

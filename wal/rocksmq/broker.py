@@ -53,8 +53,11 @@ class Broker(Actor):
         self, store: Store, catalog: Catalog, settings: RocksMQSettings, allocator: IDAllocator | None
     ) -> None:
         self.catalog = catalog
-        self.in_flight_bytes = 0
-        self.writes = self.produced = self.consumed = self.pages_dropped = 0
+        self.in_flight_bytes: int = 0
+        self.writes: int = 0
+        self.produced: int = 0
+        self.consumed: int = 0
+        self.pages_dropped: int = 0
         self._store = store
         self._settings = settings
         self._allocator = allocator

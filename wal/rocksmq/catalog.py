@@ -20,7 +20,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self.channels: dict[str, Channel] = {}
-        self.next_id = FIRST_ID
+        self.next_id: int = FIRST_ID
 
     @classmethod
     def load(cls, stored: Iterable[tuple[bytes, bytes]]) -> Catalog:

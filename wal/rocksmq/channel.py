@@ -67,13 +67,13 @@ class Channel:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.prefix = data_prefix(name)
-        self.begin_id = 0
-        self.end_id = 0
-        self.first_id = 0
+        self.prefix: bytes = data_prefix(name)
+        self.begin_id: int = 0
+        self.end_id: int = 0
+        self.first_id: int = 0
         """Of the open page; 0 while nothing is in it."""
-        self.open_bytes = 0
-        self.dropped_id = 0
+        self.open_bytes: int = 0
+        self.dropped_id: int = 0
         """The last id that retention dropped; 0 for none."""
         self.pages: deque[Page] = deque()
         self.groups: dict[str, Group] = {}

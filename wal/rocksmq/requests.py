@@ -18,10 +18,10 @@ class Produce:
     __slots__ = ("channel", "payloads", "reply", "size")
 
     def __init__(self, reply: asyncio.Future[range], channel: str, payloads: Sequence[bytes], size: int) -> None:
-        self.reply = reply
-        self.channel = channel
-        self.payloads = payloads
-        self.size = size
+        self.reply: asyncio.Future[range] = reply
+        self.channel: str = channel
+        self.payloads: Sequence[bytes] = payloads
+        self.size: int = size
 
 
 class Consume:
@@ -39,12 +39,12 @@ class Consume:
         waits: bool,
         auto_ack: bool,
     ) -> None:
-        self.reply = reply
-        self.group = group
-        self.channel = channel
-        self.count_max = count_max
-        self.waits = waits
-        self.auto_ack = auto_ack
+        self.reply: asyncio.Future[list[ConsumerMessage]] = reply
+        self.group: str = group
+        self.channel: str = channel
+        self.count_max: int = count_max
+        self.waits: bool = waits
+        self.auto_ack: bool = auto_ack
         self.taken: Group | None = None
         """The group, as it was when it was given messages."""
 
@@ -55,15 +55,15 @@ class Withdraw:
     __slots__ = ("consume", "messages")
 
     def __init__(self, consume: Consume, messages: list[ConsumerMessage]) -> None:
-        self.consume = consume
-        self.messages = messages
+        self.consume: Consume = consume
+        self.messages: list[ConsumerMessage] = messages
 
 
 class _Answered:
     __slots__ = ("reply",)
 
     def __init__(self, reply: asyncio.Future[Any]) -> None:
-        self.reply = reply
+        self.reply: asyncio.Future[Any] = reply
 
 
 class Seek(_Answered):
@@ -75,10 +75,10 @@ class Seek(_Answered):
         self, reply: asyncio.Future[None], group: str, channel: str, message_id: int | None, *, inclusive: bool
     ) -> None:
         super().__init__(reply)
-        self.group = group
-        self.channel = channel
-        self.message_id = message_id
-        self.inclusive = inclusive
+        self.group: str = group
+        self.channel: str = channel
+        self.message_id: int | None = message_id
+        self.inclusive: bool = inclusive
 
 
 class Ack(_Answered):
@@ -88,9 +88,9 @@ class Ack(_Answered):
 
     def __init__(self, reply: asyncio.Future[None], group: str, channel: str, message_id: int) -> None:
         super().__init__(reply)
-        self.group = group
-        self.channel = channel
-        self.message_id = message_id
+        self.group: str = group
+        self.channel: str = channel
+        self.message_id: int = message_id
 
 
 class Change(_Answered):
@@ -102,10 +102,10 @@ class Change(_Answered):
         self, reply: asyncio.Future[None], kind: str, channel: str, group: str | None = None, *, latest: bool = False
     ) -> None:
         super().__init__(reply)
-        self.kind = kind
-        self.channel = channel
-        self.group = group
-        self.latest = latest
+        self.kind: str = kind
+        self.channel: str = channel
+        self.group: str | None = group
+        self.latest: bool = latest
 
 
 class Retain:
@@ -114,4 +114,4 @@ class Retain:
     __slots__ = ("reply",)
 
     def __init__(self, reply: asyncio.Future[int] | None) -> None:
-        self.reply = reply
+        self.reply: asyncio.Future[int] | None = reply

@@ -25,8 +25,8 @@ class LookedAt:
     """Of one pchannel and choice. Everything in [`start`, `upto`) was looked at; what held nothing of the choice is not kept."""
 
     def __init__(self, start: int) -> None:
-        self.start = start
-        self.upto = start
+        self.start: int = start
+        self.upto: int = start
         self._frames: deque[FrameWeight] = deque()
 
     def go_on(self, start: int) -> bool:

@@ -56,7 +56,7 @@ class PulsarMetadata:
     """
 
     def __init__(self, kv: Secret, *, closing: Callable[[], Awaitable[None]]) -> None:
-        self.thread = LoopThread()
+        self.thread: LoopThread = LoopThread()
         try:
             self._kv = self.thread.call(open_metadata, kv)
         except BaseException:

@@ -23,9 +23,9 @@ class ActiveSegment:
     __slots__ = ("file", "index", "segment")
 
     def __init__(self, segment: Segment, file: JournalFile, index: SegmentIndex) -> None:
-        self.segment = segment
-        self.file = file
-        self.index = index
+        self.segment: Segment = segment
+        self.file: JournalFile = file
+        self.index: SegmentIndex = index
 
 
 def begin_segment(

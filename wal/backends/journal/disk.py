@@ -36,11 +36,11 @@ class JournalFile:
     __slots__ = ("__weakref__", "_aligned", "fd", "path", "syncs", "writes", "written_bytes")
 
     def __init__(self, path: Path, fd: int) -> None:
-        self.path = path
-        self.fd = fd
-        self.writes = 0
-        self.written_bytes = 0
-        self.syncs = 0
+        self.path: Path = path
+        self.fd: int = fd
+        self.writes: int = 0
+        self.written_bytes: int = 0
+        self.syncs: int = 0
         self._aligned: mmap.mmap | None = None  # what is written is copied here first, while the page cache is bypassed
 
     def bypass_cache(self) -> None:

@@ -23,9 +23,9 @@ class FollowedLog(ObservableLog):
     """See `ObservableLog`. `pool` is the owner's: reads block its threads."""
 
     def __init__(self, observed: ObservedLog, pool: concurrent.futures.ThreadPoolExecutor) -> None:
-        self.pchannel = observed.pchannel
-        self.incarnation = observed.incarnation
-        self.shown = observed.refresh()
+        self.pchannel: str = observed.pchannel
+        self.incarnation: int = observed.incarnation
+        self.shown: ObservedState = observed.refresh()
         self._observed = observed
         self._pool = pool
         self._calls: set[concurrent.futures.Future[Any]] = set()

@@ -69,18 +69,18 @@ class SegmentIndex:
     )
 
     def __init__(self, base: int) -> None:
-        self.base = base
-        self.end = base + HEADER_PAGE_BYTES
+        self.base: int = base
+        self.end: int = base + HEADER_PAGE_BYTES
         self.last: tuple[int, int] | None = None
         """(term, sequence) of the last frame, None when there is no frame."""
-        self.runs = 0
+        self.runs: int = 0
         """Of all frames that were added here, not those of a stored index."""
-        self.positions = array("Q")
-        self.first_ticks = array("Q")
-        self.promises = array("Q")
-        self.lengths = array("I")
-        self.head_lens = array("I")
-        self.indices = array("I")
+        self.positions: array[int] = array("Q")
+        self.first_ticks: array[int] = array("Q")
+        self.promises: array[int] = array("Q")
+        self.lengths: array[int] = array("I")
+        self.head_lens: array[int] = array("I")
+        self.indices: array[int] = array("I")
         self._names: dict[str, array[int]] = {}
         self._wide = array("I")
         self._keyed = array("I")

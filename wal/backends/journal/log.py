@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from wal.backends.base import AppendDone, FramePage, PChannelLog, Stretch
+from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Stretch
 from wal.backends.journal.active import ActiveSegment
 from wal.backends.journal.checkpoint import CheckpointFiles
 from wal.backends.journal.disk import Disk
@@ -83,7 +83,7 @@ class JournalLog(PChannelLog):
         self.pchannel = pchannel
         self.incarnation = incarnation
         self.term = term
-        self.state = recovered.state
+        self.state: LogState = recovered.state
         self._disk = disk
         self._directory = directory
         self._held = held

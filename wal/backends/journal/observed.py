@@ -84,7 +84,7 @@ class ObservedLog:
         self._held = HeldNames(within=within, released=self._load)
         self._held.watch(directory / CONTROL_NAME, self._control.status)
         self._lost: StorageError | None = None
-        self.incarnation = record.incarnation
+        self.incarnation: int = record.incarnation
         self._segments = ObservedSegments(disk, directory, incarnation=record.incarnation)
         self._reader = LogReader(
             disk, self._segments, pchannel=pchannel, incarnation=record.incarnation, earliest=lambda: self.earliest

@@ -144,7 +144,7 @@ class Body:
         self._window: Window | None = window
         self._offset = offset
         self._kept: list[tuple[int, int, bytes]] = []
-        self.fetched = 0
+        self.fetched: int = 0
 
     def __call__(self, start: int, end: int) -> bytes:
         for first, last, data in self._kept:
@@ -171,7 +171,7 @@ class Window:
 
     def __init__(self, file: JournalFile, *, ahead: int = 0) -> None:
         self._file = file
-        self.ahead = ahead
+        self.ahead: int = ahead
         self._data = b""
         self._start = 0
 

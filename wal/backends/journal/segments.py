@@ -47,7 +47,7 @@ class SegmentSet:
     def __init__(self, disk: Disk, directory: Path, segments: tuple[Segment, ...], active_index: SegmentIndex) -> None:
         self._disk = disk
         self._directory = directory
-        self.segments = segments
+        self.segments: tuple[Segment, ...] = segments
         self._active_index = active_index
         self._lock = threading.Lock()
         self._cache = IndexCache()

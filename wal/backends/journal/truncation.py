@@ -50,8 +50,8 @@ class Truncation:
         self._lock = threading.Lock()
         self.checkpoint = checkpoint
         """Nothing at or above it goes, truncated or not; None: nothing is held for a recovery."""
-        self.recycled = 0
-        self.removed = 0
+        self.recycled: int = 0
+        self.removed: int = 0
 
     def truncate(self, earliest: tuple[int, int]) -> tuple[int, int]:
         """Makes this the earliest event unless a later one is already; answers which is. ChannelFencedError, StorageError."""

@@ -92,9 +92,9 @@ class Writer:
         self._sealed = sealed
         self._failed_idle = failed
         self._loop = asyncio.get_running_loop()
-        self.active = active
-        self.durable_end = active.index.end
-        self.keyed_bytes = 0
+        self.active: ActiveSegment = active
+        self.durable_end: int = active.index.end
+        self.keyed_bytes: int = 0
         """Of the durable frames that hold keyed events."""
         self.failure: WALError | None = None
         self._frames = self._frame_bytes = self._syncs = self._segments = 0

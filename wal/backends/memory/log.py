@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from wal.backends.base import AppendDone, FramePage, PChannelLog, Stretch
+from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Stretch
 from wal.backends.memory.store import StoredChannel
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError
 from wal.frame import RECOVERED, EncodedFrame
@@ -22,9 +22,9 @@ class MemoryLog(PChannelLog):
 
     def __init__(self, pchannel: str, channel: StoredChannel, *, term: int, frame_bytes_limit: int) -> None:
         self.pchannel = pchannel
-        self.incarnation = channel.incarnation
+        self.incarnation: int = channel.incarnation
         self.term = term
-        self.state = channel.state()
+        self.state: LogState = channel.state()
         self._channel = channel
         self._frame_bytes_limit = frame_bytes_limit
         self._loop = asyncio.get_running_loop()

@@ -63,9 +63,9 @@ class StoredChannel:
         self.pchannel = pchannel
         self.incarnation = incarnation
         self.term = 0
-        self.end = 0
-        self.earliest = (0, 0)
-        self.promise = 0
+        self.end: int = 0
+        self.earliest: tuple[int, int] = (0, 0)
+        self.promise: int = 0
         self.clean = True
         self.states: dict[int, bytes] = {}
         self.checkpoint: int | None = None
@@ -74,7 +74,7 @@ class StoredChannel:
         self._views: list[FrameView | None] = []
         self._dropped = 0
         self.last_truncated: tuple[int, int] | None = None
-        self.sealed_end = 0
+        self.sealed_end: int = 0
         """Where the stretch begins that is not sealed."""
         self._sealed: list[Stretch] = []
         self._last_tick = 0

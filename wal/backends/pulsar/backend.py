@@ -220,10 +220,10 @@ class PulsarBackend(LogBackend):
             self.frame_bytes_limit = frame_bytes_limit(said)
         else:
             found = await self._connection.run(lambda: probed_limit(self._connection, self._address.probe))
-            self.frame_bytes_limit = FRAME_BYTES_LIMIT if found is None else found
+            self.frame_bytes_limit: int = FRAME_BYTES_LIMIT if found is None else found
         if self.frame_bytes_limit < FRAME_BYTES_LIMIT:
             now = f"it is {said}" if said is not None else "below Pulsar's default, as was found by trying"
-            self.frame_bytes_source = f"raise maxMessageSize on the broker ({now})"
+            self.frame_bytes_source: str = f"raise maxMessageSize on the broker ({now})"
 
     # -- in threads
 

@@ -59,10 +59,10 @@ class PulsarLog(PChannelLog):
 
     def __init__(self, opened: Opened, *, pchannel: str) -> None:
         self.pchannel = pchannel
-        self.incarnation = opened.mark.incarnation
-        self.term = opened.mark.term
-        self.state = opened.state
-        self.group_bytes = group_bytes(opened.frame_bytes_limit)
+        self.incarnation: int = opened.mark.incarnation
+        self.term: int = opened.mark.term
+        self.state: LogState = opened.state
+        self.group_bytes: int = group_bytes(opened.frame_bytes_limit)
         self._frame_bytes_limit = opened.frame_bytes_limit
         self._loop = asyncio.get_running_loop()
         self._connection = opened.connection

@@ -61,8 +61,8 @@ class ObservedTopic:
     ) -> None:
         self.pchannel = pchannel
         self.incarnation = incarnation
-        self.topic = connection.address.topic(pchannel)
-        self.ledgers = LedgerTable(())
+        self.topic: str = connection.address.topic(pchannel)
+        self.ledgers: LedgerTable = LedgerTable(())
         self.state: TopicState
         self._connection = connection
         self._admin = admin

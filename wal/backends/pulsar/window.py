@@ -14,7 +14,7 @@ class Window:
     """Of one writer: at most `frames_max` frames and `bytes_max` bytes; always room for one."""
 
     def __init__(self, *, frames_max: int, bytes_max: int) -> None:
-        self.bytes = 0
+        self.bytes: int = 0
         self._frames_max = frames_max
         self._bytes_max = bytes_max
         self._held: dict[int, int] = {}

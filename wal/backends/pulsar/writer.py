@@ -89,11 +89,11 @@ class Writer:
         newest: tuple[int, int] | None,
         ledger_full: Callable[[int], None],
     ) -> None:
-        self.durable_end = last + 1
-        self.promise = promise
+        self.durable_end: int = last + 1
+        self.promise: int = promise
         """The newest tick in the log."""
         self.newest = newest
-        self.keyed_bytes = 0
+        self.keyed_bytes: int = 0
         self.failure: WALError | None = None
         self._connection = connection
         self._control = control

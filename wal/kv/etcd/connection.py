@@ -47,7 +47,7 @@ class Connection:
         self._closing = False
         self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
         self.timeout_s = timeout_s
-        self.attempts = 0
+        self.attempts: int = 0
         """Calls and streams that were sent, repeats included."""
 
     @property

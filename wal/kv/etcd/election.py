@@ -145,7 +145,7 @@ class Leadership:
         self.key = key
         self.token = token
         """The create revision of the key: higher than that of every leader before. Who is handed it can refuse older ones."""
-        self.value = value
+        self.value: str = value
         self._kv = kv
 
     @property

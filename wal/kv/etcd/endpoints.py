@@ -47,7 +47,7 @@ class Endpoints:
 
     def __init__(self, addresses: Sequence[str], *, credentials: grpc.ChannelCredentials | None) -> None:
         _keep_poller()
-        self.addresses = tuple(addresses)
+        self.addresses: tuple[str, ...] = tuple(addresses)
         self._channels = [
             grpc.aio.insecure_channel(address, options=_OPTIONS)
             if credentials is None

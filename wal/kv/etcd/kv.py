@@ -53,7 +53,7 @@ class EtcdKV(KVBase):
     TruncatedError.
     """
 
-    operations_max = OPERATIONS_MAX
+    operations_max: int = OPERATIONS_MAX
 
     def __init__(self, connection: Connection, *, root_path: str, waiting_max: int) -> None:
         super().__init__(root_path=root_path)

@@ -51,9 +51,9 @@ class EtcdSession:
     ) -> None:
         self.lease = lease
         """The lease's id in etcd."""
-        self.ttl_s = ttl_s
+        self.ttl_s: float = ttl_s
         """Seconds, as etcd granted it."""
-        self.renewals = 0
+        self.renewals: int = 0
         """Renewals that etcd has answered."""
         self._kv = kv
         self._clock = clock

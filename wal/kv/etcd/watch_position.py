@@ -28,7 +28,7 @@ class WatchPosition:
     """Begins at the events of revision `start` (1 or more)."""
 
     def __init__(self, start: int) -> None:
-        self.next_revision = start
+        self.next_revision: int = start
         """The first revision whose events have not been given."""
         self.witness: Witness | None = None
         self._held: list[WatchEvent] = []

@@ -40,7 +40,7 @@ class SinkFolder:
 
     def __init__(self, journal: Path) -> None:
         self.journal = journal
-        self.path = journal / SINK_NAME
+        self.path: Path = journal / SINK_NAME
         self._staged = self.path / "staged"
         self._manifests = self.path / "manifests"
         self._marks = self.path / "published"
