@@ -15,8 +15,9 @@ from wal.errors import (
     UnrecoverableError,
     WALError,
 )
+from wal.message import BroadcastHeader
 
-__all__ = ["aborted", "delayed", "held", "held_twice", "left", "not_abortable", "stuck", "unsettled"]
+__all__ = ["aborted", "delayed", "held", "held_twice", "left", "not_abortable", "stuck", "unsaved", "unsettled"]
 
 
 def held(conflict: Conflict, holder: int) -> ResourceAcquiredError:
@@ -87,6 +88,17 @@ def aborted(task: Task) -> UnrecoverableError:
 
 def not_abortable(broadcast_id: int, why: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"broadcast {broadcast_id} {why}: tasks() lists those that can be aborted")
+
+
+def unsaved(header: BroadcastHeader, cause: InvalidArgumentError) -> InvalidArgumentError:
+    """The metadata does not take the record of the broadcast, so that nothing was written."""
+    error = InvalidArgumentError(
+        f"a broadcast to {len(header.vchannels)} vchannels on several pchannels is recorded in the metadata before its first copy, with "
+        f"its payload and all names, and the metadata refuses that record: {cause}; send a smaller payload, or several broadcasts to "
+        "fewer vchannels each"
+    )
+    error.__cause__ = cause
+    return error
 
 
 def left(task: Task, *, intent: bool) -> WALError:

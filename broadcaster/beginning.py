@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from broadcaster.admission import Admission
-from broadcaster.answers import held_twice
+from broadcaster.answers import held_twice, unsaved
 from broadcaster.calls import AppendCall, Running, refuse, refuse_caller
 from broadcaster.content import Content
 from broadcaster.errands import Errands
@@ -20,7 +20,7 @@ from broadcaster.records import encode_task, task_key
 from broadcaster.saver import Saver
 from broadcaster.table import Table
 from broadcaster.task import Task
-from wal.errors import WALError
+from wal.errors import InvalidArgumentError, WALError
 from wal.message import BroadcastHeader, encode_properties
 
 __all__ = ["Beginning"]
@@ -110,14 +110,14 @@ class Beginning:
         self._table.touch(running)
 
     def _refused(self, running: Running, error: Exception) -> None:
-        """There is no room for its record: nothing of it is anywhere."""
+        """The metadata has no room for its record, or does not take one so large: nothing of it is anywhere."""
         task = running.task
         if task.reason is not None:
             self._saved(running)  # it was aborted meanwhile, and ends so
             return
         running.spans = False
         task.withdraw()
-        refuse_caller(running, error)
+        refuse_caller(running, unsaved(task.header, error) if isinstance(error, InvalidArgumentError) else error)
         self._table.touch(running)
 
     def resume(self, task: Task, content: Content | None) -> None:

@@ -1,8 +1,9 @@
 """Saver: the one save that a broadcaster has under way, and what waits for the next.
 
 Owns: the order of changes and their way to the KV. Promises: one operation at a time, so that nothing becomes durable before an
-earlier change; what arrives meanwhile goes together. Without room a change that can be refused is, and all others are tried again until
-there is room or the log closes; an error that does not go away is the end of the broadcaster.
+earlier change; what arrives meanwhile goes together. A change that can be refused is, if there is no room, or if it is alone too large for
+the KV. Without room all others are tried again until there is some or the log closes; an error that does not go away is the end of the
+broadcaster.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from actors import Clock
 from broadcaster.changes import Batch, Changes
 from broadcaster.errands import Errands
 from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S
-from wal.errors import NoSpaceError, WALError
-from wal.kv import OPERATIONS_MAX, KVBase
+from wal.errors import InvalidArgumentError, NoSpaceError, WALError
+from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase
 
 __all__ = ["Saver"]
 
@@ -31,7 +32,7 @@ class Saver:
         self._errands = errands
         self._clock = clock
         self._operations_max = kv.operations_max or OPERATIONS_MAX
-        self._changes = Changes(operations_max=self._operations_max)
+        self._changes = Changes(operations_max=self._operations_max, bytes_max=OPERATION_BYTES_MAX)
         self._saving = False
         self._closing = False
         self.saves = 0
@@ -47,7 +48,10 @@ class Saver:
         then: Callable[[], object] | None = None,
         refused: Callable[[Exception], object] | None = None,
     ) -> None:
-        """All of it or nothing, after everything before it; then `then` is called, or `refused(error)` if there is no room for it."""
+        """All of it or nothing, after everything before it; then `then` is called.
+
+        `refused(error)` is called if there is no room for it, or if the KV does not take so large a change: nothing of it is saved then.
+        """
         self._changes.add(saves, removals, then=then, refused=refused)
 
     def remove(self, keys: Sequence[str]) -> None:
@@ -73,7 +77,8 @@ class Saver:
                 await self._kv.multi_save_and_remove(batch.saves, list(batch.removals))
             except WALError as error:
                 refusals = [change.refused for change in batch.changes if change.refused is not None]
-                if refusals and isinstance(error, NoSpaceError):
+                too_large = isinstance(error, InvalidArgumentError) and len(batch.changes) == 1
+                if refusals and (too_large or isinstance(error, NoSpaceError)):
                     self._changes.put_back(change for change in batch.changes if change.refused is None)
                     return Batch(then=[partial(refused, error) for refused in refusals])
                 if not error.retryable or self._closing:

@@ -79,11 +79,11 @@ CHANGE = st.tuples(
 ).map(lambda change: (change[0], sorted(change[1] - change[0].keys())))
 
 
-@given(st.lists(CHANGE, max_size=12), st.integers(4, 8))
+@given(st.lists(CHANGE, max_size=12), st.integers(4, 8), st.integers(1, 20))
 def test_batches_do_what_the_changes_would_have_done_one_by_one(
-    changes: list[tuple[dict[str, str], list[str]]], operations_max: int
+    changes: list[tuple[dict[str, str], list[str]]], operations_max: int, bytes_max: int
 ) -> None:
-    waiting = Changes(operations_max=operations_max)
+    waiting = Changes(operations_max=operations_max, bytes_max=bytes_max)
     told: list[int] = []
     states: list[dict[str, str]] = [{}]
     for number, (saves, removals) in enumerate(changes):
@@ -95,12 +95,29 @@ def test_batches_do_what_the_changes_would_have_done_one_by_one(
         batch = waiting.take()
         assert batch.then
         assert len(batch.saves) + len(batch.removals) <= operations_max
+        size = sum(len(key) + len(value) for key, value in batch.saves.items()) + len(batch.removals)
+        assert size <= bytes_max or len(batch.then) == 1, "only a change that is larger by itself goes over the bound"
         assert not batch.saves.keys() & batch.removals.keys()
         contents = {key: value for key, value in (contents | batch.saves).items() if key not in batch.removals}
         for then in batch.then:
             then()
         assert contents == states[len(told)]
     assert told == list(range(len(changes)))
+
+
+def test_a_change_can_be_refused_where_it_goes_alone() -> None:
+    waiting = Changes(operations_max=8, bytes_max=10)
+    refused: list[str] = []
+    waiting.add({"a": "1"}, refused=lambda error: refused.append("a"))
+    waiting.add({"b": "1"}, refused=lambda error: refused.append("b"))
+    waiting.add({"c": "1" * 20}, refused=lambda error: refused.append("c"))
+    waiting.add({"d": "1"})
+    together, alone, last = waiting.take(), waiting.take(), waiting.take()
+    assert (list(together.saves), list(alone.saves), list(last.saves)) == (["a", "b"], ["c"], ["d"])
+    (change,) = alone.changes
+    assert change.refused is not None
+    change.refused(InvalidArgumentError("it is too large"))
+    assert refused == ["c"]
 
 
 async def test_errands_hand_their_outcomes_over_once_and_end_when_cancelled() -> None:

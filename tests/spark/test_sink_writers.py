@@ -69,6 +69,18 @@ def test_a_batch_is_published_once_whatever_a_replay_offers(tmp_path: Path) -> N
     nothing_left(sink)
 
 
+def test_more_new_vchannels_than_one_operation_of_etcd_takes(tmp_path: Path, etcd_address: str) -> None:
+    kv = f"etcd://{etcd_address}/wal-test-{tmp_path.name}"
+    (tmp_path / "settings.toml").write_text(f'pchannels = 2\nkv = "{kv}"\n')
+    sink = Sink(tmp_path / "log", settings=str(tmp_path / "settings.toml"))
+    rows = [(f"v{number}", b"x") for number in range(300)]
+    sink.run([rows])
+    with blocking(str(sink.journal), kv=kv) as log:
+        assert {info.name for info in log.vchannels()} == {name for name, _ in rows}
+        assert log.producers() == []
+    assert files_below(sink.journal) == []
+
+
 def test_two_queries_and_batch_jobs_share_a_journal(tmp_path: Path) -> None:
     one, other = Sink(tmp_path / "log"), Sink(tmp_path / "log", query_id=QUERY.replace("1", "2"))
     job = Sink(tmp_path / "log", query_id=None)

@@ -1,8 +1,9 @@
 """VChannelDirectory: which vchannels there are. The KV is the only truth; this is its reader and only writer.
 
 Owns: the records (name → pchannel, incarnation), the counter of incarnations, and the order in which both are saved. A vchannel's
-record is durable before its first frame is handed over; all changes of a turn are one save. Incarnations are never used again, also
-after a drop, so that a vchannel made anew shows nothing of its former life.
+record is durable before its first frame is handed over; the changes of a turn are saved together, in as few operations as the KV's
+bound allows. Each vchannel stands for itself, so only its own record has to be saved whole, and never before a counter above its
+incarnation. Incarnations are never used again, also after a drop, so that a recreated vchannel shows nothing of its former incarnation.
 """
 
 from __future__ import annotations
@@ -65,11 +66,13 @@ class VChannelDirectory(Actor):
         self.next_incarnation: int = 1
         self.records: dict[str, VChannelInfo] = {}
         self.saved_next: int = 0
-        """The counter as it is saved, with `saved`."""
+        """The counter that belongs to `saved`: every incarnation below it is in `saved`, or is over."""
         self.saved: dict[str, VChannelInfo] = {}
         """The records as they are saved: what may be shown to other processes."""
         self.on_saved: Callable[[set[str], set[str]], None] | None = None
         """Hears, after each save, on which pchannels records changed, and the names of which a former incarnation ended."""
+        self._counter: int = 0
+        """The counter as the KV has it; above `saved_next` while a turn's records are being saved in parts."""
 
     async def load(self) -> None:
         """Reads all records; called once, before the first turn."""
@@ -80,7 +83,7 @@ class VChannelDirectory(Actor):
                 name = check_vchannel(key.removeprefix(PREFIX))
                 self.records[name] = VChannelInfo(name, record.pchannel, record.incarnation)
             _, counters = await self._kv.load_with_prefix(NEXT_KEY)
-            self.saved_next = self.next_incarnation = int(counters[0]) if counters else 1
+            self._counter = self.saved_next = self.next_incarnation = int(counters[0]) if counters else 1
             newest = max((info.incarnation for info in self.records.values()), default=0)
             if not newest < self.next_incarnation < 1 << 32:
                 raise ValueError(f"the next incarnation is {self.next_incarnation}, and there is one of {newest}")
@@ -100,48 +103,65 @@ class VChannelDirectory(Actor):
             del self.records[info.name]
 
     async def receive(self, batch: list[Any]) -> None:
-        """Saves all changes of the batch in one operation; the last change of a name counts."""
-        saves: dict[str, str] = {}
-        removals: dict[str, None] = {}
-        saved: dict[str, VChannelInfo | None] = {}
+        """Saves all changes of the batch; the last change of a name counts.
+
+        If an operation fails, the changes of the operations before it are saved, and all others are answered with its error.
+        """
+        changed: dict[str, Change] = {}
         for change in batch:
-            key = PREFIX + change.info.name
-            if not change.remove:
-                removals.pop(key, None)
-                saves[key] = _encoder.encode(_Record(change.info.pchannel, change.info.incarnation)).decode()
-                saved[change.info.name] = change.info
-            elif change.info.name not in self.records:
-                saves.pop(key, None)
-                removals[key] = None
-                saved[change.info.name] = None
-        following = self.next_incarnation
-        if following != self.saved_next:
-            saves[NEXT_KEY] = str(following)
+            if not change.remove or change.info.name not in self.records:  # else the new record replaces the old one
+                changed[change.info.name] = change
+        waiting, following = list(changed.values()), self.next_incarnation
+        saved: list[Change] = []
         error: WALError | None = None
-        try:
-            await self._kv.multi_save_and_remove(saves, list(removals))
-            self.saved_next = following
-        except WALError as failure:
-            error = failure
-        except Exception as failure:
-            error = unsaved_records(failure)
-        else:
-            self._note_saved(saved, {change.info.pchannel for change in batch})
+        while error is None and len(saved) < len(waiting):
+            room = (self._kv.operations_max or len(waiting) + 1) - (self._counter != following)
+            part = waiting[len(saved) : len(saved) + room]
+            error = await self._save(part, following)
+            if error is None:
+                saved += part
+        if saved:
+            self._note_saved(saved)
+        names = {change.info.name for change in saved}
         for change in batch:
-            change.done(error)
+            change.done(None if change.info.name in names else error)
+
+    async def _save(self, changes: list[Change], following: int) -> WALError | None:
+        """Saves these changes in one operation, with the counter if it has grown. Returns the error, None when they are durable."""
+        saves = {} if self._counter == following else {NEXT_KEY: str(following)}
+        removals: list[str] = []
+        for change in changes:
+            key, info = PREFIX + change.info.name, change.info
+            if change.remove:
+                removals.append(key)
+            else:
+                saves[key] = _encoder.encode(_Record(info.pchannel, info.incarnation)).decode()
+        try:
+            await self._kv.multi_save_and_remove(saves, removals)
+        except WALError as failure:
+            return failure
+        except Exception as failure:
+            return unsaved_records(failure)
+        self._counter = following
+        return None
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
         """A defect in here: no record is saved any more, and the callers that wait for one are told so."""
         for change in unhandled:
             change.done(unsaved_records(cause))
 
-    def _note_saved(self, saved: dict[str, VChannelInfo | None], pchannels: set[str]) -> None:
-        ended = {name for name, info in saved.items() if self.saved.get(name, info) != info}
-        for name, info in saved.items():
-            if info is None:
-                self.saved.pop(name, None)
-            else:
-                self.saved[name] = info
+    def _note_saved(self, changes: list[Change]) -> None:
+        self.saved_next = self._counter
+        pchannels: set[str] = set()
+        ended: set[str] = set()
+        for change in changes:
+            before = self.saved.pop(change.info.name, None)
+            if not change.remove:
+                self.saved[change.info.name] = change.info
+            pchannels.add(change.info.pchannel)
+            if before is not None and (change.remove or before != change.info):
+                pchannels.add(before.pchannel)
+                ended.add(change.info.name)
         if self.on_saved is not None:
             self.on_saved(pchannels, ended)
 

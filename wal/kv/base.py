@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from wal.kv.rooted import RootedKV
     from wal.kv.statistics import KVStatistics
 
-__all__ = ["OPERATIONS_MAX", "KVBase"]
+__all__ = ["OPERATIONS_MAX", "OPERATION_BYTES_MAX", "KVBase"]
 
 OPERATIONS_MAX: Final = 128
 """Operations in one multi-operation that every store takes: etcd's default `max-txn-ops`."""
+OPERATION_BYTES_MAX: Final = 1 << 20
+"""Bytes of keys and values in one multi-operation that every store takes: two thirds of etcd's default `max-request-bytes`."""
 
 
 class KVBase(ABC):

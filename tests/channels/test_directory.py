@@ -1,0 +1,138 @@
+"""The directory saves the changes of a turn in as few operations as the KV allows; each vchannel stands for itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from actors import ActorSystem
+from wal.channels import Change, VChannelDirectory, VChannelInfo
+from wal.errors import UnavailableError, WALError
+from wal.kv import Batch, MemoryKV
+
+OPERATIONS_MAX = 4
+
+
+class SmallKV(MemoryKV):
+    """A KV whose operations are small. `before` is called with each change, and may raise what the change fails with."""
+
+    operations_max = OPERATIONS_MAX
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Callable[[Batch], None] = lambda batch: None
+        self.sizes: list[int] = []
+
+    async def _commit(self, batch: Batch) -> bool:
+        self.before(batch)
+        self.sizes.append(batch.operations)
+        await asyncio.sleep(0)
+        return await super()._commit(batch)
+
+
+Outcome = WALError | None
+
+
+async def loaded(kv: SmallKV) -> VChannelDirectory:
+    directory = VChannelDirectory(kv)
+    await directory.load()
+    return directory
+
+
+async def turn(kv: SmallKV, directory: VChannelDirectory, make: list[str], drop: list[str]) -> dict[str, Outcome]:
+    """One turn of the directory, and what each vchannel was answered."""
+    outcomes: dict[str, Outcome] = {}
+
+    def answer(name: str) -> Callable[[Outcome], None]:
+        return lambda error: outcomes.update({name: error})
+
+    changes = [Change(directory.admit(name, "p0"), False, answer(name)) for name in make]
+    for name in drop:
+        info = directory.records[name]
+        directory.forget(info)
+        changes.append(Change(info, True, answer(name)))
+    await directory.receive(changes)
+    return outcomes
+
+
+async def test_a_turn_is_as_few_operations_as_the_bound_allows() -> None:
+    kv = SmallKV()
+    directory = await loaded(kv)
+    names = [f"v{number}" for number in range(10)]
+    shown: list[tuple[int, set[str]]] = []
+    directory.on_saved = lambda pchannels: shown.append((directory.saved_next, set(directory.saved)))
+    assert await turn(kv, directory, names, []) == dict.fromkeys(names)
+    assert kv.sizes == [4, 4, 3], "the counter goes with the first operation"
+    assert await turn(kv, directory, ["w"], names) == dict.fromkeys([*names, "w"])
+    assert kv.sizes[3:] == [4, 4, 4]
+    assert shown == [(11, set(names)), (12, {"w"})], "what is shown to other processes is never half a turn"
+    again = await loaded(kv)
+    assert again.records == {"w": VChannelInfo("w", "p0", 11)}
+    assert again.next_incarnation == 12
+
+
+async def test_the_last_change_of_a_name_counts() -> None:
+    kv = SmallKV()
+    directory = await loaded(kv)
+    await turn(kv, directory, ["a", "b"], [])
+    first = directory.records["a"]
+    outcomes: list[Outcome] = []
+    directory.forget(first)
+    dropped = Change(first, True, outcomes.append)
+    made = Change(directory.admit("a", "p1"), False, outcomes.append)
+    await directory.receive([dropped, made])
+    assert outcomes == [None, None]
+    assert (await loaded(kv)).records == directory.records == directory.saved
+
+
+async def test_a_failure_between_two_operations_leaves_no_half_vchannel() -> None:
+    kv = SmallKV()
+    directory = await loaded(kv)
+    names = [f"v{number}" for number in range(10)]
+
+    def fail_the_second(batch: Batch) -> None:
+        if kv.sizes:
+            raise UnavailableError("no member of etcd answers: try again")
+
+    kv.before = fail_the_second
+    outcomes = await turn(kv, directory, names, [])
+    assert [name for name in names if outcomes[name] is None] == names[:3]
+    assert {type(outcomes[name]) for name in names[3:]} == {UnavailableError}
+    assert len(kv.sizes) == 1, "after a failure nothing more is sent"
+    assert set(directory.saved) == set(names[:3])
+    crashed = await loaded(kv)
+    assert set(crashed.records) == set(names[:3])
+    assert crashed.next_incarnation == 11, "no incarnation that was ever given is given again"
+    kv.before = lambda batch: None
+    for name in names[3:]:  # as the log does with what could not be saved
+        directory.forget(directory.records[name])
+    assert await turn(kv, directory, names[3:], []) == dict.fromkeys(names[3:])
+    assert len({info.incarnation for info in directory.saved.values()}) == 10
+    assert (await loaded(kv)).records == directory.saved
+
+
+async def test_what_comes_while_a_turn_is_saved_is_not_counted_to_it() -> None:
+    """A reader of another process would take a vchannel below the shown counter, and not shown, for one that is over."""
+    kv = SmallKV()
+    directory = await loaded(kv)
+    kv.before = lambda batch: None if "late" in directory.records else _note(directory.admit("late", "p0"))
+    await turn(kv, directory, [f"v{number}" for number in range(10)], [])
+    assert directory.records["late"].incarnation >= directory.saved_next
+
+
+async def test_a_turn_through_the_actor_is_answered_whole() -> None:
+    kv = SmallKV()
+    directory = await loaded(kv)
+    system = ActorSystem("test")
+    await system.start()
+    ref = system.spawn(directory, name="directory")
+    answered: list[Outcome] = []
+    for number in range(50):
+        ref.tell(Change(directory.admit(f"v{number}", "p0"), False, answered.append))
+    await system.stop()
+    assert answered == [None] * 50
+    assert len((await loaded(kv)).records) == 50
+
+
+def _note(info: VChannelInfo) -> None:
+    """The vchannel was admitted; its change is told later."""
