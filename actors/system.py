@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-import anyio._backends._asyncio  # anyio would import it at the first task group: 40 ms on the loop, while a log is opened
 from anyio.abc import TaskGroup
 
 from actors.actor import Actor, ActorRef

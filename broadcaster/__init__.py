@@ -1,9 +1,7 @@
 """The broadcaster: one message to many vchannels, with resource keys that are held until every one of them acknowledged it."""
 
-import wal  # noqa: F401 - first, so that whichever of the two packages is imported first finds the other one whole
+from typing import TYPE_CHECKING, Any
 
-# isort: split
-from broadcaster.broadcast import Broadcast
 from broadcaster.content import Content, CopiesInLog
 from broadcaster.limits import BroadcasterLimits, BroadcasterStatistics
 from broadcaster.message import BroadcastMessage, BroadcastTask
@@ -11,6 +9,9 @@ from broadcaster.operator import AppendOperator
 from broadcaster.registry import AppendOperatorType, Registry
 from broadcaster.results import BroadcastAppendResult
 from broadcaster.state import BroadcastState
+
+if TYPE_CHECKING:
+    from broadcaster.broadcast import Broadcast
 
 __all__ = [
     "AppendOperator",
@@ -26,3 +27,13 @@ __all__ = [
     "CopiesInLog",
     "Registry",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """`Broadcast`, imported now (PEP 562): of the rest the public calls need the messages alone, until a log is opened."""
+        if name == "Broadcast":
+            from broadcaster.broadcast import Broadcast
+
+            return Broadcast
+        raise AttributeError(f"module 'broadcaster' has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
     python -m examples.arrow [directory]          (default: data/)
 
-Needs pyarrow (the extra `spark`). Shows `record_batches`, a group-by over a property, and going on from a position.
+Needs pyarrow (the extra `arrow`). Shows `record_batches`, a group-by over a property, and going on from a position.
 """
 
 from __future__ import annotations

@@ -3,53 +3,60 @@
     async with open_wal("data/") as log:
         result = await log.raw_append(Message("orders", b"created"))
 
-Everything public is handed on from here; errors are in `wal.errors`, time ticks in `wal.timestamp`.
+Everything public is handed on from here; errors are in `wal.errors`, time ticks in `wal.timestamp`. Importing this package imports
+none of it: each name is looked up where it lives when it is first asked for.
 """
 
+import importlib
+import typing
+
 from wal._version import __version__
-from wal.accesser import LogStatistics, WALAccesser
-from wal.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask, LogBroadcast
-from wal.channels import VChannelInfo
-from wal.cursors import CursorInfo
-from wal.message import (
-    BroadcastHeader,
-    ImmutableMessage,
-    ImmutableTxnMessage,
-    Message,
-    MessageID,
-    MessageType,
-    ResourceKey,
-    TimeTickMessage,
-    TxnContext,
-)
-from wal.opening import WAL, init, open_wal, release
-from wal.pchannel import (
-    AppendResult,
-    ForgottenResult,
-    MessageHandler,
-    PChannelStatistics,
-    ProducerInfo,
-    ProducerKey,
-    Scanner,
-    ScannerStatistics,
-)
-from wal.reading import (
-    All,
-    DeliverFilter,
-    DeliverPolicy,
-    Latest,
-    MessageTypes,
-    ReadPosition,
-    StartAfter,
-    StartFrom,
-    TimeTickGT,
-    TimeTickGTE,
-)
-from wal.responses import AppendOption, AppendResponses
-from wal.retention import PChannelRetention, RetentionHolder
-from wal.secret import Secret
-from wal.settings import Settings, SettingsOverrides
-from wal.txn import Txn
+
+if typing.TYPE_CHECKING:
+    from wal import bridge, errors, timestamp  # noqa: F401
+    from wal.accesser import LogStatistics, WALAccesser
+    from wal.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask, LogBroadcast
+    from wal.channels import VChannelInfo
+    from wal.cursors import CursorInfo
+    from wal.message import (
+        BroadcastHeader,
+        ImmutableMessage,
+        ImmutableTxnMessage,
+        Message,
+        MessageID,
+        MessageType,
+        ResourceKey,
+        TimeTickMessage,
+        TxnContext,
+    )
+    from wal.opening import WAL, init, open_wal, release
+    from wal.pchannel import (
+        AppendResult,
+        ForgottenResult,
+        MessageHandler,
+        PChannelStatistics,
+        ProducerInfo,
+        ProducerKey,
+        Scanner,
+        ScannerStatistics,
+    )
+    from wal.reading import (
+        All,
+        DeliverFilter,
+        DeliverPolicy,
+        Latest,
+        MessageTypes,
+        ReadPosition,
+        StartAfter,
+        StartFrom,
+        TimeTickGT,
+        TimeTickGTE,
+    )
+    from wal.responses import AppendOption, AppendResponses
+    from wal.retention import PChannelRetention, RetentionHolder
+    from wal.secret import Secret
+    from wal.settings import Settings, SettingsOverrides
+    from wal.txn import Txn
 
 __all__ = [
     "WAL",
@@ -102,3 +109,71 @@ __all__ = [
     "open_wal",
     "release",
 ]
+
+_HOMES: typing.Final = {
+    "LogStatistics": "wal.accesser",
+    "WALAccesser": "wal.accesser",
+    "BroadcastAppendResult": "wal.broadcast",
+    "BroadcastMessage": "wal.broadcast",
+    "BroadcastState": "wal.broadcast",
+    "BroadcastTask": "wal.broadcast",
+    "LogBroadcast": "wal.broadcast",
+    "VChannelInfo": "wal.channels",
+    "CursorInfo": "wal.cursors",
+    "BroadcastHeader": "wal.message",
+    "ImmutableMessage": "wal.message",
+    "ImmutableTxnMessage": "wal.message",
+    "Message": "wal.message",
+    "MessageID": "wal.message",
+    "MessageType": "wal.message",
+    "ResourceKey": "wal.message",
+    "TimeTickMessage": "wal.message",
+    "TxnContext": "wal.message",
+    "WAL": "wal.opening",
+    "init": "wal.opening",
+    "open_wal": "wal.opening",
+    "release": "wal.opening",
+    "AppendResult": "wal.pchannel",
+    "ForgottenResult": "wal.pchannel",
+    "MessageHandler": "wal.pchannel",
+    "PChannelStatistics": "wal.pchannel",
+    "ProducerInfo": "wal.pchannel",
+    "ProducerKey": "wal.pchannel",
+    "Scanner": "wal.pchannel",
+    "ScannerStatistics": "wal.pchannel",
+    "All": "wal.reading",
+    "DeliverFilter": "wal.reading",
+    "DeliverPolicy": "wal.reading",
+    "Latest": "wal.reading",
+    "MessageTypes": "wal.reading",
+    "ReadPosition": "wal.reading",
+    "StartAfter": "wal.reading",
+    "StartFrom": "wal.reading",
+    "TimeTickGT": "wal.reading",
+    "TimeTickGTE": "wal.reading",
+    "AppendOption": "wal.responses",
+    "AppendResponses": "wal.responses",
+    "PChannelRetention": "wal.retention",
+    "RetentionHolder": "wal.retention",
+    "Secret": "wal.secret",
+    "Settings": "wal.settings",
+    "SettingsOverrides": "wal.settings",
+    "Txn": "wal.txn",
+}
+"""The module that each public name lives in."""
+_ROOMS: typing.Final = ("bridge", "errors", "timestamp")
+"""What else of the package is public, and found as an attribute of it."""
+
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> typing.Any:
+        """The public name, imported now (PEP 562)."""
+        if name in _ROOMS:
+            return importlib.import_module(f"wal.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'wal' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_ROOMS})

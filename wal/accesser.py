@@ -8,10 +8,10 @@ read_only=True, is the log itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import msgspec
 
@@ -20,7 +20,6 @@ from wal.appender import Appender
 from wal.broadcast import LogBroadcast
 from wal.channels import VChannelInfo, check_vchannel, check_vchannels
 from wal.cursors import CursorDesk, CursorInfo, CursorKey, CursorUse, check_cursor
-from wal.embedded import Embedded
 from wal.errors import (
     ChannelNotExistError,
     InvalidArgumentError,
@@ -28,7 +27,6 @@ from wal.errors import (
 )
 from wal.lifecycle import Lifecycle
 from wal.message import Message, MessageID
-from wal.observing import Observed
 from wal.pchannel import (
     BODY_OVERHEAD,
     AckingScanner,
@@ -45,9 +43,13 @@ from wal.pchannel import (
 )
 from wal.reading import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection
 from wal.responses import AppendOption, AppendResponses
-from wal.retention import PChannelRetention
 from wal.ticks import check_tick
 from wal.txn import Txn, TxnOpening
+
+if TYPE_CHECKING:
+    from wal.embedded import Embedded
+    from wal.observing import Observed
+    from wal.retention import PChannelRetention
 
 __all__ = ["LogStatistics", "WALAccesser"]
 
@@ -71,7 +73,7 @@ class WALAccesser:
     def __init__(
         self,
         location: str,
-        make_log: Callable[[], Embedded | Observed],
+        make_log: Callable[[], Awaitable[Embedded | Observed]],
         *,
         read_only: bool = False,
     ) -> None:
@@ -308,8 +310,8 @@ class WALAccesser:
     async def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
         """A tick that covers every write to this vchannel that has returned; with `scanner.wait_for` it gives read-your-writes."""
         check_vchannel(vchannel)
-        log = await self._lifecycle.readable()
-        if isinstance(log, Observed):
+        await self._lifecycle.readable()
+        if (log := self._lifecycle.log) is None:
             raise NotLocalError(
                 f"vchannel {vchannel!r} is not written by this process, which opened the log with read_only=True: ask where it is "
                 "written, and hand the tick over"
@@ -391,8 +393,8 @@ class WALAccesser:
 
     def statistics(self) -> LogStatistics:
         """A snapshot of counts since opening; with `read_only=True` those of writing are 0."""
-        log = self._lifecycle.readable_nowait()
-        size, waiting = (log.in_flight.size, log.in_flight.waiting) if isinstance(log, Embedded) else (0, 0)
+        log, own = self._lifecycle.readable_nowait(), self._lifecycle.log
+        size, waiting = (0, 0) if own is None else (own.in_flight.size, own.in_flight.waiting)
         return LogStatistics(
             log.name,
             len(log.records),

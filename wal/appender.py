@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from threading import get_ident
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from actors import ActorError, InboxFullError
 from wal.channels import check_vchannel
-from wal.embedded import Embedded
 from wal.errors import (
     BulkAppendError,
     ChannelNotExistError,
@@ -46,6 +45,9 @@ from wal.pchannel import (
     key_ext,
 )
 from wal.ticks import check_tick
+
+if TYPE_CHECKING:
+    from wal.embedded import Embedded
 
 __all__ = ["Appender"]
 

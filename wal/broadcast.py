@@ -7,17 +7,19 @@ broadcaster is opened and closed with the log, and what an earlier life left unf
 from __future__ import annotations
 
 from threading import get_ident
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broadcaster.limits import BroadcasterStatistics
 from broadcaster.message import BroadcastMessage, BroadcastTask
 from broadcaster.names import names_of
 from broadcaster.results import BroadcastAppendResult
 from broadcaster.state import BroadcastState
-from wal.embedded import Embedded
 from wal.errors import InvalidArgumentError
 from wal.lifecycle import Lifecycle
 from wal.message import ImmutableMessage, ResourceKey, encode_properties
+
+if TYPE_CHECKING:
+    from wal.embedded import Embedded
 
 __all__ = ["BroadcastAppendResult", "BroadcastMessage", "BroadcastState", "BroadcastTask", "LogBroadcast"]
 

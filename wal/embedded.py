@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
+
 from actors import Actor, ActorError, ActorRef, ActorSystem, Clock, SystemClock, Timer
 from broadcaster.broadcast import Broadcast
 from broadcaster.limits import BroadcasterLimits
@@ -24,7 +26,6 @@ from wal.announcements import Announcements
 from wal.backends import FRAME_BYTES_MAX, LogBackend, PChannelLog
 from wal.backends.journal import JournalBackend
 from wal.backends.memory import MemoryBackend
-from wal.backends.pulsar import Allowances, PulsarAddress, PulsarBackend
 from wal.channels import (
     Change,
     CheckpointRecord,
@@ -65,6 +66,7 @@ from wal.errors import (
 from wal.files import HeldDirectory
 from wal.frame import RunName
 from wal.kv import KVBase, MemoryKV, SqliteKV
+from wal.late_import import import_late
 from wal.location import Location, parse_kv
 from wal.metadata import open_metadata
 from wal.pchannel import (
@@ -521,7 +523,7 @@ class Embedded:
             await self._maps.start()
 
     async def _open_backend(self, location: Location, *, create: bool) -> None:
-        backend = self._backend(location, create=create)
+        backend = await self._backend(location, create=create)
         self._releases.callback(backend.abandon)
         try:
             await backend.start()
@@ -533,8 +535,11 @@ class Embedded:
         if isinstance(backend, JournalBackend):
             self._held = backend.held
 
-    def _backend(self, location: Location, *, create: bool) -> LogBackend:
+    async def _backend(self, location: Location, *, create: bool) -> LogBackend:
         if location.pulsar is not None:
+            await import_late("wal.backends.pulsar")
+            from wal.backends.pulsar import Allowances, PulsarAddress, PulsarBackend
+
             settings = self.settings
             address = PulsarAddress(
                 location.pulsar.service_url,

@@ -18,13 +18,15 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, cast
 
-from wal.embedded import Embedded
 from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
-from wal.observing import Observed
 from wal.releases import Release, released
+
+if TYPE_CHECKING:
+    from wal.embedded import Embedded
+    from wal.observing import Observed
 
 __all__ = ["Lifecycle"]
 
@@ -38,7 +40,7 @@ class Lifecycle:
     def __init__(
         self,
         location: str,
-        make_log: Callable[[], Embedded | Observed],
+        make_log: Callable[[], Awaitable[Embedded | Observed]],
         *,
         read_only: bool = False,
     ) -> None:
@@ -126,7 +128,7 @@ class Lifecycle:
         await asyncio.shield(self._closing)
 
     async def _open(self) -> Embedded | Observed:
-        log = self._make()
+        log = await self._make()
         await released(log.place)
         self._made = log
         await log.open()
@@ -139,8 +141,8 @@ class Lifecycle:
             self._failure = failure
         elif not self._closed:
             self._readable = opened = opening.result()
-            if isinstance(opened, Embedded):
-                self.log = opened
+            if not self._read_only:
+                self.log = cast("Embedded", opened)
 
     async def _close(self, opening: asyncio.Task[Embedded | Observed]) -> None:
         self.log = self._readable = None

@@ -7,12 +7,11 @@ closes what it is given.
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
 from pathlib import Path
-from typing import cast
 
 from wal.errors import InvalidArgumentError
 from wal.kv import KVBase, SqliteKV
+from wal.late_import import import_late
 from wal.location import EtcdLocation, parse_kv
 from wal.secret import Secret
 
@@ -24,17 +23,18 @@ async def open_metadata(kv: str | Secret) -> KVBase:
     chosen = parse_kv(kv)
     if isinstance(chosen, Path):
         return await SqliteKV.open(chosen)
-    # It needs grpcio, an extra; and importing it takes too long for the loop.
-    etcd = await asyncio.to_thread(import_module, "wal.kv.etcd")
-    tls = etcd.EtcdTls(ca=chosen.ca, certificate=chosen.certificate, key=chosen.key) if chosen.tls else None
-    opened = await etcd.EtcdKV.open(
+    await import_late("wal.kv.etcd")  # it needs grpcio, an extra
+    from wal.kv.etcd import EtcdKV, EtcdTls
+    from wal.kv.etcd.kv import TIMEOUT_S
+
+    tls = EtcdTls(ca=chosen.ca, certificate=chosen.certificate, key=chosen.key) if chosen.tls else None
+    return await EtcdKV.open(
         chosen.endpoints,
         root_path=chosen.root_path,
         tls=tls,
         user=await asyncio.to_thread(_user, chosen),
-        **({} if chosen.timeout_s is None else {"timeout_s": chosen.timeout_s}),
+        timeout_s=TIMEOUT_S if chosen.timeout_s is None else chosen.timeout_s,
     )
-    return cast("KVBase", opened)
 
 
 def _user(location: EtcdLocation) -> tuple[str, Secret] | None:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
+import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
+
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
 from wal.backends.journal import (
     ABSENT_REMEDY,
@@ -29,21 +31,14 @@ from wal.backends.journal import (
 )
 from wal.channels import MapPlace, UnknownVChannels, VChannelInfo, VChannelMaps, VChannelView, common_place
 from wal.cursors import CursorDesk, CursorFiles, LogPlace, LogView
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    InvalidArgumentError,
-    StorageError,
-    UnknownError,
-    WALError,
-)
-from wal.location import Location
+from wal.errors import ChannelNotExistError, ClosedError, StorageError, UnknownError, WALError
+from wal.location import Location, check_observable
 from wal.pchannel import ObservedPChannel
 from wal.reading import Selection
 from wal.retention import PChannelRetention, RetentionBounds, pins_of, report_of
 from wal.settings import Settings
 
-__all__ = ["Observed", "check_observable"]
+__all__ = ["Observed"]
 
 _T = TypeVar("_T")
 LOOK_S: Final = 0.05
@@ -292,20 +287,6 @@ async def _wait_until_present(directory: Path, wait_s: float, clock: Clock) -> N
             return
         await clock.sleep(pause_s)
     await asyncio.to_thread(check_present, directory, remedy=ABSENT_REMEDY, waited_s=wait_s)
-
-
-def check_observable(location: Location) -> None:
-    """InvalidArgumentError for a location that cannot be read by another process than the one that writes there."""
-    if location.pulsar is not None:
-        raise InvalidArgumentError(
-            f"location {location} cannot be opened with read_only=True: beside the process that writes it, a log on Pulsar can be read "
-            "through that process only; name a journal's directory, or open it for writing (which takes it over)"
-        )
-    if location.path is None:
-        raise InvalidArgumentError(
-            f"location {location} cannot be opened with read_only=True: what is in memory belongs to the process that writes it; "
-            "name a journal's directory"
-        )
 
 
 def _let_go(finding: concurrent.futures.Future[tuple[list[ObservedLog], VChannelView]]) -> None:

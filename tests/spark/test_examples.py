@@ -97,7 +97,7 @@ def test_it_is_imported_without_pyspark() -> None:
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "not installed: pip install 'wal-runtime[spark]'" in ran.stdout
+    assert f"not installed: pip install '{ROOT}[spark]'" in ran.stdout
 
 
 @pytest.mark.parametrize("page", SPARK_PAGES, ids=[page.stem for page in SPARK_PAGES])

@@ -1,7 +1,7 @@
 """The bridge: the log for code that has no event loop.
 
 `iterate` and `record_batches` read a journal straight from its files, in any process; `blocking` opens a log and gives the accesser's
-calls as blocking methods. Importing it costs nothing that `import wal` would pay for.
+calls as blocking methods. Importing it imports what reads a journal's files; what a log needs is imported when one is opened.
 """
 
 from wal.bridge.blocking import BlockingOpening, BlockingWAL, blocking

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.bridge.arrow_properties import properties_column
+from wal.extras import install_hint
 from wal.message import MessageType
 from wal.reading import COLUMNS, NO_TXN, RowColumns
 
@@ -27,7 +28,7 @@ def load_pyarrow() -> Any:
         import pyarrow.compute
     except ImportError as error:
         raise ImportError(
-            "Arrow batches need pyarrow, which is not installed: pip install 'wal-runtime[spark]'", name="pyarrow"
+            f"Arrow batches need pyarrow, which is not installed: {install_hint('arrow')}", name="pyarrow"
         ) from error
     return pyarrow
 

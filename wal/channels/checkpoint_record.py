@@ -6,13 +6,15 @@ lies with the backend; a record is small.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from wal.errors import CorruptionError, KeyNotExistError
-from wal.kv import KVBase
 from wal.message import Natural
+
+if TYPE_CHECKING:
+    from wal.kv import KVBase
 
 __all__ = ["CheckpointRecord", "checkpoint_key", "encode_checkpoint", "load_checkpoint"]
 

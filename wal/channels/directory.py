@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from actors import Actor
 from wal.channels.unknown import existing_vchannels
 from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, StorageError, WALError
-from wal.kv import KVBase
+
+if TYPE_CHECKING:
+    from wal.kv import KVBase
 
 __all__ = [
     "VCHANNEL_NAME_BYTES_MAX",

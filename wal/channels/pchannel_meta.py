@@ -6,13 +6,15 @@ A writer takes a pchannel over by raising its term with compare-and-swap; the ba
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from wal.channels.checkpoint_record import CheckpointRecord, checkpoint_key, encode_checkpoint
 from wal.errors import ChannelFencedError, CorruptionError, InvalidArgumentError
-from wal.kv import KVBase
+
+if TYPE_CHECKING:
+    from wal.kv import KVBase
 
 __all__ = ["PChannelMeta", "create_pchannel", "load_pchannels", "pchannel_names", "raise_term", "save_checkpoint"]
 

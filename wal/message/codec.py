@@ -12,7 +12,8 @@ properties with the reserved keys of `Reserved`:
 
 A committed transaction travels as its begin, its bodies and its commit, one after the other (`txn_to_wire`). What is not understood
 is refused, never dropped: any key, number or encoding that this module would not have written is an InvalidArgumentError naming
-the key. Ids travel beside the messages. Nothing else in `wal.message` needs protobuf, so `wal.message` does not import this module.
+the key. Ids travel beside the messages. Nothing else in `wal.message` needs protobuf (the
+extra `wire`), so `wal.message` does not import this module.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from wal.errors import InvalidArgumentError
-from wal.message import wire_pb2
+from wal.extras import install_hint
+
+try:
+    from wal.message import wire_pb2
+except ImportError as error:
+    raise ImportError(
+        f"the wire form of messages needs protobuf, which is not installed: {install_hint('wire')}", name=error.name
+    ) from error
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
 from wal.message.message_id import MessageID
 from wal.message.properties import RESERVED_PREFIX, Reserved, encode_properties

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wal.errors import CorruptionError, FormatError, LockedError, StorageError, WALError
+from wal.extras import install_hint
 from wal.files import PRIVATE
 from wal.rocksmq.changes import Changes
 from wal.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING, number, numbers, record_key
@@ -215,7 +216,7 @@ def _load() -> Any:
         import rocksdict
     except ImportError as error:
         raise ImportError(
-            "a RocksMQ needs rocksdict, which is not installed: pip install 'wal-runtime[rocksmq]'", name="rocksdict"
+            f"a RocksMQ needs rocksdict, which is not installed: {install_hint('rocksmq')}", name="rocksdict"
         ) from error
     return rocksdict
 

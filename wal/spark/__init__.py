@@ -1,4 +1,4 @@
-"""Spark on the log: reading it as tables and streams, and writing it. Needs the extra `spark`: `pip install 'wal-runtime[spark]'`."""
+"""Spark on the log: reading it as tables and streams, and writing it. Needs the extra `spark`."""
 
 from wal.spark.foreach import Batch, ForeachBatch, decoded, foreach_batch
 from wal.spark.lag_report import PChannelLag, QueryLag, lag, lag_listener

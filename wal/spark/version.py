@@ -6,6 +6,8 @@ import re
 from functools import cache
 from typing import Final
 
+from wal.extras import install_hint
+
 __all__ = ["PYSPARK_MIN", "require_pyspark"]
 
 PYSPARK_MIN: Final = (4, 2, 1)
@@ -19,12 +21,12 @@ def require_pyspark() -> None:
         from pyspark import __version__ as found
     except ImportError as error:
         raise ImportError(
-            f"this needs pyspark {floor} or newer, which is not installed: pip install 'wal-runtime[spark]'",
+            f"this needs pyspark {floor} or newer, which is not installed: {install_hint('spark')}",
             name="pyspark",
         ) from error
     numbers = tuple(map(int, re.findall(r"\d+", found)[:3]))
     if numbers < PYSPARK_MIN:
         raise ImportError(
-            f"pyspark {found} is too old: the format 'wal' needs {floor} or newer: pip install 'wal-runtime[spark]'",
+            f"pyspark {found} is too old: the format 'wal' needs {floor} or newer: {install_hint('spark')}",
             name="pyspark",
         )

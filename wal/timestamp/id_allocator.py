@@ -8,13 +8,15 @@ that the numbers of one call are contiguous. Numbers fetched and not given are l
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from wal.errors import FormatError, InvalidArgumentError, KeyNotExistError, WouldBlockError
-from wal.kv import KVBase
 from wal.timestamp.clock import SystemClock
 from wal.timestamp.range_allocator import RangeAllocator
 from wal.timestamp.statistics import AllocatorStatistics
+
+if TYPE_CHECKING:
+    from wal.kv import KVBase
 
 __all__ = ["FIRST_ID", "ID_BATCH", "ID_MAX", "IdAllocator"]
 

@@ -13,15 +13,17 @@ nothing, because it takes the limit back. While ahead, ticks use up the logic, a
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError
-from wal.kv import KVBase
 from wal.timestamp.clock import SystemClock, Timer, WallClock
 from wal.timestamp.hybrid_clock import COUNT_MAX, HybridClock
 from wal.timestamp.saved_limit import SavedLimit
 from wal.timestamp.statistics import OracleStatistics
 from wal.timestamp.timestamp import LOGICAL_BITS, TICK_MAX, check_int
+
+if TYPE_CHECKING:
+    from wal.kv import KVBase
 
 __all__ = ["AHEAD_STEP_MS", "TimestampOracle"]
 

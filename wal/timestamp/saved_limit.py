@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from wal.errors import ChannelFencedError, FormatError, InvalidArgumentError, KeyNotExistError
-from wal.kv import KVBase
 from wal.timestamp.timestamp import MILLISECONDS_MAX
+
+if TYPE_CHECKING:
+    from wal.kv import KVBase
 
 __all__ = ["SavedLimit"]
 

@@ -22,6 +22,7 @@ from wal.backends.pulsar.address import PulsarAddress
 from wal.backends.pulsar.client_log import CLIENT_LOG
 from wal.backends.pulsar.layout import entry_of, ledger_of, position_of
 from wal.errors import InvalidArgumentError, StorageError, WALError
+from wal.extras import install_hint
 
 if TYPE_CHECKING:
     import pulsar
@@ -64,7 +65,7 @@ class Connection:
             import pulsar
         except ModuleNotFoundError as error:
             raise InvalidArgumentError(
-                "a log on Pulsar needs the package pulsar-client: install wal-runtime[pulsar]"
+                f"a log on Pulsar needs the package pulsar-client, which is not installed: {install_hint('pulsar')}"
             ) from error
         address = self.address
         authentication = None if address.token is None else pulsar.AuthenticationToken(address.token.reveal())
@@ -132,10 +133,10 @@ class Connection:
 
     def _end_client(self) -> None:
         """Closes the client; what was sent and not answered is answered so before this returns. Blocks."""
-        import pulsar
-
         client, self._client = self._client, None
         if client is not None:
+            import pulsar  # only here: where it is not installed there is no client
+
             try:
                 client.close()
             except pulsar.PulsarException as error:

@@ -1,9 +1,15 @@
-"""Metadata in etcd: EtcdKV, its sessions and elections. Needs the extra `etcd` (grpcio)."""
+"""Metadata in etcd: EtcdKV, its sessions and elections. Needs the extra `etcd` (grpcio and protobuf)."""
+
+from wal.extras import install_hint
 
 try:
+    import google.protobuf  # noqa: F401
     import grpc  # noqa: F401
 except ImportError as error:
-    raise ImportError("metadata in etcd needs grpcio: pip install 'wal-runtime[etcd]'") from error
+    raise ImportError(
+        f"metadata in etcd needs grpcio and protobuf, and {error.name} is not installed: {install_hint('etcd')}",
+        name=error.name,
+    ) from error
 
 from wal.kv.etcd.election import EtcdElection, Leader, Leadership
 from wal.kv.etcd.kv import EtcdKV

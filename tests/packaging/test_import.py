@@ -1,0 +1,103 @@
+"""What importing the package loads: nothing that only some programs need, and of the rest as little as the names that were asked for."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import wal
+
+ROOT: Final = Path(__file__).parents[2]
+DEPENDENCIES: Final = "import asyncio, anyio, msgspec, google_crc32c"
+RARELY_NEEDED: Final = (
+    "wal.backends.pulsar", "wal.kv.etcd", "wal.spark", "wal.rocksmq", "urllib.request", "http.client", "email", "google.protobuf", "grpc",
+    "pulsar", "pyarrow", "pyspark", "rocksdict", "uvloop",
+)  # fmt: skip
+"""What a program that opens a directory never needs."""
+ENGINE: Final = (
+    "wal.embedded",
+    "wal.observing",
+    "wal.backends.journal",
+    "wal.backends.memory",
+    "wal.kv",
+    "sqlite3",
+    "tomllib",
+)
+"""What is needed when a log is opened."""
+IN_MEMORY: Final = """\
+import asyncio
+from wal import open_wal
+
+async def open_and_close():
+    await (await open_wal("memory:")).close()
+
+asyncio.run(open_and_close())
+"""
+
+
+def loaded(code: str) -> set[str]:
+    """The modules of a fresh process after this code."""
+    command = [sys.executable, "-c", f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return set(json.loads(ran.stdout.splitlines()[-1]))
+
+
+def of(names: tuple[str, ...], modules: set[str]) -> set[str]:
+    return {module for module in modules for name in names if module == name or module.startswith(f"{name}.")}
+
+
+def test_importing_the_package_loads_no_room_and_no_dependency() -> None:
+    modules = loaded("import wal")
+    assert {module for module in modules if module.startswith("wal")} == {"wal", "wal._version"}
+    assert (
+        of(("actors", "broadcaster", "asyncio", "anyio", "msgspec", "google_crc32c", *RARELY_NEEDED, *ENGINE), modules)
+        == set()
+    )
+
+
+def test_the_names_of_the_first_screen_load_what_opens_nothing() -> None:
+    modules = loaded("from wal import Message, open_wal")
+    assert of((*RARELY_NEEDED, *ENGINE), modules) == set()
+    dependencies = loaded(DEPENDENCIES)
+    own = of(("wal", "actors", "broadcaster"), modules)
+    assert len(own) <= 130
+    assert len(modules - own - dependencies) <= 40, sorted(modules - own - dependencies)
+
+
+@pytest.mark.parametrize("code", [IN_MEMORY, "import wal.bridge"], ids=["a log in memory", "the bridge"])
+def test_a_log_on_files_loads_nothing_of_pulsar_etcd_or_protobuf(code: str) -> None:
+    assert of(RARELY_NEEDED, loaded(code)) == set()
+
+
+def test_every_public_name_is_there_and_says_where_it_lives() -> None:
+    names = json.dumps(sorted(wal.__all__))
+    loaded(
+        f"import wal\nfor name in {names}:\n    assert getattr(wal, name) is not None, name\nassert set({names}) <= set(dir(wal))"
+    )
+    loaded("import wal\nassert wal.errors.WALError and wal.timestamp.compose and wal.bridge.iterate")
+    loaded("from wal import *\nassert open_wal and Message and WALAccesser")
+    with pytest.raises(AttributeError, match="module 'wal' has no attribute 'nothing'"):
+        wal.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_type_checkers_are_told_the_same_names_as_the_interpreter() -> None:
+    tree = ast.parse((ROOT / "wal" / "__init__.py").read_text())
+    (checked,) = [
+        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "typing.TYPE_CHECKING"
+    ]
+    told = {name.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    rooms = {name for name, home in told.items() if home == "wal"}
+    assert rooms == set(wal._ROOMS)
+    assert {name: home for name, home in told.items() if name not in rooms} == wal._HOMES
+    assert {*wal._HOMES, "__version__"} == set(wal.__all__)
+
+
+def test_whichever_package_is_imported_first_finds_the_others() -> None:
+    for first in ("actors", "broadcaster", "wal.broadcast", "wal.embedded", "broadcaster.broadcaster", "wal.pchannel"):
+        loaded(f"import {first}\nimport wal.bridge\nfrom broadcaster import Broadcast")
