@@ -8,6 +8,8 @@ from actors.member import Member
 from actors.statistics import ActorStatistics, GroupStatistics, MemberStatistics, SystemStatistics
 from actors.system import ActorSystem
 
+__distribution__ = "wal-runtime"  # `wal.siblings` looks for it: there are other packages of this name
+
 __all__ = [
     "Actor",
     "ActorError",

@@ -13,6 +13,8 @@ from broadcaster.state import BroadcastState
 if TYPE_CHECKING:
     from broadcaster.broadcast import Broadcast
 
+__distribution__ = "wal-runtime"  # `wal.siblings` looks for it: there are other packages of this name
+
 __all__ = [
     "AppendOperator",
     "AppendOperatorType",
@@ -36,4 +38,4 @@ if not TYPE_CHECKING:
             from broadcaster.broadcast import Broadcast
 
             return Broadcast
-        raise AttributeError(f"module 'broadcaster' has no attribute {name!r}")
+        raise AttributeError(f"module 'broadcaster' (of wal-runtime) has no attribute {name!r}")

@@ -11,6 +11,10 @@ import importlib
 import typing
 
 from wal._version import __version__
+from wal.siblings import check_siblings
+
+check_siblings()
+del check_siblings
 
 if typing.TYPE_CHECKING:
     from wal import bridge, errors, timestamp  # noqa: F401

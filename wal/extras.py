@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-__all__ = ["install_hint"]
+__all__ = ["install_hint", "reinstall_hint"]
 
 DISTRIBUTION: Final = "wal-runtime"
 
@@ -19,8 +19,13 @@ def install_hint(*extras: str) -> str:
     return f"pip install '{_source()}[{','.join(extras)}]'"
 
 
+def reinstall_hint() -> str:
+    """The command that installs this distribution again, whatever has become of its files."""
+    return f"pip install --force-reinstall --no-deps '{_source()}'"
+
+
 def _source() -> str:
-    """The clone that this code lies in, else the clone or file that it was installed from, else the distribution's name."""
+    """What such a command calls this distribution: the clone that this code lies in, else what it was installed from, else its name."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote, urlsplit

@@ -31,13 +31,19 @@ class Environment:
         return self.directory / "lib" / version / "site-packages"
 
     def install(self, *requirements: str) -> None:
-        """Installs these, in one call of `pip install`; a clone as it is now."""
+        """Installs these, in one call of `pip install`, over what is there; a clone as it is now."""
         python = str(self.directory / "bin" / "python")
         self._run_uv("pip", "install", "--quiet", "--refresh-package", "wal-runtime", "--python", python, *requirements)
 
-    def run(self, code: str) -> subprocess.CompletedProcess[str]:
-        """Runs this code with nothing of the clone on its path."""
+    def uninstall(self, *distributions: str) -> None:
+        """Uninstalls these, with every file that they installed."""
+        self._run_uv("pip", "uninstall", "--quiet", "--python", str(self.directory / "bin" / "python"), *distributions)
+
+    def run(self, code: str, *, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs this code with nothing of the clone on its path; `path` comes first there."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WAL_"))}
+        if path is not None:
+            environment["PYTHONPATH"] = str(path)
         command = [str(self.directory / "bin" / "python"), "-c", code]
         return subprocess.run(
             command, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=60, check=False
