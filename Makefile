@@ -16,7 +16,7 @@ LOCATION ?= .demo
 BENCH ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup servers demo test lint format bench soak protos clean
+.PHONY: help setup servers demo test pythons lint format bench soak protos clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,9 @@ servers: setup ## etcd and Pulsar for the tests, into ~/.cache/wal/ (a few minut
 
 test: servers ## all tests, in PROCESSES (2) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
 	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+
+pythons: setup ## the quick tests on every other Python that pyproject.toml claims and this machine has, each in a .venv-3.x/ of its own
+	@$(PYTHON) -m tests.pythons
 
 lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter, type completeness
 	.venv/bin/ruff format --check $(SOURCES)
@@ -58,5 +61,5 @@ protos: ## the generated messages of all .proto files, by the version that wal/m
 	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \
 		python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $$(git ls-files '*.proto')
 
-clean: ## what the targets above leave behind, except .venv/
+clean: ## what the targets above leave behind, except .venv/ and .venv-3.x/
 	rm -rf .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -19,6 +19,9 @@ from wal import AppendOption, ImmutableMessage, LogBroadcast, Message, Scanner, 
 from wal.errors import ClosedError, InvalidArgumentError, InvalidTransactionStateError, StorageError, WALError
 
 WAIT_TIMEOUT_S = 10.0
+STARTS_NO_THREAD_AT_EXIT = (3, 12) <= sys.version_info < (3, 12, 2)
+"""A defect of these two releases (cpython issue 113964): an event loop that is closed during the exit needs a thread to end its pool. The
+log is closed by then, and nothing is lost; Python only complains."""
 
 
 @pytest.fixture(params=["memory:", "journal"])
@@ -419,7 +422,10 @@ def test_the_exit_of_the_interpreter_closes_what_was_forgotten(data: str, way: s
         [sys.executable, "-c", EXIT, data, way], capture_output=True, text=True, timeout=WAIT_TIMEOUT_S, check=False
     )
     assert ended.returncode == (3 if way == "raise" else 0), ended.stderr
-    assert ended.stderr == ""
+    said = ended.stderr.splitlines()[-1:]
+    assert said == [] or (
+        STARTS_NO_THREAD_AT_EXIT and said == ["RuntimeError: can't create new thread at interpreter shutdown"]
+    )
     if way != "daemon":
         assert ended.stdout == "ClosedError\n"
     with bridge.blocking(data) as log, log.read("orders", follow=False) as scanner:

@@ -1,0 +1,105 @@
+"""The quick tests on every other Python that the project claims, each in an environment of its own: `python -m tests.pythons`.
+
+Owns `.venv-3.12/` and the like, made from uv.lock. The claims are the classifiers in pyproject.toml. An interpreter is looked for on the
+PATH and where pyenv keeps its own, and is never downloaded; one that is missing is named loudly, and is no failure. Exit status 1 when a
+test failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+QUICK: Final = (
+    "tests/accesser/test_append.py",
+    "tests/accesser/test_cancellation.py",
+    "tests/accesser/test_first_screen.py",
+    "tests/accesser/test_read.py",
+    "tests/accesser/test_reopening.py",
+    "tests/accesser/test_txn.py",
+    "tests/actors",
+    "tests/backends/test_journal.py",
+    "tests/backends/test_memory.py",
+    "tests/bridge/test_blocking.py",
+    "tests/channels",
+    "tests/frame/test_golden.py",
+    "tests/kv/test_conformance.py",
+    "tests/kv/test_watch.py",
+    "tests/message",
+    "tests/packaging/test_import.py",
+    "tests/pchannel/test_tick_frames.py",
+    "tests/timestamp/test_oracle.py",
+)
+"""What is near to the interpreter: the loop, threads, files, bytes, processes, imports. Half a minute on two idle cores."""
+
+
+def main() -> int:
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    failed = []
+    for version in _claimed():
+        if version == own:
+            continue
+        python = _find(version)
+        if python is None:
+            print(
+                f"NOT TESTED ON PYTHON {version}: no python{version} on the PATH, and none of pyenv; install one and run this again",
+                flush=True,
+            )
+        elif not _passes(version, python):
+            failed.append(version)
+    for version in failed:
+        print(f"FAILED ON PYTHON {version}", flush=True)
+    return 1 if failed else 0
+
+
+def _claimed() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+
+
+def _find(version: str) -> Path | None:
+    """An interpreter of this version that works: a shim of pyenv is there, and does not, where its version is not chosen."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    on_path = shutil.which(f"python{version}")
+    candidates = [Path(on_path)] if on_path else []
+    candidates += [found / "bin" / f"python{version}" for found in sorted(pyenv.glob(f"{version}.*"), reverse=True)]
+    asked = "import sys; print('%d.%d' % sys.version_info[:2])"
+    for python in candidates:
+        if not python.exists():
+            continue
+        told = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=60, check=False)
+        if told.stdout.strip() == version:
+            return python
+    return None
+
+
+def _passes(version: str, python: Path) -> bool:
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    place = ROOT / f".venv-{version}"
+    ensured = subprocess.run([ROOT / ".ci" / "ensure-uv"], check=True, capture_output=True, text=True)
+    uv = str(ROOT / ensured.stdout.strip())  # a path on PATH is absolute, one in the clone is not
+    wanted = ["--no-default-groups", "--group", "quick", "--extra", "wire"]
+    subprocess.run(
+        [uv, "sync", "--quiet", "--locked", "--no-python-downloads", "--python", str(python), *wanted],
+        cwd=ROOT,
+        env=environment | {"UV_PROJECT_ENVIRONMENT": str(place)},
+        check=True,
+    )
+    print(f"==> Python {version}, {python}", flush=True)
+    began = time.monotonic()
+    tests = [str(place / "bin" / "python"), "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", *QUICK]
+    passed = subprocess.run(tests, cwd=ROOT, env=environment, check=False).returncode == 0
+    print(f"==> Python {version} took {time.monotonic() - began:.0f} s", flush=True)
+    return passed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
