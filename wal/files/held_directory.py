@@ -92,7 +92,7 @@ class HeldDirectory(HeldNames):
         """Opens the directory; any OSError as it is. `path` is absolute."""
         super().__init__(within=within, released=released)
         self.path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.fd: int = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._closing = weakref.finalize(self, os.close, self.fd)  # an owner that is collected unclosed leaks nothing
         self.watch(path, os.fstat(self.fd))
 

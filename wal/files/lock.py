@@ -28,8 +28,8 @@ class FileLock:
     __slots__ = ("__weakref__", "fd", "path")
 
     def __init__(self, path: Path, fd: int) -> None:
-        self.path = path
-        self.fd = fd
+        self.path: Path = path
+        self.fd: int = fd
 
     @classmethod
     def open(cls, path: Path, access: FileAccess = PRIVATE, *, dir_fd: int | None = None) -> FileLock:

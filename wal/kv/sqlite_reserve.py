@@ -27,7 +27,7 @@ class SqliteReserve:
     def __init__(self, path: str) -> None:
         self._file = Path(path)
         self._path = Path(f"{path}-reserve")
-        self.held = 0
+        self.held: int = 0
 
     def fill(self) -> None:
         """Allocates what is missing, as far as there is room."""

@@ -105,7 +105,7 @@ class SqliteStore:
                 self._reserve.fill()
             self._folded_bytes = os.path.getsize(path)
             self._unfolded_before = self._unfolded_bytes()
-            self.status = self._watch()
+            self.status: os.stat_result = self._watch()
         except BaseException as error:
             self._connection.close()
             if isinstance(error, sqlite3.Error | OSError):

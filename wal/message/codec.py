@@ -26,10 +26,10 @@ from wal.extras import install_hint
 
 try:
     from wal.message import wire_pb2
-except ImportError as error:
+except ImportError as _missing:
     raise ImportError(
-        f"the wire form of messages needs protobuf, which is not installed: {install_hint('wire')}", name=error.name
-    ) from error
+        f"the wire form of messages needs protobuf, which is not installed: {install_hint('wire')}", name=_missing.name
+    ) from _missing
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
 from wal.message.message_id import MessageID
 from wal.message.properties import RESERVED_PREFIX, Reserved, encode_properties

@@ -5,11 +5,11 @@ from wal.extras import install_hint
 try:
     import google.protobuf  # noqa: F401
     import grpc  # noqa: F401
-except ImportError as error:
+except ImportError as _missing:
     raise ImportError(
-        f"metadata in etcd needs grpcio and protobuf, and {error.name} is not installed: {install_hint('etcd')}",
-        name=error.name,
-    ) from error
+        f"metadata in etcd needs grpcio and protobuf, and {_missing.name} is not installed: {install_hint('etcd')}",
+        name=_missing.name,
+    ) from _missing
 
 from wal.kv.etcd.election import EtcdElection, Leader, Leadership
 from wal.kv.etcd.kv import EtcdKV
