@@ -64,6 +64,18 @@ def test_damage_is_an_error_whichever_way_it_is_read(some: list[bytes], data: st
         assert found == expected
 
 
+@pytest.mark.parametrize("walked_min", [1, 1000])
+def test_a_key_that_is_stored_twice_has_its_last_value(walked_min: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only damage makes such a map; all ways of reading it agree."""
+    monkeypatch.setattr(arrow_properties, "_WALKED_MIN", walked_min)
+    twice = b"\x83\xa1a\xa11\xa1b\xa12\xa1a\xa13"
+    assert list(decode_properties(twice).items()) == [("a", "3"), ("b", "2")]
+    assert column([twice, stored({"a": "1", "b": "2", "c": "3"})]) == [
+        [("a", "3"), ("b", "2")],
+        [("a", "1"), ("b", "2"), ("c", "3")],
+    ]
+
+
 def test_many_that_all_differ() -> None:
     """As a trace id in each message makes them; some have fewer, some none."""
     maps = [

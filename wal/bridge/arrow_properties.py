@@ -7,7 +7,7 @@ by Arrow's kernels, all of them one step at a time. CorruptionError when somethi
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any, Final
 
 import msgspec
@@ -105,6 +105,9 @@ def _walked_alike(pa: Any, stored: Any, pairs: int) -> Any:
         keys, values = (_texts(pa, entries, first, pairs * count) for first in (0, 2))
     except (IndexError, pa.ArrowInvalid):  # beyond the end, or no UTF-8
         return None
+    each = [keys.take(_steps(pa, pair, pairs, count)) for pair in range(pairs)]
+    if any(pc.any(pc.equal(key, other)).as_py() for key, other in combinations(each, 2)):
+        return None  # a key that is there twice, which only damage makes
     return pa.MapArray.from_arrays(_steps(pa, 0, pairs, count + 1), keys, values)
 
 
