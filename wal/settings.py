@@ -122,6 +122,7 @@ class SettingsOverrides(TypedDict, total=False):
     open_txn_bytes_max: int
     in_flight_bytes_max: int
     segment_bytes: int
+    group_readable: bool | None
     time_tick_interval_s: float
     idempotency_window_count: int
     idempotency_window_s: float

@@ -13,6 +13,10 @@ __all__ = ["open_virtual"]
 async def open_virtual(location: str, clock: VirtualClock, **overrides: object) -> WALAccesser:
     """As `open_wal` does it, with this clock in the place of the machine's."""
     settings = Settings().replace(**overrides)
-    log = WALAccesser(location, lambda: Embedded(parse_location(location), settings, clock=clock))
+
+    async def make() -> Embedded:
+        return Embedded(parse_location(location), settings, clock=clock)
+
+    log = WALAccesser(location, make)
     await log.vchannels()
     return log

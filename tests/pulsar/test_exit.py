@@ -43,7 +43,7 @@ def use(connection):
     connection.start()
     connection.producer(topic, fencing=False).send(b"x")
     together.wait()
-    connection._close()
+    connection.abandon()
 
 async def main():
     async with opening as log:
