@@ -52,6 +52,8 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = new_table()
+        self.gaps: dict[tuple[tuple[RunName, ...], str], int] = {}
+        """The sequence of each producer in each scope that failed and was not claimed again."""
         self.now_ms = START_MS
         self.position = 0
         self.pending: list[Claim] = []
@@ -131,6 +133,10 @@ class Machine(RuleBasedStateMachine):
             return
         of_producer = self.pending_of(names, key.producer) if isinstance(key, ProducerKey) else []
         expected = self.remembered(names, key)
+        if isinstance(key, ProducerKey) and key.sequence > self.gaps.get((names, key.producer), key.sequence):
+            with pytest.raises(InvalidRequestSeqError, match="again first"):
+                self.table.find(names, key, now_ms=self.now_ms)
+            return
         same = [claim for claim in self.pending if (claim.scope.names, claim.key) == (names, key) and not claim.doomed]
         if expected is None and not same and of_producer and key.sequence < of_producer[-1].key.sequence:  # type: ignore[union-attr]
             with pytest.raises(InvalidRequestSeqError):
@@ -156,6 +162,8 @@ class Machine(RuleBasedStateMachine):
         claim = self.table.claim(names, key, barrier=barrier)
         assert claim.barrier == max([barrier, *(other.barrier for other in of_producer)])
         self.pending.append(claim)
+        if isinstance(key, ProducerKey) and self.gaps.get((names, key.producer)) == key.sequence:
+            del self.gaps[names, key.producer]
 
     @rule(
         names=st.sampled_from(SCOPES[:2]), first=st.integers(0, 30), count=st.integers(2, 4), barrier=st.integers(0, 3)
@@ -205,6 +213,9 @@ class Machine(RuleBasedStateMachine):
         expected: list[Claim] = []
         if isinstance(claim.key, ProducerKey) and self.live(claim.scope.names):
             expected = self.pending_of(claim.scope.names, claim.key.producer)
+            self.gaps[claim.scope.names, claim.key.producer] = claim.key.sequence
+            if len(self.gaps) > PRODUCERS_MAX:
+                del self.gaps[next(iter(self.gaps))]
         later = self.table.failed(claim)
         assert later == expected
         assert all(other.doomed for other in later)
@@ -244,6 +255,7 @@ class Machine(RuleBasedStateMachine):
             self.table.remembered(name)
             return
         self.table.forgotten(name)
+        self.gaps = {place: gap for place, gap in self.gaps.items() if place[1] != name}
         self.position += 512
         draft = FrameDraft()
         draft.producer_forgotten(name)
@@ -269,6 +281,7 @@ class Machine(RuleBasedStateMachine):
     def reopen(self) -> None:
         """After a crash: what was pending is gone."""
         self.pending = []
+        self.gaps = {}
         self.taking = None
         self.table = new_table()
 

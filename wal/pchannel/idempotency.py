@@ -72,6 +72,9 @@ class IdempotencyTable:
         )  # what is in the window, and what has lost its place there to a later append
         self._producers: dict[tuple[Scope, str], _Producer] = {}
         self._forgetting: set[str] = set()
+        # By scope and producer the sequence that failed and was not appended again. In its own table, since a producer of which nothing
+        # is durable is not remembered; bounded like the producers, the oldest goes first.
+        self._gaps: dict[tuple[tuple[RunName, ...], str], int] = {}
 
     # -- an operation's turn
 
@@ -114,6 +117,8 @@ class IdempotencyTable:
         newest = producer.newest
         claim = Claim(producer.scope, key, barrier if newest is None else max(barrier, newest.barrier), [])
         producer.pending[key.sequence] = claim
+        if self._gaps.get((names, key.producer)) == key.sequence:
+            del self._gaps[names, key.producer]
         return claim
 
     # -- what became of it
@@ -137,8 +142,12 @@ class IdempotencyTable:
             if self._pending.pop((scope, key), None) is not None:
                 self._release(scope)
 
-    def failed(self, claim: Claim) -> list[Claim]:
-        """The claimed key's event was not written: it is unknown again. Answers the claims that have to fail with it, ascending."""
+    def failed(self, claim: Claim, *, final: bool = False) -> list[Claim]:
+        """The claimed key's event was not written: it is unknown again. Answers the claims that have to fail with it, ascending.
+
+        The sequence of a producer is a gap then, until it is claimed again: later ones are refused. `final`: nothing can be appended
+        to this log any more, which is told to those instead.
+        """
         scope, key = claim.scope, claim.key
         if not isinstance(key, ProducerKey):
             if self._pending.pop((scope, key), None) is not None:
@@ -147,6 +156,12 @@ class IdempotencyTable:
         producer = self._producers.get((scope, key.producer))
         if producer is None or producer.pending.get(key.sequence) is not claim:
             return []
+        if not final:
+            self._gaps[scope.names, key.producer] = (
+                key.sequence
+            )  # at or below the one before: none above it could be claimed
+            if len(self._gaps) > self._producers_max:
+                del self._gaps[next(iter(self._gaps))]
         later = [pending for sequence, pending in producer.pending.items() if sequence > key.sequence]
         del producer.pending[key.sequence]
         for doomed in later:
@@ -287,9 +302,14 @@ class IdempotencyTable:
             )
         scope = self._scopes.get(names)
         producer = None if scope is None else self._producers.get((scope, key.producer))
+        sequence, gap = key.sequence, self._gaps.get((names, key.producer))
+        if gap is not None and sequence > gap:
+            raise InvalidRequestSeqError(
+                f"sequence {sequence} of producer {key.producer!r} comes after its sequence {gap}, which failed and was not written: "
+                f"append sequence {gap} again first, since it would be taken for a duplicate once a later one is written"
+            )
         if producer is None:
             return None
-        sequence = key.sequence
         if sequence <= producer.last:
             if sequence in producer.sequences:
                 return producer.results[producer.sequences.index(sequence)]
@@ -364,6 +384,8 @@ class IdempotencyTable:
     def _forget_now(self, name: str) -> None:
         for producer in [producer for producer in self._producers.values() if producer.name == name]:
             self._remove_producer(producer)
+        for place in [place for place in self._gaps if place[1] == name]:
+            del self._gaps[place]
 
 
 class _Producer:

@@ -77,7 +77,7 @@ class KeyedWrites:
         alive = self._alive()
         if claim.doomed and alive and not isinstance(error, ClosedError):
             error = _out_of_order(claim)
-        later = self.table.failed(claim)
+        later = self.table.failed(claim, final=not alive)
         for waiting in (future, *claim.sharers):
             fail_future(waiting, error)
         if later and alive:
