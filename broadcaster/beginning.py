@@ -121,7 +121,7 @@ class Beginning:
         self._table.touch(running)
 
     def resume(self, task: Task, content: Content | None) -> None:
-        """Takes up a broadcast that an earlier life left unfinished, with its keys."""
+        """Takes up a broadcast that an earlier opening left unfinished, with its keys."""
         content = None if task.complete else content
         size = 0 if content is None else len(content.payload) + len(content.properties)
         owner, conflict = self._admission.resume(task.header.resource_keys, size)

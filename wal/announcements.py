@@ -17,7 +17,7 @@ _log: Final = logging.getLogger("wal")
 
 
 class Announcements:
-    """Of one log, from the beginning of its opening on. `monotonic` is a clock in seconds."""
+    """The announcements of one log, from the beginning of its opening on. `monotonic` is a clock in seconds."""
 
     def __init__(self, place: str, monotonic: Callable[[], float]) -> None:
         self.is_new = False

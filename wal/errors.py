@@ -17,9 +17,9 @@ broken-by-the-world (`StorageError`, `UnknownOutcomeError`) are different classe
     ├── UnknownOutcomeError                    sent, but the answer was lost: retry with the same idempotency key
     ├── TruncatedError                         the position is gone: .earliest
     ├── CorruptionError                        damage at or below the durable position: .path, .offset
-    ├── StorageError                           a write or sync failed: final for this opening
+    ├── StorageError                           a write or sync failed, or the directory has gone: final for this opening
     ├── NoSpaceError                           the disk is full: nothing was written, retry later
-    ├── LockedError                            another process has the log open for writing: .pid
+    ├── LockedError                            another process, or this one, has the log open for writing: .pid
     ├── FormatError                            not a journal, or made by a newer version
     ├── WouldBlockError                        a bound is reached: wait, or make room
     ├── NotLocalError                          the pchannel is not served by this process
@@ -224,7 +224,10 @@ class ResourceAcquiredError(WALError):
 
 
 class UnknownOutcomeError(WALError):
-    """Sent, but the connection was lost before the answer: retry with the same idempotency key."""
+    """A request was sent and not answered: retry an append with the same idempotency key.
+
+    Of a broadcast: it is not complete yet and will be completed, so it must not be repeated.
+    """
 
     code = StreamingCode.UNKNOWN_OUTCOME
     retryable = True
@@ -257,7 +260,7 @@ class CorruptionError(WALError):
 
 
 class StorageError(WALError):
-    """A write or a sync failed; the kernel may have dropped the data, so nothing more is written until the log is reopened.
+    """A write or a sync failed, or the directory was removed or replaced: nothing more is written until the log is reopened.
 
     `outcome_unknown` is True for a call that was in flight: reopen and retry it with the same idempotency key.
     """
@@ -277,7 +280,10 @@ class NoSpaceError(WALError):
 
 
 class LockedError(WALError):
-    """Another process has the journal open for writing: `.pid` (None when it did not say). Close it there first."""
+    """Another process, or this one, has the journal open for writing: close it there first.
+
+    `.pid` is that process, or None when it cannot be seen from here, in another container for example.
+    """
 
     code = StreamingCode.LOCKED
     retryable = True

@@ -13,7 +13,7 @@ from wal.accesser import WALAccesser
 from wal.async_only import AsyncOnly
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.late_import import import_late
-from wal.location import Location, check_observable, parse_kv, parse_location
+from wal.location import Location, absolute_path, check_observable, parse_kv, parse_location
 from wal.settings import Settings, SettingsOverrides
 from wal.ticks import check_wait
 
@@ -165,6 +165,9 @@ def _maker(
         )
     if chosen.kv is not None and isinstance(file := parse_kv(chosen.kv), Path):
         chosen = chosen.replace(kv=str(file))
+    if chosen.pulsar_tls_authority is not None:
+        authority = absolute_path(chosen.pulsar_tls_authority, "setting pulsar_tls_authority")
+        chosen = chosen.replace(pulsar_tls_authority=str(authority))
     return lambda: WALAccesser(str(parsed), lambda: _embedded(parsed, chosen, create=create))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypedDict, Unpack
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.location import check_admin_url, check_token
+from wal.location import absolute_path, check_admin_url, check_token
 from wal.secret import Secret, shown
 
 __all__ = ["Settings", "SettingsOverrides"]
@@ -90,8 +90,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """
         values: dict[str, Any] = {}
         if path is not None:
-            where = f"settings file {os.path.abspath(path)!r}"
-            values |= {name: _checked(where, name, value) for name, value in _from_file(path, where).items()}
+            file = absolute_path(os.fspath(path), "the settings file")
+            where = f"settings file {str(file)!r}"
+            values |= {name: _checked(where, name, value) for name, value in _from_file(file, where).items()}
         for variable, text in os.environ.items():
             if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(TEST_PREFIX):
                 name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
@@ -219,11 +220,11 @@ def _checked(where: str, name: str, value: Any) -> Any:
     return value
 
 
-def _from_file(path: str | os.PathLike[str], where: str) -> dict[str, Any]:
+def _from_file(path: Path, where: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(path.read_text())
     except OSError as error:
         raise InvalidArgumentError(f"{where} cannot be read: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:

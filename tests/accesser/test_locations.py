@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.accesser.probes import payloads
-from wal import Message, bridge, open_wal
+from wal import Message, Settings, bridge, open_wal
 from wal.errors import ClosedError, FormatError, InvalidArgumentError, LockedError
 from wal.location import parse_kv, parse_location
 from wal.rocksmq import RocksMQ
@@ -92,6 +92,9 @@ def test_a_tilde_is_the_home_wherever_a_file_is_named(here: Path) -> None:
     assert parse_location("./~/data").path == here / "~" / "data"  # a directory of that name can still be meant
     location = parse_kv("etcd://a/root?password_file=~/secret")
     assert location.password_file == home / "secret"  # type: ignore[union-attr]
+    home.mkdir(exist_ok=True)
+    (home / "wal.toml").write_text("pchannels = 3\n")
+    assert Settings.load("~/wal.toml").pchannels == 3
 
 
 async def test_a_tilde_is_the_home_for_a_rocksmq(here: Path) -> None:
@@ -107,6 +110,10 @@ def test_a_tilde_of_an_unknown_user_is_refused(here: Path, text: str) -> None:
         open_wal(text)
     with pytest.raises(InvalidArgumentError, match="~nobody-of-that-name"):
         open_wal("data", kv=text)
+    with pytest.raises(InvalidArgumentError, match="~nobody-of-that-name"):
+        open_wal("pulsar://localhost:6650/public/default", kv="memory.sqlite3", pulsar_tls_authority=text)
+    with pytest.raises(InvalidArgumentError, match="~nobody-of-that-name"):
+        Settings.load(text)
     assert os.listdir(here) == []
 
 

@@ -19,10 +19,14 @@ _PID_BYTES: Final = 32
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """`pid` is None when the process cannot be seen from here; `text` names it in a sentence."""
+    """`pid` is None when the process cannot be seen from here; `text` names it in a sentence.
+
+    `inherited`: the process that took the lock has ended, or cannot be seen, and another one holds it.
+    """
 
     pid: int | None
     text: str
+    inherited: bool = False
 
     @staticmethod
     def note(fd: int) -> None:
@@ -47,10 +51,15 @@ class LockHolder(msgspec.Struct, frozen=True):
             return cls(
                 None,
                 f"a process that cannot be seen from here (process {noted}, which opened it, has ended or runs in another container)",
+                inherited=True,
             )
         if noted is None:
             return cls(holder, f"process {holder}")
-        return cls(holder, f"process {holder} (process {noted}, which opened it, has ended, and left the lock to it)")
+        return cls(
+            holder,
+            f"process {holder} (process {noted}, which opened it, has ended, and left the lock to it)",
+            inherited=True,
+        )
 
 
 def _pids() -> Iterator[int]:

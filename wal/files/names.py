@@ -9,6 +9,6 @@ __all__ = ["CURSORS_LOCK_NAME", "FORMAT_NAME", "LOCK_NAME"]
 FORMAT_NAME: Final = "FORMAT"
 """The file that makes a directory a journal. Its mode says for the whole journal whether the group may read."""
 LOCK_NAME: Final = "LOCK"
-"""The lock of whoever has the journal open for writing."""
+"""The lock file of the process that has the journal open for writing."""
 CURSORS_LOCK_NAME: Final = "cursors.lock"
-"""The lock of whoever saves or deletes a cursor, or truncates."""
+"""The lock file of a process that saves or deletes a cursor, or truncates."""

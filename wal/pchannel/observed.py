@@ -118,7 +118,7 @@ class ObservedPChannel(ReadablePChannel):
                 else:
                     await self._rest(delay_s)
                     delay_s = min(delay_s * LOOK_SLOWER, LOOK_MAX_S)
-        except (ClosedError, StorageError) as error:  # the log was made anew, or its directory was removed
+        except (ClosedError, StorageError) as error:  # the log was created again, or its directory was removed
             self.tail.fail(error)
         except Exception as defect:
             failure = UnknownError(f"looking after pchannel {self.channel} failed: {defect!r}; please report it")

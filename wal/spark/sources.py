@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from wal.errors import InvalidArgumentError
-from wal.location import check_admin_url, check_token, parse_kv, parse_location
+from wal.location import absolute_path, check_admin_url, check_token, parse_kv, parse_location
 from wal.secret import shown
 from wal.spark.frame_source import FrameSource
 from wal.spark.journal_frames import JournalSource
@@ -61,12 +61,15 @@ def _on_pulsar(location: Location) -> FrameSource:
         check_admin_url("admin.url", location.admin_url)
     if location.token is not None:
         check_token("the option token", location.token)
+    authority = location.tls_authority
+    if authority is not None:
+        authority = str(absolute_path(authority, "the option tls.authority"))
     address = PulsarAddress(
         parsed.service_url,
         parsed.tenant,
         parsed.namespace,
         admin_url=location.admin_url,
         token=location.token,
-        tls_authority=location.tls_authority,
+        tls_authority=authority,
     )
     return PulsarSource(address, location.kv)

@@ -44,7 +44,7 @@ __all__ = [
 CONTROL_BYTES: Final = 4096
 CONTROL_NAME: Final = "control"
 FENCE_NAME: Final = "fence"
-"""The file that whoever stores holds a lock on; for the owner alone, whoever may read the page."""
+"""The lock file of a process that stores. Only its owner can open it, also where a group may read the page."""
 REPLACED_TERM: Final = (1 << 64) - 1
 """The term that a page is left in when its log is made anew: no handle on the old one writes or reads any more."""
 _VERSION: Final = 1
@@ -150,7 +150,7 @@ class ControlPage:
         return os.fstat(self._fd)
 
     def fence_status(self) -> os.stat_result:
-        """The same of the file that is locked while somebody stores."""
+        """The status of the file `fence`, which is locked while a process stores."""
         return os.fstat(self._fence.fd)
 
     def locked(self) -> _Lock:

@@ -22,6 +22,9 @@ _VERSION: Final = 1
 _FORMAT_TEMPORARY: Final = "FORMAT.tmp"
 _TRIES: Final = 1000
 _PAUSE_S: Final = 0.001
+_INHERITED_S: Final = 1.0
+"""How long opening waits for a child whose parent was killed just after the fork: it lets go of the lock as soon as it runs."""
+_INHERITED_PAUSE_S: Final = 0.01
 
 
 class DirectoryLock:
@@ -35,8 +38,12 @@ class DirectoryLock:
         """The lock, or a LockedError with the pid of who has it (this process's own if it opened the journal twice)."""
         file = FileLock.open(directory / LOCK_NAME, access)
         try:
-            if not _take(file):
-                raise _locked_error(directory, LockHolder.find(file.fd))
+            until = time.monotonic() + _INHERITED_S
+            while not _take(file):
+                holder = LockHolder.find(file.fd)
+                if not holder.inherited or time.monotonic() > until:
+                    raise _locked_error(directory, holder)
+                time.sleep(_INHERITED_PAUSE_S)
             LockHolder.note(file.fd)
         except BaseException:
             file.close()
@@ -53,8 +60,8 @@ class DirectoryLock:
 
 
 def _take(file: FileLock) -> bool:
-    """Takes the lock; False when a writer has it. Who only asks whether the journal is free shares it for an instant, which is
-    waited for."""
+    """Takes the lock; False when a writer has it. A process that only asks whether the journal is free shares the lock for an
+    instant; that is waited for."""
     for _ in range(_TRIES):
         if file.try_lock():
             return True
@@ -77,7 +84,7 @@ def _locked_error(directory: Path, holder: LockHolder) -> LockedError:
 
 
 def is_being_written(directory: Path) -> bool | None:
-    """Whether somebody has the journal open for writing; None when it is not known, as to whoever may only read.
+    """Whether a process has the journal open for writing; None when this user may not open the lock file.
 
     Shares the lock for an instant, see `_take`.
     """

@@ -189,7 +189,7 @@ def _tail(
     *,
     search_bytes: int | None,
 ) -> tuple[ActiveSegment, int]:
-    """The last segment, cut behind its last whole frame, synced, and how many torn bytes were cut. `search_bytes`: see `_cut`."""
+    """The last segment, cut after its last whole frame, synced, and how many torn bytes were cut. `search_bytes`: see `_cut`."""
     durable = max(before.durable, before.earliest[0], checkpoint or 0)
     stored = load_index(disk, directory, segment, end_max=durable)
     index = stored or SegmentIndex(segment.base)
