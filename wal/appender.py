@@ -289,7 +289,8 @@ class Appender:
         """Forgets a producer on every pchannel that knows it; InvalidArgumentError when none does."""
         log = await self._lifecycle.ready()
         scopes = [scope for pchannel in log.pchannels.values() if (scope := pchannel.keyed.table.scope_of(name))]
-        if not scopes:
+        gave_up = [pchannel.keyed.table.forget_gaps(name) for pchannel in log.pchannels.values()]
+        if not scopes and not any(gave_up):
             raise InvalidArgumentError(f"producer {name!r} is not known: log.producers() lists those that are")
         futures: list[asyncio.Future[None]] = []
         for scope in scopes:

@@ -52,8 +52,8 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = new_table()
-        self.gaps: dict[tuple[tuple[RunName, ...], str], int] = {}
-        """The sequence of each producer in each scope that failed and was not claimed again."""
+        self.gaps: dict[tuple[tuple[RunName, ...], str], set[int]] = {}
+        """The sequences of each producer in each scope that failed and were not claimed again."""
         self.now_ms = START_MS
         self.position = 0
         self.pending: list[Claim] = []
@@ -133,7 +133,7 @@ class Machine(RuleBasedStateMachine):
             return
         of_producer = self.pending_of(names, key.producer) if isinstance(key, ProducerKey) else []
         expected = self.remembered(names, key)
-        if isinstance(key, ProducerKey) and key.sequence > self.gaps.get((names, key.producer), key.sequence):
+        if isinstance(key, ProducerKey) and key.sequence > min(self.gaps.get((names, key.producer), {key.sequence})):
             with pytest.raises(InvalidRequestSeqError, match="again first"):
                 self.table.find(names, key, now_ms=self.now_ms)
             return
@@ -162,8 +162,10 @@ class Machine(RuleBasedStateMachine):
         claim = self.table.claim(names, key, barrier=barrier)
         assert claim.barrier == max([barrier, *(other.barrier for other in of_producer)])
         self.pending.append(claim)
-        if isinstance(key, ProducerKey) and self.gaps.get((names, key.producer)) == key.sequence:
-            del self.gaps[names, key.producer]
+        if isinstance(key, ProducerKey) and (gaps := self.gaps.get((names, key.producer))):
+            gaps.discard(key.sequence)
+            if not gaps:
+                del self.gaps[names, key.producer]
 
     @rule(
         names=st.sampled_from(SCOPES[:2]), first=st.integers(0, 30), count=st.integers(2, 4), barrier=st.integers(0, 3)
@@ -213,7 +215,8 @@ class Machine(RuleBasedStateMachine):
         expected: list[Claim] = []
         if isinstance(claim.key, ProducerKey) and self.live(claim.scope.names):
             expected = self.pending_of(claim.scope.names, claim.key.producer)
-            self.gaps[claim.scope.names, claim.key.producer] = claim.key.sequence
+            failed = {one.key.sequence for one in (claim, *expected) if isinstance(one.key, ProducerKey)}
+            self.gaps.setdefault((claim.scope.names, claim.key.producer), set()).update(failed)
             if len(self.gaps) > PRODUCERS_MAX:
                 del self.gaps[next(iter(self.gaps))]
         later = self.table.failed(claim)
@@ -232,6 +235,7 @@ class Machine(RuleBasedStateMachine):
         if len(self.dropped) == 2:
             return
         self.dropped.add(name)
+        self.gaps = {place: gaps for place, gaps in self.gaps.items() if name not in place[0]}
         self.table.drop(name)
 
     @rule(name=st.sampled_from("pqrs"))
@@ -333,6 +337,26 @@ def test_results_are_kept_of_the_last_sixteen_and_gaps_are_duplicates() -> None:
         assert found == (kept[n] if n % 2 == 0 and n >= 8 else FORGOTTEN)
     assert table.find(SCOPES[0], ProducerKey("p", 39), now_ms=START_MS) is None
     assert table.find(SCOPES[1], ProducerKey("p", 3), now_ms=START_MS) is None
+
+
+def test_each_sequence_that_failed_comes_again_before_a_later_one() -> None:
+    table, names = new_table(), (("a", 1),)
+    claims = [table.claim(names, ProducerKey("p", sequence)) for sequence in (1, 2, 3)]
+    assert table.failed(claims[0]) == claims[1:]
+    for sequence in (1, 2, 3):
+        with pytest.raises(InvalidRequestSeqError, match=f"append sequence {sequence} again first"):
+            table.find(names, ProducerKey("p", 4), now_ms=0)
+        assert table.find(names, ProducerKey("p", sequence), now_ms=0) is None
+        table.claim(names, ProducerKey("p", sequence))
+    assert table.find(names, ProducerKey("p", 4), now_ms=0) is None
+
+
+def test_a_producer_that_is_given_up_may_go_on_without_what_failed() -> None:
+    table, names = new_table(), (("a", 1),)
+    assert table.failed(table.claim(names, ProducerKey("p", 1))) == []
+    assert table.forget_gaps("p")
+    assert not table.forget_gaps("p")
+    assert table.find(names, ProducerKey("p", 2), now_ms=0) is None
 
 
 def test_room_of_a_failed_producer_is_given_back() -> None:

@@ -32,6 +32,8 @@ class Load(msgspec.Struct):
     retention_bytes: int
     writers: int = 256
     message_bytes: int = 1024
+    messages_min: int = 0
+    """It goes on after its time until so many are appended, on a slow machine."""
 
 
 class Measure(msgspec.Struct):
@@ -51,7 +53,7 @@ async def run(load: Load) -> None:
     async with open_wal(load.directory, segment_bytes=load.segment_bytes, retention_bytes=load.retention_bytes) as log:
         tasks = [asyncio.ensure_future(write(log, load, counts)) for _ in range(load.writers)]
         tasks.append(asyncio.ensure_future(follow(log, counts)))
-        while (at_s := time.monotonic() - began) < load.duration_s:
+        while (at_s := time.monotonic() - began) < load.duration_s or counts["messages"] < load.messages_min:
             (told,) = await log.retention()
             disk = await asyncio.to_thread(disk_bytes, Path(load.directory, "pchannels"))
             measure = Measure(at_s, counts["messages"], counts["read"], disk, told.bytes, rss_bytes())

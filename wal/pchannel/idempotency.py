@@ -72,9 +72,9 @@ class IdempotencyTable:
         )  # what is in the window, and what has lost its place there to a later append
         self._producers: dict[tuple[Scope, str], _Producer] = {}
         self._forgetting: set[str] = set()
-        # By scope and producer the sequence that failed and was not appended again. In its own table, since a producer of which nothing
-        # is durable is not remembered; bounded like the producers, the oldest goes first.
-        self._gaps: dict[tuple[tuple[RunName, ...], str], int] = {}
+        # By scope and producer the sequences that failed and were not appended again, ascending. In its own table, since a producer of
+        # which nothing is durable is not remembered; bounded like the producers, the oldest goes first.
+        self._gaps: dict[tuple[tuple[RunName, ...], str], list[int]] = {}
 
     # -- an operation's turn
 
@@ -117,8 +117,11 @@ class IdempotencyTable:
         newest = producer.newest
         claim = Claim(producer.scope, key, barrier if newest is None else max(barrier, newest.barrier), [])
         producer.pending[key.sequence] = claim
-        if self._gaps.get((names, key.producer)) == key.sequence:
-            del self._gaps[names, key.producer]
+        gaps = self._gaps.get((names, key.producer))
+        if gaps is not None and gaps[0] == key.sequence:
+            del gaps[0]
+            if not gaps:
+                del self._gaps[names, key.producer]
         return claim
 
     # -- what became of it
@@ -145,8 +148,8 @@ class IdempotencyTable:
     def failed(self, claim: Claim, *, final: bool = False) -> list[Claim]:
         """The claimed key's event was not written: it is unknown again. Answers the claims that have to fail with it, ascending.
 
-        The sequence of a producer is a gap then, until it is claimed again: later ones are refused. `final`: nothing can be appended
-        to this log any more, which is told to those instead.
+        The sequences of a producer are gaps then, until each is claimed again, in order: later ones are refused. `final`: nothing can be
+        appended to this log any more, which is told to those instead.
         """
         scope, key = claim.scope, claim.key
         if not isinstance(key, ProducerKey):
@@ -156,23 +159,25 @@ class IdempotencyTable:
         producer = self._producers.get((scope, key.producer))
         if producer is None or producer.pending.get(key.sequence) is not claim:
             return []
-        if not final:
-            self._gaps[scope.names, key.producer] = (
-                key.sequence
-            )  # at or below the one before: none above it could be claimed
-            if len(self._gaps) > self._producers_max:
-                del self._gaps[next(iter(self._gaps))]
         later = [pending for sequence, pending in producer.pending.items() if sequence > key.sequence]
         del producer.pending[key.sequence]
+        gaps = {key.sequence, *self._gaps.get((scope.names, key.producer), ())}
         for doomed in later:
             doomed.doomed = True
-            del producer.pending[cast("ProducerKey", doomed.key).sequence]
+            sequence = cast("ProducerKey", doomed.key).sequence
+            del producer.pending[sequence]
+            gaps.add(sequence)
+        if not final:
+            self._gaps[scope.names, key.producer] = sorted(gaps)
+            if len(self._gaps) > self._producers_max:
+                del self._gaps[next(iter(self._gaps))]
         if producer.last < 0 and not producer.pending:
             self._remove_producer(producer)
         return later
 
     def drop(self, name: RunName) -> None:
         """The vchannel ended: every scope that contains it is forgotten. What is pending there will not be remembered."""
+        self._gaps = {place: gaps for place, gaps in self._gaps.items() if name not in place[0]}
         scopes = self._of_run.pop(name, None)
         if not scopes:
             return
@@ -183,6 +188,13 @@ class IdempotencyTable:
             del self._producers[producer.scope, producer.name]
 
     # -- producers
+
+    def forget_gaps(self, producer: str) -> bool:
+        """Forgets which sequences of a producer failed, so that it may go on without them; False when none had."""
+        places = [place for place in self._gaps if place[1] == producer]
+        for place in places:
+            del self._gaps[place]
+        return bool(places)
 
     def producers(self) -> list[ProducerInfo]:
         """Those of which something is durable, by name and vchannels."""
@@ -302,11 +314,12 @@ class IdempotencyTable:
             )
         scope = self._scopes.get(names)
         producer = None if scope is None else self._producers.get((scope, key.producer))
-        sequence, gap = key.sequence, self._gaps.get((names, key.producer))
-        if gap is not None and sequence > gap:
+        sequence, gaps = key.sequence, self._gaps.get((names, key.producer))
+        if gaps is not None and sequence > (gap := gaps[0]):
             raise InvalidRequestSeqError(
                 f"sequence {sequence} of producer {key.producer!r} comes after its sequence {gap}, which failed and was not written: "
-                f"append sequence {gap} again first, since it would be taken for a duplicate once a later one is written"
+                f"append sequence {gap} again first, since it would be taken for a duplicate once a later one is written, "
+                "or give it up with forget_producer()"
             )
         if producer is None:
             return None
@@ -384,8 +397,7 @@ class IdempotencyTable:
     def _forget_now(self, name: str) -> None:
         for producer in [producer for producer in self._producers.values() if producer.name == name]:
             self._remove_producer(producer)
-        for place in [place for place in self._gaps if place[1] == name]:
-            del self._gaps[place]
+        self.forget_gaps(name)
 
 
 class _Producer:
