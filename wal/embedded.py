@@ -466,6 +466,9 @@ class Embedded:
         self.cursors = CursorDesk(store, view=self._cursor_view, wall=self.clock.wall)
         self._undo.append(self.cursors.close)
         self._releases.callback(self.cursors.abandon)
+        self._releases.callback(
+            self.backend.finish_calls
+        )  # before: a truncation under way holds the lock on the cursors
         settings = self.settings
         bounds = RetentionBounds(
             settings.retention_bytes,
@@ -520,6 +523,7 @@ class Embedded:
         if places:
             self._maps = VChannelMapKeeper(self.directory, places, monotonic=self.clock.monotonic, held=self._held)
             self._undo.append(self._maps.close)
+            self._releases.callback(self._maps.abandon)
             await self._maps.start()
 
     async def _open_backend(self, location: Location, *, create: bool) -> None:

@@ -15,5 +15,7 @@ __all__ = ["import_late"]
 
 async def import_late(name: str) -> None:
     """Imports a module, in a thread unless it is there already. Raises what the import raises."""
-    if name not in sys.modules:
+    module = sys.modules.get(name)
+    # One that another thread is importing just now is waited for in a thread as well.
+    if module is None or getattr(module.__spec__, "_initializing", False):
         await asyncio.to_thread(import_module, name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import sys
@@ -115,7 +116,8 @@ async def released(place: str) -> None:
     for reference in _pending[:]:
         release = reference()
         if release is None or release.is_over:
-            _pending.remove(reference)
+            with contextlib.suppress(ValueError):  # another opening has removed it
+                _pending.remove(reference)
         elif await asyncio.to_thread(_is_same, release.place, place):
             await release.over()
 

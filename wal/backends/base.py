@@ -331,6 +331,9 @@ class LogBackend(abc.ABC):
     async def close(self) -> None:
         """Lets go of everything shared by the pchannels. Their handles are closed before. Idempotent."""
 
+    def finish_calls(self) -> None:  # noqa: B027 - a backend without threads of its own has nothing to wait for
+        """The first step of `abandon`: waits until what its threads were given for the log is done; no call is taken any more."""
+
     @abc.abstractmethod
     def abandon(self) -> None:
         """Releases files, threads and locks, of the handles too, once the event loop has ended. Idempotent; any thread may call it.

@@ -12,6 +12,7 @@ shows it any more (`when_shown`); such a write has no pause before it.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import errno
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -64,8 +65,11 @@ class VChannelMapKeeper:
         self._waiting: list[tuple[str, Callable[[WALError | None], None]]] = []
         self._running: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
-        self._closing = False
+        self._closing = self._closed = False
         self._failing = False
+        self._writing = False
+        # One thread of its own, so that no write outlives the log.
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="wal-maps")
 
     async def start(self) -> None:
         """Brings all maps up to date, and keeps them so."""
@@ -87,15 +91,18 @@ class VChannelMapKeeper:
 
         With `wanted`, when a map shows what was saved last. `then` is given the error if the next write of the maps fails.
         """
-        if not self._dirty or not (wanted or name in self._lagging or name in self._being_shown):
+        lags = name in self._lagging or name in self._being_shown
+        if not lags and not (wanted and (self._dirty or self._writing)):
             then(None)
             return
+        if not self._dirty:  # what is being written may fail: the write after it answers
+            self._dirty.update(self._places)
         self._waiting.append((name, then))
         self._hurry.set()
 
     def is_overdue(self, name: str) -> bool:
         """Whether the maps cannot be written at the moment, and one may show a former incarnation of this vchannel."""
-        return self._failing and name in self._lagging
+        return self._failing and (name in self._lagging or name in self._being_shown)
 
     async def close(self) -> None:
         """Brings the maps up to date for the last time. Idempotent."""
@@ -104,7 +111,15 @@ class VChannelMapKeeper:
         self._directory.on_saved = None
         if self._running is not None:
             await self._running
-        await self._write()
+        if not self._closed:
+            await self._write()
+            self._closed = True
+            self._pool.shutdown(wait=False)
+
+    def abandon(self) -> None:
+        """Waits for the write under way, once the event loop has ended; nothing is written any more."""
+        self._closed = True
+        self._pool.shutdown(wait=True)
 
     async def _run(self) -> None:
         try:
@@ -133,7 +148,9 @@ class VChannelMapKeeper:
         following = self._directory.saved_next
         failure: BaseException | None = None
         try:
-            await asyncio.to_thread(_write_maps, places, records, following, self._held, durably=bool(waiting))
+            self._writing = True
+            writing = self._pool.submit(_write_maps, places, records, following, self._held, durably=bool(waiting))
+            await asyncio.wrap_future(writing)
             self._failing = False
         except Exception as error:
             failure = error
@@ -152,6 +169,7 @@ class VChannelMapKeeper:
             failure = error
             raise
         finally:
+            self._writing = False
             self._being_shown = set()
             for name, then in waiting:
                 then(None if failure is None else _unshown(name, failure))

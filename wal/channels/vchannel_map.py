@@ -134,6 +134,8 @@ def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> b
     data = content.encode()
     try:
         if path.read_bytes() == data:
+            if durably:
+                _sync_directory(folder)  # the write before may have failed at this
             return False
     except FileNotFoundError:
         pass
@@ -147,12 +149,16 @@ def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> b
         os.close(fd)
     os.rename(temporary, path)
     if durably:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _sync_directory(folder)
     return True
+
+
+def _sync_directory(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _damaged(path: Path, found: str, expected: str) -> CorruptionError:

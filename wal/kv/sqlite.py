@@ -192,7 +192,9 @@ class _Worker:
             self._tell(_settle_opening, self.opened, error)
             self._tell(_settle_opening, self.closed, None)
             return
-        self._tell(_settle_opening, self.opened, None)
+        if not self._tell(_settle_opening, self.opened, None):  # nobody is left who could close it
+            store.close()
+            return
         try:
             while self._serve(store):
                 pass

@@ -131,24 +131,24 @@ class JournalBackend(LogBackend):
         self._recovering.add(recovering)
         try:
             recovered, held = await asyncio.shield(asyncio.wrap_future(recovering))
-        except asyncio.CancelledError:
+            log = JournalLog(
+                self._disk,
+                directory,
+                recovered,
+                self._pool,
+                held,
+                pchannel=pchannel,
+                incarnation=incarnation,
+                term=term,
+                checkpoint=checkpoint,
+                segment_bytes=self._segment_bytes,
+                frame_bytes_limit=self.frame_bytes_limit,
+            )
+        except BaseException:  # cancelled, collected with a loop that has ended, or without a thread for the log
             recovering.add_done_callback(_let_go)
             raise
         finally:
             self._recovering.discard(recovering)
-        log = JournalLog(
-            self._disk,
-            directory,
-            recovered,
-            self._pool,
-            held,
-            pchannel=pchannel,
-            incarnation=incarnation,
-            term=term,
-            checkpoint=checkpoint,
-            segment_bytes=self._segment_bytes,
-            frame_bytes_limit=self.frame_bytes_limit,
-        )
         self._logs.add(log)
         return log
 
@@ -160,14 +160,18 @@ class JournalBackend(LogBackend):
             await asyncio.wait([self._starting])
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
+    def finish_calls(self) -> None:
+        self._pool.shutdown(wait=True)
+
     def abandon(self) -> None:
         self._closed = True
-        self._pool.shutdown(wait=True)
-        for recovering in list(self._recovering):
-            _let_go(recovering)
-        for log in list(self._logs):
-            log.abandon()
-        self._close()
+        self.finish_calls()
+        with contextlib.ExitStack() as last:  # the lock is released whatever fails before
+            last.callback(self._close)
+            for recovering in list(self._recovering):
+                last.callback(_let_go, recovering)
+            for log in list(self._logs):
+                last.callback(log.abandon)
 
     async def _start(self) -> None:
         await self._in_thread(self._take)
@@ -188,6 +192,9 @@ class JournalBackend(LogBackend):
             # Here, so that a log on a disk that has become full can be truncated.
             FileLock.open(self._directory / CURSORS_LOCK_NAME, access, dir_fd=held.fd).close()
         except BaseException:
+            if self.held is not None:
+                self.held.close()
+            self.held = self._lock = None
             lock.release()
             raise
 

@@ -13,6 +13,7 @@ one is kept in `checkpoint.reserve`, which becomes the checkpoint where there is
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,8 @@ class CheckpointFiles:
         self._incarnation = incarnation
         self._term = term
         self._reserve = directory / _RESERVE_NAME
+        self._using_reserve = threading.Lock()
+        """A save takes the reserve for its own file, which whoever fills the reserve must not have open meanwhile."""
 
     def save(self, position: int, pieces: Sequence[bytes]) -> None:
         """Stores them in a row, durably. ChannelFencedError when the term is not ours any more."""
@@ -50,6 +53,10 @@ class CheckpointFiles:
         path = self.path(position)
         temporary = path.with_name(f"{path.name}.{self._term:x}.tmp")
         buffers = [packed + _CRC.pack(crc), *pieces]
+        with self._using_reserve:
+            self._store(path, temporary, buffers)
+
+    def _store(self, path: Path, temporary: Path, buffers: list[bytes]) -> None:
         try:
             try:
                 try:
@@ -74,6 +81,10 @@ class CheckpointFiles:
 
     def keep_room(self, grown_bytes: int) -> None:
         """Keeps room for a checkpoint that is so many bytes larger than the newest one there is; an OSError when there is none."""
+        with self._using_reserve:
+            self._fill_reserve(grown_bytes)
+
+    def _fill_reserve(self, grown_bytes: int) -> None:
         sizes = [path.stat().st_size for path in self._directory.glob(_PATTERN)]
         size = max(sizes, default=0) + grown_bytes
         if self._reserved(size):

@@ -237,12 +237,10 @@ class JournalLog(PChannelLog):
     def abandon(self) -> None:
         """See `LogBackend.abandon`; nothing may run in the pool any more. What was handed over is written."""
         self._closed = True
-        self._writer.finish()
-        self._preparer.close()
-        self._writer.active.file.close()
-        self._control.close()
-        self._disk.let_go(self._held)
-        self._held.close()
+        with contextlib.ExitStack() as last:
+            self._let_go_of_files(last)
+            last.callback(self._preparer.close)
+            last.callback(self._writer.finish)
 
     def statistics(self) -> JournalStatistics:
         written = self._writer.statistics()
@@ -281,10 +279,15 @@ class JournalLog(PChannelLog):
         except OSError as error:
             raise StorageError(f"closing the log in {self._directory} failed: {error.strerror}") from error
         finally:
-            active.file.close()
-            self._control.close()
-            self._disk.let_go(self._held)
-            self._held.close()
+            with contextlib.ExitStack() as last:
+                self._let_go_of_files(last)
+
+    def _let_go_of_files(self, last: contextlib.ExitStack) -> None:
+        """Closes all files at the end of this stack, each whatever becomes of the others."""
+        last.callback(self._held.close)
+        last.callback(self._disk.let_go, self._held)
+        last.callback(self._control.close)
+        last.callback(self._writer.active.file.close)
 
     def _release(self, position: int, state: int | None) -> None:
         if self._truncation.release(position):
