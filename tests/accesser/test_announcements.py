@@ -34,7 +34,7 @@ asyncio.run(main())
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the logger `wal` said at INFO."""
+    """The lines of the logger `wal` at INFO."""
     return [record.getMessage() for record in caplog.records if record.name == "wal" and record.levelno == logging.INFO]
 
 
@@ -81,7 +81,7 @@ async def killed(data: str) -> None:
 
 
 def tear(folder: Path) -> int:
-    """Begins a frame behind the last one, as a writer that was killed in the middle of it does; its bytes."""
+    """Begins a frame after the last one, as a writer does that is killed in the middle of it. Returns its bytes."""
     control = ControlView(folder / CONTROL_NAME)
     durable = control.load().durable
     control.close()

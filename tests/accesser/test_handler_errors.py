@@ -1,4 +1,4 @@
-"""What ends a scanner that runs by itself is told: in the log at ERROR, and to whoever leaves its block."""
+"""The error that ends a scanner with a handler is logged at ERROR, and raised where its block is left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wal.errors import CorruptionError
 
 
 class HandlingError(Exception):
-    """What the handlers raise here."""
+    """The error that the handlers raise here."""
 
 
 def fails(message: ImmutableMessage) -> None:

@@ -1,4 +1,4 @@
-"""What a scanner costs that waits at the tail: its own few objects, and nothing of the frames that it has read.
+"""The memory of a scanner that waits at the tail: its own few objects, and nothing of the frames that it has read.
 
 The log has frames with 1,000 vchannels each. The decoded tables of one take some 200 KiB; a scanner reads one to three of the vchannels.
 """
@@ -26,7 +26,7 @@ WARM: Final = 20
 """Scanners that are there before the measurement begins: what all of them share is not counted."""
 WOKEN: Final = 50
 IDLE_BYTES_MAX: Final = 4096
-"""Of one scanner, beside the task that its consumer has anyway."""
+"""The bytes of one scanner, beside the task that its consumer has anyway."""
 
 Make = Callable[[WALAccesser, int], Scanner]
 
