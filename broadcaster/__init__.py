@@ -1,4 +1,12 @@
-"""The broadcaster: one message to many vchannels, with resource keys that are held until every one of them acknowledged it."""
+"""The broadcaster: one message to many vchannels, with resource keys that are held until every one of them acknowledged it.
+
+Files:
+
+* Pure: task, state (its edges), bitmap, lock_table (who holds a key), content, records (bytes in the KV), recovery,
+  tombstones, changes; the actor: broadcaster, admission, beginning, course, ending, table (of what is under way),
+  prompt (what one frame completes), writer, saver, calls, answers, errands; message, names, results, limits;
+  broadcast (what callers have), operator (the seam to a log), registry
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +21,7 @@ from broadcaster.state import BroadcastState
 if TYPE_CHECKING:
     from broadcaster.broadcast import Broadcast
 
-__distribution__ = "wal-runtime"  # `wal.siblings` looks for it: there are other packages of this name
+__distribution__ = "wal-runtime"  # `wal.installation` looks for it: there are other packages of this name
 
 __all__ = [
     "AppendOperator",

@@ -11,7 +11,7 @@ import importlib
 import typing
 
 from wal._version import __version__
-from wal.siblings import check_siblings
+from wal.installation import check_siblings
 
 check_siblings()
 del check_siblings
@@ -19,7 +19,16 @@ del check_siblings
 if typing.TYPE_CHECKING:
     from wal import bridge, errors, timestamp  # noqa: F401
     from wal.accesser import LogStatistics, WALAccesser
-    from wal.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask, LogBroadcast
+    from wal.accesser.broadcast import (
+        BroadcastAppendResult,
+        BroadcastMessage,
+        BroadcastState,
+        BroadcastTask,
+        LogBroadcast,
+    )
+    from wal.accesser.opening import WAL, init, open_wal, release
+    from wal.accesser.responses import AppendOption, AppendResponses
+    from wal.accesser.txn import Txn
     from wal.channels import VChannelInfo
     from wal.cursors import CursorInfo
     from wal.message import (
@@ -33,7 +42,6 @@ if typing.TYPE_CHECKING:
         TimeTickMessage,
         TxnContext,
     )
-    from wal.opening import WAL, init, open_wal, release
     from wal.pchannel import (
         AppendResult,
         ForgottenResult,
@@ -56,11 +64,9 @@ if typing.TYPE_CHECKING:
         TimeTickGT,
         TimeTickGTE,
     )
-    from wal.responses import AppendOption, AppendResponses
     from wal.retention import PChannelRetention, RetentionHolder
     from wal.secret import Secret
     from wal.settings import Settings, SettingsOverrides
-    from wal.txn import Txn
 
 __all__ = [
     "WAL",
@@ -117,11 +123,11 @@ __all__ = [
 _HOMES: typing.Final = {
     "LogStatistics": "wal.accesser",
     "WALAccesser": "wal.accesser",
-    "BroadcastAppendResult": "wal.broadcast",
-    "BroadcastMessage": "wal.broadcast",
-    "BroadcastState": "wal.broadcast",
-    "BroadcastTask": "wal.broadcast",
-    "LogBroadcast": "wal.broadcast",
+    "BroadcastAppendResult": "wal.accesser.broadcast",
+    "BroadcastMessage": "wal.accesser.broadcast",
+    "BroadcastState": "wal.accesser.broadcast",
+    "BroadcastTask": "wal.accesser.broadcast",
+    "LogBroadcast": "wal.accesser.broadcast",
     "VChannelInfo": "wal.channels",
     "CursorInfo": "wal.cursors",
     "BroadcastHeader": "wal.message",
@@ -133,10 +139,10 @@ _HOMES: typing.Final = {
     "ResourceKey": "wal.message",
     "TimeTickMessage": "wal.message",
     "TxnContext": "wal.message",
-    "WAL": "wal.opening",
-    "init": "wal.opening",
-    "open_wal": "wal.opening",
-    "release": "wal.opening",
+    "WAL": "wal.accesser.opening",
+    "init": "wal.accesser.opening",
+    "open_wal": "wal.accesser.opening",
+    "release": "wal.accesser.opening",
     "AppendResult": "wal.pchannel",
     "ForgottenResult": "wal.pchannel",
     "MessageHandler": "wal.pchannel",
@@ -155,14 +161,14 @@ _HOMES: typing.Final = {
     "StartFrom": "wal.reading",
     "TimeTickGT": "wal.reading",
     "TimeTickGTE": "wal.reading",
-    "AppendOption": "wal.responses",
-    "AppendResponses": "wal.responses",
+    "AppendOption": "wal.accesser.responses",
+    "AppendResponses": "wal.accesser.responses",
     "PChannelRetention": "wal.retention",
     "RetentionHolder": "wal.retention",
     "Secret": "wal.secret",
     "Settings": "wal.settings",
     "SettingsOverrides": "wal.settings",
-    "Txn": "wal.txn",
+    "Txn": "wal.accesser.txn",
 }
 """The module that each public name lives in."""
 _ROOMS: typing.Final = ("bridge", "errors", "timestamp")

@@ -25,7 +25,7 @@ __all__ = [
     "PulsarLocation",
     "absolute_path",
     "check_admin_url",
-    "check_observable",
+    "check_read_only",
     "check_token",
     "parse_kv",
     "parse_location",
@@ -181,7 +181,7 @@ class EtcdLocation(msgspec.Struct, frozen=True):
         return f"EtcdLocation({str(self)!r})"
 
 
-def check_observable(location: Location) -> None:
+def check_read_only(location: Location) -> None:
     """InvalidArgumentError for a location that cannot be read by another process than the one that writes there."""
     if location.pulsar is not None:
         raise InvalidArgumentError(

@@ -12,7 +12,7 @@ from typing import Final, TypedDict
 import msgspec
 
 from wal import open_wal
-from wal.opening import LogOpening
+from wal.accesser.opening import LogOpening
 from wal.settings import Settings
 
 __all__ = ["ON_PULSAR", "Place", "on_pulsar"]

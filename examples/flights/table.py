@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from wal import Message
-from wal.extras import install_hint
+from wal.installation import install_hint
 
 __all__ = ["AIRPORTS", "ROWS", "Flight", "Totals", "csv_carriers", "csv_totals", "flights"]
 

@@ -132,7 +132,7 @@ async def test_reading_alone_is_told_at_debug(data: str, caplog: pytest.LogCaptu
     async with open_wal(data, read_only=True):
         pass
     assert [
-        record.getMessage().partition(" in ")[0] for record in caplog.records if record.name == "wal.observing"
+        record.getMessage().partition(" in ")[0] for record in caplog.records if record.name == "wal.read_only"
     ] == [f"opened the log at {data} for reading"]
 
 

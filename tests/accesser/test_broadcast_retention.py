@@ -10,7 +10,7 @@ import pytest
 
 from tests.accesser.probes import payloads, read_all
 from wal import BroadcastAppendResult, BroadcastMessage, BroadcastState, Message, ResourceKey, WALAccesser, open_wal
-from wal.embedded import Embedded
+from wal.engine.local.log import LocalLog
 from wal.errors import InvalidArgumentError, ResourceAcquiredError
 from wal.pchannel import PChannel
 
@@ -28,7 +28,7 @@ async def ack_all(log: WALAccesser, broadcast_id: int) -> None:
         await log.broadcast().ack(broadcast_id, name)
 
 
-def opened(log: WALAccesser) -> Embedded:
+def opened(log: WALAccesser) -> LocalLog:
     found = log._lifecycle.log
     assert found is not None
     return found

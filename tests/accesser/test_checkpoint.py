@@ -11,7 +11,7 @@ import pytest
 
 from tests.accesser.probes import payloads
 from wal import AppendResult, Message, ProducerKey, StartFrom, WALAccesser, open_wal
-from wal.embedded import META_FILE, Embedded
+from wal.engine.local.log import META_FILE, LocalLog
 from wal.errors import CorruptionError, NoSpaceError, TruncatedError
 from wal.kv import SqliteKV
 from wal.pchannel import CheckpointRule
@@ -28,9 +28,9 @@ def names(data: str, pattern: str) -> list[str]:
     return sorted(path.name for path in folder(data).glob(pattern))
 
 
-def inside(log: WALAccesser) -> Embedded:
+def inside(log: WALAccesser) -> LocalLog:
     opened = log._lifecycle.log
-    assert isinstance(opened, Embedded)
+    assert isinstance(opened, LocalLog)
     return opened
 
 
@@ -193,7 +193,7 @@ async def test_the_state_before_goes_on_holding(data: str) -> None:
 
 
 async def test_the_rule_makes_them_while_appends_go_on(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Embedded, "checkpoint_rule", CheckpointRule(keyed_events=50))
+    monkeypatch.setattr(LocalLog, "checkpoint_rule", CheckpointRule(keyed_events=50))
     async with open_wal(data) as log:
         ledger = inside(log).pchannels["p0"].checkpointer
         assert ledger is not None

@@ -14,8 +14,8 @@ from tests.accesser.probes import payloads, read_all, start
 from tests.backends.faults import FaultyDisk
 from wal import BroadcastHeader, Message, WALAccesser, open_wal
 from wal.backends.journal import JournalBackend
-from wal.copies_operator import CopiesOperator
-from wal.embedded import Embedded
+from wal.engine.local.copies_operator import CopiesOperator
+from wal.engine.local.log import LocalLog
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -40,7 +40,7 @@ class Bench:
         self.log = log
         inside = log._lifecycle.log
         assert inside is not None
-        self.inside: Embedded = inside
+        self.inside: LocalLog = inside
         self.operator: AppendOperator = CopiesOperator(inside)
 
     async def header(self, names: Sequence[str] = NAMES) -> BroadcastHeader:
@@ -270,7 +270,7 @@ async def test_places_are_those_of_a_vchannel_that_was_made_anew_meanwhile(
 
 async def test_a_full_inbox_can_be_tried_again(bench: Bench) -> None:
     header = await bench.header()
-    group = bench.inside.pchannels["p0"].lanes
+    group = bench.inside.pchannels["p0"].actor_group
     group._inbox_max = 0
     with pytest.raises(WouldBlockError):
         await bench.append(header)

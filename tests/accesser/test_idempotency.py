@@ -13,7 +13,7 @@ from tests.accesser.virtual import open_virtual
 from tests.backends.faults import FaultyDisk
 from wal import AppendResult, Message, MessageType, ProducerInfo, ProducerKey, WALAccesser, open_wal, timestamp
 from wal.backends.journal import backend as journal_backend
-from wal.embedded import Embedded
+from wal.engine.local.log import LocalLog
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -28,7 +28,7 @@ from wal.errors import (
 from wal.frame import EncodedFrame
 
 
-def inside(log: WALAccesser) -> Embedded:
+def inside(log: WALAccesser) -> LocalLog:
     opened = log._lifecycle.log
     assert opened is not None
     return opened
@@ -258,7 +258,7 @@ async def test_a_commit_that_finds_no_room_stays_open(location: str) -> None:
 async def test_a_full_inbox_leaves_a_transaction_open(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     txn = await log.txn("orders")
     await txn.append(b"body")
-    group = inside(log).pchannels["p0"].lanes
+    group = inside(log).pchannels["p0"].actor_group
     monkeypatch.setattr(group, "_inbox_max", 0)
     with pytest.raises(WouldBlockError):
         await txn.commit()

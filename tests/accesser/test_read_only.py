@@ -174,7 +174,7 @@ async def test_a_map_that_is_damaged_while_it_is_read_harms_nobody_who_reads(
         async with reader.read("orders") as scanner:
             assert await take(scanner, 1) == [b"1"]
             await eventually(known)  # until then the writer has a whole map to put in place of whatever is there
-            with caplog.at_level(logging.WARNING, "wal.observing"):
+            with caplog.at_level(logging.WARNING, "wal.read_only"):
                 (Path(data) / "pchannels" / "p0" / "vchannels").write_bytes(b"?")
                 taking = start(take(scanner, 1))
 

@@ -25,7 +25,7 @@ from wal import (
     open_wal,
 )
 from wal.cursors import CursorFiles
-from wal.embedded import Embedded
+from wal.engine.local.log import LocalLog
 from wal.errors import InvalidArgumentError, NoSpaceError, TruncatedError
 
 MIB = 1 << 20
@@ -67,7 +67,7 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-def embedded(log: WALAccesser) -> Embedded:
+def embedded(log: WALAccesser) -> LocalLog:
     found = log._lifecycle.log
     assert found is not None
     return found

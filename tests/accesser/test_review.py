@@ -14,7 +14,7 @@ from tests.backends.faults import FaultyDisk
 from wal import Latest, Message, MessageType, Txn, WALAccesser, open_wal
 from wal.backends.journal import JournalBackend, JournalLog
 from wal.backends.journal import backend as journal_backend
-from wal.embedded import Embedded
+from wal.engine.local.log import LocalLog
 from wal.errors import (
     ChannelFencedError,
     ClosedError,
@@ -29,7 +29,7 @@ from wal.pchannel.tail import Tail
 from wal.timestamp import TimestampOracle
 
 
-def inside(log: WALAccesser) -> Embedded:
+def inside(log: WALAccesser) -> LocalLog:
     """The parts of an open log, for causing what a user cannot cause at will."""
     opened = log._lifecycle.log
     assert opened is not None
@@ -43,7 +43,7 @@ async def begin(log: WALAccesser) -> Txn:
 class Gate:
     """Holds the KV's compare-and-swap, by which the oracle saves its limit, until it is opened or told to fail."""
 
-    def __init__(self, log: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, log: LocalLog, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = asyncio.Event()
         self.failure: Exception | None = None
         self.waiting = 0
@@ -177,7 +177,7 @@ async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeyp
         failing = log.append_nowait(Message("broken", b"1"))
         await asyncio.gather(failing, return_exceptions=True)
         before = sound.ledger.promise
-        while sound.ledger.promise == before or broken.lanes.failure is None:
+        while sound.ledger.promise == before or broken.actor_group.failure is None:
             await asyncio.sleep(0.001)
         gate = Gate(opened, monkeypatch)
         waiting = log.append_nowait(Message("sound", b"1"))
@@ -253,7 +253,7 @@ async def test_a_group_that_is_cut_off_settles_every_call(log: WALAccesser) -> N
         ahead = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(5)]
     await asyncio.gather(*ahead)
     opened = inside(log)
-    group = opened.pchannels["p0"].lanes
+    group = opened.pchannels["p0"].actor_group
     group.pause()
     waiting = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(8)]
     group.cut_off()

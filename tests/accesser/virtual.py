@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actors import VirtualClock
 from wal import Settings, WALAccesser
-from wal.embedded import Embedded
+from wal.engine.local.log import LocalLog
 from wal.location import parse_location
 
 __all__ = ["open_virtual"]
@@ -14,8 +14,8 @@ async def open_virtual(location: str, clock: VirtualClock, **overrides: object) 
     """As `open_wal` does it, with this clock in the place of the machine's."""
     settings = Settings().replace(**overrides)
 
-    async def make() -> Embedded:
-        return Embedded(parse_location(location), settings, clock=clock)
+    async def make() -> LocalLog:
+        return LocalLog(parse_location(location), settings, clock=clock)
 
     log = WALAccesser(location, make)
     await log.vchannels()

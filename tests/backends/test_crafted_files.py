@@ -19,7 +19,7 @@ import pytest
 from tests.backends.crafting import crafted, fields_of
 from tests.backends.frames import FrameMaker, append_all, content, read_all
 from tests.backends.journals import PCHANNEL, folder, journal
-from wal.backends.journal import ObservedJournal, ObservedLog
+from wal.backends.journal import ReadOnlyJournal, ReadOnlyJournalLog
 from wal.backends.journal.index import SegmentIndex
 from wal.backends.journal.layout import SECTOR_BYTES
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, FormatError, TruncatedError
@@ -38,7 +38,7 @@ Seen = list[tuple[int, tuple[object, ...]]]
 
 @pytest.fixture(autouse=True)
 def blockbuster() -> None:
-    """An ObservedLog blocks, on purpose."""
+    """An ReadOnlyJournalLog blocks, on purpose."""
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def chosen(rng: random.Random, cases: Iterator[tuple[str, bytes]], soak: int) ->
 
 def observe(place: Path) -> Seen:
     """Everything, as another process that only reads gets it."""
-    log: ObservedLog = ObservedJournal(place).open(PCHANNEL)
+    log: ReadOnlyJournalLog = ReadOnlyJournal(place).open(PCHANNEL)
     try:
         state = log.reach()
         found: Seen = []

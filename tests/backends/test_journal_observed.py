@@ -28,8 +28,8 @@ from wal.backends.journal import (
     JournalBackend,
     JournalFile,
     JournalLog,
-    ObservedJournal,
-    ObservedLog,
+    ReadOnlyJournal,
+    ReadOnlyJournalLog,
 )
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
 from wal.backends.journal.segments import open_shared
@@ -44,15 +44,15 @@ UNFINISHED = shutil.ignore_patterns("*.tmp", "*.spare", "*.zeros")
 
 @pytest.fixture(autouse=True)
 def blockbuster() -> None:
-    """An ObservedLog blocks, on purpose, and is called here beside the writer's loop; tests/accesser holds what runs on a loop."""
+    """An ReadOnlyJournalLog blocks, on purpose, and is called here beside the writer's loop; tests/accesser holds what runs on a loop."""
 
 
-def observe(place: Path, disk: Disk | None = None) -> ObservedLog:
-    return ObservedJournal(place, disk=disk).open(PCHANNEL)
+def observe(place: Path, disk: Disk | None = None) -> ReadOnlyJournalLog:
+    return ReadOnlyJournal(place, disk=disk).open(PCHANNEL)
 
 
 def seen(
-    log: ObservedLog, start: int | None = None, *, names: frozenset[str] | None = None, bytes_max: int = 1 << 20
+    log: ReadOnlyJournalLog, start: int | None = None, *, names: frozenset[str] | None = None, bytes_max: int = 1 << 20
 ) -> list[tuple[int, tuple[object, ...]]]:
     """Everything from `start` (or the earliest event) on, as an observer gets it."""
     return [
@@ -63,7 +63,7 @@ def seen(
 
 
 def seen_pages(
-    log: ObservedLog, start: int | None = None, *, names: frozenset[str] | None = None, bytes_max: int = 1 << 20
+    log: ReadOnlyJournalLog, start: int | None = None, *, names: frozenset[str] | None = None, bytes_max: int = 1 << 20
 ) -> list[FramePage]:
     state = log.refresh()
     at = state.earliest[0] if start is None else start
@@ -406,7 +406,7 @@ async def test_it_stops_at_the_durable_position_and_goes_on_with_the_next_writer
     """Behind the durable position a killed writer may have left anything."""
     async with journal(tmp_path, segment=SEGMENT, first=8 << 10):
         pass
-    observed: ObservedLog | None = None
+    observed: ReadOnlyJournalLog | None = None
     for term in range(2, 8):
         async with child("acknowledge", tmp_path, term) as process:
             assert process.stdout is not None
@@ -467,7 +467,7 @@ async def test_frames_above_the_durable_position_are_not_believed(tmp_path: Path
     observed.close()
 
 
-def _payloads(log: ObservedLog, term: int) -> dict[int, int]:
+def _payloads(log: ReadOnlyJournalLog, term: int) -> dict[int, int]:
     """Position → sequence of the frames of this term; each holds what it must."""
     found: dict[int, int] = {}
     for page in seen_pages(log):
@@ -482,16 +482,16 @@ def _payloads(log: ObservedLog, term: int) -> dict[int, int]:
 async def test_places_that_hold_no_journal(tmp_path: Path) -> None:
     for place in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(FormatError, match="holds no journal"):
-            ObservedJournal(place)
+            ReadOnlyJournal(place)
     assert not (tmp_path / "nowhere").exists()
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(FormatError):
-        ObservedJournal(tmp_path / "file")
+        ReadOnlyJournal(tmp_path / "file")
     (tmp_path / "FORMAT").write_text("wal-journal 99\n")
     with pytest.raises(FormatError, match="99"):
-        ObservedJournal(tmp_path)
+        ReadOnlyJournal(tmp_path)
     (tmp_path / "FORMAT").write_text("wal-journal 1\n")
-    empty = ObservedJournal(tmp_path)
+    empty = ReadOnlyJournal(tmp_path)
     assert empty.pchannels() == []
     with pytest.raises(FormatError, match="no log of pchannel"):
         empty.open(PCHANNEL)

@@ -12,7 +12,7 @@ import os
 import sys
 
 from wal import Message, ProducerKey, WALAccesser, open_wal
-from wal.embedded import Embedded
+from wal.engine.local.log import LocalLog
 from wal.pchannel import CheckpointRule
 
 __all__ = ["WRITERS", "key_of"]
@@ -39,7 +39,7 @@ async def write(log: WALAccesser, number: int) -> None:
 
 
 async def run(directory: str, first: int) -> None:
-    Embedded.checkpoint_rule = CheckpointRule(keyed_events=12)
+    LocalLog.checkpoint_rule = CheckpointRule(keyed_events=12)
     log = await open_wal(directory, segment_bytes=1 << 20, time_tick_interval_s=0.01)
     async with asyncio.TaskGroup() as group:
         for writer in range(WRITERS):

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from wal import AppendResult, Message, MessageType, ProducerKey, WALAccesser, open_wal
-from wal.embedded import Embedded
+from wal.engine.local.log import LocalLog
 from wal.pchannel import CheckpointRule
 
 __all__ = ["PIPELINED", "WORKERS", "Done", "KeyedPlan", "payloads_of"]
@@ -103,7 +103,7 @@ def tell(worker: int, number: int, result: AppendResult) -> None:
 
 
 async def run(plan: KeyedPlan) -> None:
-    Embedded.checkpoint_rule = CheckpointRule(keyed_events=CHECKPOINT_EVENTS)
+    LocalLog.checkpoint_rule = CheckpointRule(keyed_events=CHECKPOINT_EVENTS)
     log = await open_wal(
         plan.directory, pchannels=plan.pchannels, segment_bytes=1 << 20, time_tick_interval_s=TIME_TICK_INTERVAL_S
     )

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from wal import ImmutableMessage, MessageID, StartFrom, WALAccesser, open_wal
-from wal.backends.journal import ObservedJournal
+from wal.backends.journal import ReadOnlyJournal
 from wal.errors import TruncatedError
 from wal.message import FORM_JOURNAL, Origin
 from wal.reading import EventFilter, Selection, assemble
@@ -64,7 +64,7 @@ def say(line: str) -> None:
 
 def read_pages(directory: Path) -> None:
     checker = Checker()
-    log = ObservedJournal(directory).open("p0")
+    log = ReadOnlyJournal(directory).open("p0")
     selection = Selection({VCHANNEL: None}, floor=0)
     everything = EventFilter.of(())
     say("ready")

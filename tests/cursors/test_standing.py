@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cursors.samples import cursor
-from wal.cursors import LogPlace, LogView, Standing, resumable, shown, standing
+from wal.cursors import CursorStatus, LogPlace, LogView, resumable, shown, standing
 from wal.errors import InvalidArgumentError, TruncatedError
 
 
@@ -15,30 +15,30 @@ def view(*, incarnation: int = 77, earliest: tuple[int, int] = (0, 0), **lives: 
 
 
 CASES = [
-    (cursor(), view(orders=1), Standing.LIVE),
-    (cursor(incarnations=(None,)), view(), Standing.LIVE),
-    (cursor(incarnations=(None,)), view(orders=4), Standing.LIVE),
-    (cursor(vchannels=["a", "b"]), view(a=1, b=2), Standing.LIVE),
-    (cursor(incarnations=(9,)), view(other=5), Standing.LIVE),  # made since this map was read
-    (cursor(), view(other=5), Standing.DROPPED),
-    (cursor(), view(orders=2), Standing.DROPPED),
-    (cursor(vchannels=["a", "b"]), view(a=1, b=3), Standing.DROPPED),
-    (cursor(stale="old"), view(orders=2), Standing.DROPPED),
-    (cursor(stale="old"), view(orders=1), Standing.STALE),
-    (cursor(), view(orders=1, incarnation=78), Standing.OTHER_LIFE),
-    (cursor(pchannel="p7"), view(orders=1), Standing.OTHER_LIFE),
-    (cursor(start=(10, 3)), view(orders=1, earliest=(10, 3)), Standing.LIVE),
-    (cursor(start=(10, 2)), view(orders=1, earliest=(10, 3)), Standing.TRUNCATED),
+    (cursor(), view(orders=1), CursorStatus.LIVE),
+    (cursor(incarnations=(None,)), view(), CursorStatus.LIVE),
+    (cursor(incarnations=(None,)), view(orders=4), CursorStatus.LIVE),
+    (cursor(vchannels=["a", "b"]), view(a=1, b=2), CursorStatus.LIVE),
+    (cursor(incarnations=(9,)), view(other=5), CursorStatus.LIVE),  # made since this map was read
+    (cursor(), view(other=5), CursorStatus.DROPPED),
+    (cursor(), view(orders=2), CursorStatus.DROPPED),
+    (cursor(vchannels=["a", "b"]), view(a=1, b=3), CursorStatus.DROPPED),
+    (cursor(stale="old"), view(orders=2), CursorStatus.DROPPED),
+    (cursor(stale="old"), view(orders=1), CursorStatus.STALE),
+    (cursor(), view(orders=1, incarnation=78), CursorStatus.OTHER_INCARNATION),
+    (cursor(pchannel="p7"), view(orders=1), CursorStatus.OTHER_INCARNATION),
+    (cursor(start=(10, 3)), view(orders=1, earliest=(10, 3)), CursorStatus.LIVE),
+    (cursor(start=(10, 2)), view(orders=1, earliest=(10, 3)), CursorStatus.TRUNCATED),
 ]
 
 
 @pytest.mark.parametrize(("saved", "log", "expected"), CASES, ids=range(len(CASES)))
-def test_it_is_worth(saved: object, log: LogView, expected: Standing) -> None:
+def test_it_is_worth(saved: object, log: LogView, expected: CursorStatus) -> None:
     assert standing(saved, log) is expected  # type: ignore[arg-type]
     info = shown(saved, log)  # type: ignore[arg-type]
-    assert (info is None) == (expected is Standing.DROPPED)
+    assert (info is None) == (expected is CursorStatus.DROPPED)
     if info is not None:
-        assert info.stale == (expected in (Standing.STALE, Standing.TRUNCATED))
+        assert info.stale == (expected in (CursorStatus.STALE, CursorStatus.TRUNCATED))
 
 
 def test_what_a_reader_goes_on_from() -> None:

@@ -66,4 +66,4 @@ def test_no_logger_is_named_in_another_way() -> None:
         names = [name for node in ast.walk(tree) if (name := logger_of(node)) is not None]
         assert len(names) <= 1, path
         for name in names:
-            assert re.fullmatch(r"actors|wal(\.[a-z]+)*", name), f"{path}: {name}"
+            assert re.fullmatch(r"actors|wal(\.[a-z_]+)*", name), f"{path}: {name}"

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.docs.snippets import PAGES, ROOT
-from wal.extras import install_hint
+from wal.installation import install_hint
 
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: Final = set(PROJECT["optional-dependencies"])
@@ -62,7 +62,7 @@ def test_the_readme_names_every_extra_for_users() -> None:
 def test_hints_of_the_code_come_from_one_place() -> None:
     for path in SOURCES:
         text = path.read_text()
-        assert path.name == "extras.py" or not re.search(r"pip install|wal-runtime\[", text), path
+        assert path.name == "installation.py" or not re.search(r"pip install|wal-runtime\[", text), path
         assert set(re.findall(r"install_hint\(['\"](\w+)['\"]\)", text)) <= EXTRAS, path
 
 

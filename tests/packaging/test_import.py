@@ -21,8 +21,8 @@ RARELY_NEEDED: Final = (
 )  # fmt: skip
 """What a program that opens a directory never needs."""
 ENGINE: Final = (
-    "wal.embedded",
-    "wal.observing",
+    "wal.engine.local.log",
+    "wal.engine.read_only.log",
     "wal.backends.journal",
     "wal.backends.memory",
     "wal.kv",
@@ -54,7 +54,7 @@ def of(names: tuple[str, ...], modules: set[str]) -> set[str]:
 
 def test_importing_the_package_loads_no_room_and_no_dependency() -> None:
     modules = loaded("import wal")
-    assert {module for module in modules if module.startswith("wal")} == {"wal", "wal._version", "wal.siblings"}
+    assert {module for module in modules if module.startswith("wal")} == {"wal", "wal._version", "wal.installation"}
     assert (
         of(("actors", "broadcaster", "asyncio", "anyio", "msgspec", "google_crc32c", *RARELY_NEEDED, *ENGINE), modules)
         == set()
@@ -99,5 +99,12 @@ def test_type_checkers_are_told_the_same_names_as_the_interpreter() -> None:
 
 
 def test_whichever_package_is_imported_first_finds_the_others() -> None:
-    for first in ("actors", "broadcaster", "wal.broadcast", "wal.embedded", "broadcaster.broadcaster", "wal.pchannel"):
+    for first in (
+        "actors",
+        "broadcaster",
+        "wal.accesser.broadcast",
+        "wal.engine.local.log",
+        "broadcaster.broadcaster",
+        "wal.pchannel",
+    ):
         loaded(f"import {first}\nimport wal.bridge\nfrom broadcaster import Broadcast")

@@ -13,11 +13,11 @@ import pytest
 from actors import SystemClock
 from tests.backends.frames import FrameMaker, append, append_all
 from tests.backends.journals import PCHANNEL, journal
-from wal.backends import FramePage, ObservedState
-from wal.backends.journal import FollowedLog, JournalLog, ObservedJournal, ObservedLog
+from wal.backends import FramePage, ReadOnlyState
+from wal.backends.journal import FollowedLog, JournalLog, ReadOnlyJournal, ReadOnlyJournalLog
 from wal.errors import ClosedError, CorruptionError
 from wal.message import FORM_JOURNAL
-from wal.pchannel import ObservedPChannel, Scanner
+from wal.pchannel import ReadOnlyPChannel, Scanner
 from wal.reading import Latest, ReadOptions, Selection
 
 SCANNERS = 100
@@ -26,12 +26,12 @@ SCANNERS = 100
 class CountedLog(FollowedLog):
     """Counts what it is asked."""
 
-    def __init__(self, observed: ObservedLog, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, observed: ReadOnlyJournalLog, pool: ThreadPoolExecutor) -> None:
         super().__init__(observed, pool)
         self.looks = self.pages = 0
         self.damaged = False
 
-    def refresh(self) -> ObservedState:
+    def refresh(self) -> ReadOnlyState:
         self.looks += 1
         return super().refresh()
 
@@ -50,10 +50,10 @@ async def log(tmp_path: Path) -> AsyncIterator[JournalLog]:
 
 
 @pytest.fixture
-async def observed(log: JournalLog, tmp_path: Path) -> AsyncIterator[ObservedPChannel]:
+async def observed(log: JournalLog, tmp_path: Path) -> AsyncIterator[ReadOnlyPChannel]:
     with ThreadPoolExecutor(2) as pool:
-        core = await asyncio.to_thread(lambda: ObservedJournal(tmp_path).open(PCHANNEL))
-        pchannel = ObservedPChannel(
+        core = await asyncio.to_thread(lambda: ReadOnlyJournal(tmp_path).open(PCHANNEL))
+        pchannel = ReadOnlyPChannel(
             CountedLog(core, pool), form=FORM_JOURNAL, clock=SystemClock(), awaited=lambda: None
         )
         pchannel.start()
@@ -61,20 +61,20 @@ async def observed(log: JournalLog, tmp_path: Path) -> AsyncIterator[ObservedPCh
         await pchannel.close(ClosedError("closed"))
 
 
-def counted(pchannel: ObservedPChannel) -> CountedLog:
+def counted(pchannel: ReadOnlyPChannel) -> CountedLog:
     assert isinstance(pchannel.log, CountedLog)
     return pchannel.log
 
 
-def scanner(pchannel: ObservedPChannel, name: str = "v") -> Scanner:
-    async def attach(_: Scanner) -> tuple[ObservedPChannel, Selection, object]:
+def scanner(pchannel: ReadOnlyPChannel, name: str = "v") -> Scanner:
+    async def attach(_: Scanner) -> tuple[ReadOnlyPChannel, Selection, object]:
         await pchannel.catch_up()
         return pchannel, Selection({name: 1}, floor=0), None
 
     return Scanner(ReadOptions.of((name,), deliver_policy=Latest()), attach=attach)  # type: ignore[arg-type]
 
 
-async def test_a_hundred_who_wait_cost_about_one_read(log: JournalLog, observed: ObservedPChannel) -> None:
+async def test_a_hundred_who_wait_cost_about_one_read(log: JournalLog, observed: ReadOnlyPChannel) -> None:
     maker = FrameMaker(1)
     scanners = [scanner(observed) for _ in range(SCANNERS)]
     for each in scanners:
@@ -95,7 +95,7 @@ async def _take(reading: Scanner, count: int) -> list[bytes]:
     return [(await anext(reading)).payload for _ in range(count)]
 
 
-async def test_nobody_waits_nobody_looks(log: JournalLog, observed: ObservedPChannel) -> None:
+async def test_nobody_waits_nobody_looks(log: JournalLog, observed: ReadOnlyPChannel) -> None:
     async with scanner(observed) as reading:
         taking = asyncio.ensure_future(anext(reading))
         await append(log, FrameMaker(1).data(("v", b"x")))
@@ -110,7 +110,7 @@ async def test_nobody_waits_nobody_looks(log: JournalLog, observed: ObservedPCha
         assert (await anext(reading)).payload == b"y"
 
 
-async def test_while_nothing_moves_it_looks_less_often(log: JournalLog, observed: ObservedPChannel) -> None:
+async def test_while_nothing_moves_it_looks_less_often(log: JournalLog, observed: ReadOnlyPChannel) -> None:
     async with scanner(observed) as reading:
         taking = asyncio.ensure_future(anext(reading))
         looks = counted(observed)
@@ -125,7 +125,7 @@ async def test_while_nothing_moves_it_looks_less_often(log: JournalLog, observed
         assert (await taking).payload == b"x"
 
 
-async def test_the_newest_event_is_certain_once_caught_up(log: JournalLog, observed: ObservedPChannel) -> None:
+async def test_the_newest_event_is_certain_once_caught_up(log: JournalLog, observed: ReadOnlyPChannel) -> None:
     maker = FrameMaker(1)
     positions = await append_all(log, [maker.data(("v", b"1"), ("w", b"2")), maker.time_tick()])
     await observed.catch_up()
@@ -145,7 +145,7 @@ async def test_the_newest_event_is_certain_once_caught_up(log: JournalLog, obser
         assert observed.tail.newest == (at, 0)
 
 
-async def test_a_frame_that_cannot_be_read_for_all_is_left_to_each(log: JournalLog, observed: ObservedPChannel) -> None:
+async def test_a_frame_that_cannot_be_read_for_all_is_left_to_each(log: JournalLog, observed: ReadOnlyPChannel) -> None:
     """Who wants other vchannels is not harmed by it."""
     maker = FrameMaker(1)
     async with scanner(observed) as reading:
@@ -162,7 +162,7 @@ async def test_a_frame_that_cannot_be_read_for_all_is_left_to_each(log: JournalL
             assert await taking == [b"1", b"2", b"3"]
 
 
-async def test_closing_ends_those_who_wait(log: JournalLog, observed: ObservedPChannel) -> None:
+async def test_closing_ends_those_who_wait(log: JournalLog, observed: ReadOnlyPChannel) -> None:
     async with scanner(observed) as reading:
         taking = asyncio.ensure_future(anext(reading))
         while not observed._tail.is_awaited():

@@ -31,8 +31,8 @@ __all__ = [
     "LogBackend",
     "LogState",
     "ObservableLog",
-    "ObservedState",
     "PChannelLog",
+    "ReadOnlyState",
     "ReadableLog",
     "StoredFrame",
     "Stretch",
@@ -148,7 +148,7 @@ class ReadableLog(abc.ABC):
         """Lets go of it; a log that was written is written out and marked closed before. Idempotent."""
 
 
-class ObservedState(msgspec.Struct, frozen=True, gc=False):
+class ReadOnlyState(msgspec.Struct, frozen=True, gc=False):
     """One moment of a log that another process writes: everything at or below `promise` lies below `durable_end`.
 
     `newest`: (position, index) of the newest event as far as is known, None before any. `closed`: no writer has the log open (one that
@@ -171,23 +171,23 @@ class ObservedState(msgspec.Struct, frozen=True, gc=False):
 class ObservableLog(ReadableLog):
     """One pchannel's log that another process writes, or nobody. It moves by itself; its readers see what they are shown."""
 
-    shown: ObservedState
+    shown: ReadOnlyState
     """What `durable_end` goes by."""
 
     @property
     def durable_end(self) -> int:
         return self.shown.durable_end
 
-    def show(self, state: ObservedState) -> None:
+    def show(self, state: ReadOnlyState) -> None:
         """From now on readers see this moment."""
         self.shown = state
 
     @abc.abstractmethod
-    def refresh(self) -> ObservedState:
+    def refresh(self) -> ReadOnlyState:
         """The log as it is now, without waiting; `newest` may lag behind. ClosedError when it was made anew."""
 
     @abc.abstractmethod
-    async def reach(self) -> ObservedState:
+    async def reach(self) -> ReadOnlyState:
         """The log as it is now, its newest event for certain."""
 
     @abc.abstractmethod

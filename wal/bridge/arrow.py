@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.bridge.arrow_properties import properties_column
-from wal.extras import install_hint
+from wal.installation import install_hint
 from wal.message import MessageType
 from wal.reading import COLUMNS, NO_TXN, RowColumns
 

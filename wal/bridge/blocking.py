@@ -17,6 +17,9 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from wal.accesser import LogStatistics, WALAccesser
+from wal.accesser.opening import LogOpening, open_wal
+from wal.accesser.responses import AppendOption, AppendResponses
+from wal.accesser.txn import Txn
 from wal.bridge.blocking_broadcast import BlockingBroadcast
 from wal.bridge.blocking_scanner import BlockingHandler, BlockingScanner, blocking_handler
 from wal.bridge.blocking_txn import BlockingTxn
@@ -25,13 +28,10 @@ from wal.channels import VChannelInfo
 from wal.cursors import CursorInfo
 from wal.errors import InvalidArgumentError
 from wal.message import Message, MessageID
-from wal.opening import LogOpening, open_wal
 from wal.pchannel import AppendResult, ForgottenResult, ProducerInfo, ProducerKey
 from wal.reading import DeliverFilter, DeliverPolicy, ReadPosition
-from wal.responses import AppendOption, AppendResponses
 from wal.retention import PChannelRetention
 from wal.settings import Settings, SettingsOverrides
-from wal.txn import Txn
 
 __all__ = ["BlockingOpening", "BlockingWAL", "blocking"]
 

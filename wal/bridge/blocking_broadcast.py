@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 from broadcaster.limits import BroadcasterStatistics
+from wal.accesser.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastTask, LogBroadcast
 from wal.bridge.loop_thread import LoopThread
-from wal.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastTask, LogBroadcast
 from wal.message import ImmutableMessage, ResourceKey
 
 __all__ = ["BlockingBroadcast"]

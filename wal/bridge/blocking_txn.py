@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Generic, Self
 
+from wal.accesser.txn import R_co, Txn
 from wal.bridge.loop_thread import LoopThread
 from wal.message import Message, TxnContext
-from wal.txn import R_co, Txn
 
 __all__ = ["BlockingTxn"]
 

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from wal.backends.journal import ObservedLog
+from wal.backends.journal import ReadOnlyJournalLog
 from wal.bridge.file_journal import FileJournal
 from wal.cursors import Cursor, CursorKey, check_cursor, resumable
 from wal.message import FORM_JOURNAL
@@ -34,11 +34,11 @@ class FileCursor:
     def __init__(self, name: str, vchannels: tuple[str, ...]) -> None:
         self._key = CursorKey.of(check_cursor(name), vchannels)
 
-    def load(self, journal: FileJournal, log: ObservedLog) -> Cursor | None:
+    def load(self, journal: FileJournal, log: ReadOnlyJournalLog) -> Cursor | None:
         """The cursor to go on from in this log, None when nothing is saved; see `resumable` for what it raises."""
         return resumable(journal.cursors.load(self._key), journal.cursor_view(), pchannel=log.pchannel)
 
-    def save(self, journal: FileJournal, log: ObservedLog, selection: Selection, place: Place) -> None:
+    def save(self, journal: FileJournal, log: ReadOnlyJournalLog, selection: Selection, place: Place) -> None:
         """Stores where the reader is; durable when it returns. See `CursorStore.save`."""
         cursor = Cursor(
             self._key,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal.backends.journal import ObservedLog
+from wal.backends.journal import ReadOnlyJournalLog
 from wal.errors import TruncatedError
 from wal.message import FORM_JOURNAL, MessageID, Origin
 from wal.reading import event_indices
@@ -10,7 +10,7 @@ from wal.reading import event_indices
 __all__ = ["event_of", "first_event", "log_origin"]
 
 
-def event_of(log: ObservedLog, message_id: MessageID) -> MessageID | None:
+def event_of(log: ReadOnlyJournalLog, message_id: MessageID) -> MessageID | None:
     """The event that this id names: itself, or of a body its transaction; None when its frame is gone or holds no such event."""
     position, index = message_id.position, message_id.index
     state = log.refresh()
@@ -23,7 +23,7 @@ def event_of(log: ObservedLog, message_id: MessageID) -> MessageID | None:
     return None if found is None else log_origin(log, position).message_id(found)
 
 
-def first_event(log: ObservedLog) -> MessageID | None:
+def first_event(log: ReadOnlyJournalLog) -> MessageID | None:
     """The id of the earliest event that is not truncated, None when there is none."""
     while True:
         earliest = log.earliest
@@ -34,12 +34,12 @@ def first_event(log: ObservedLog) -> MessageID | None:
                 raise  # else it was truncated meanwhile: there is a new answer
 
 
-def log_origin(log: ObservedLog, position: int = 0) -> Origin:
+def log_origin(log: ReadOnlyJournalLog, position: int = 0) -> Origin:
     """The origin of a frame of this log."""
     return Origin(log.pchannel, log.incarnation, position, FORM_JOURNAL)
 
 
-def _first_event(log: ObservedLog, earliest: tuple[int, int]) -> MessageID | None:
+def _first_event(log: ReadOnlyJournalLog, earliest: tuple[int, int]) -> MessageID | None:
     at, end = earliest[0], log.refresh().durable_end
     while at < end:
         page = log.page(at, end, None, 1)

@@ -1,4 +1,4 @@
-"""FileJournal: a journal for one reader that blocks, read from its files alone. The counterpart of `Observed`, without its loop.
+"""FileJournal: a journal for one reader that blocks, read from its files alone. The counterpart of `ReadOnlyLog`, without its loop.
 
 Owns the observed log of each pchannel and what is known of vchannels, from the maps that the writer keeps for other processes. The maps
 may lag behind: a name that is in none of them counts as empty, and is looked for again.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from wal.backends.journal import ABSENT_REMEDY, ObservedJournal, ObservedLog, check_present
+from wal.backends.journal import ABSENT_REMEDY, ReadOnlyJournal, ReadOnlyJournalLog, check_present
 from wal.channels import MapPlace, UnknownVChannels, VChannelMaps, VChannelView, common_place
 from wal.cursors import CursorFiles, LogPlace, LogView
 from wal.errors import ChannelNotExistError, InvalidArgumentError
@@ -23,12 +23,12 @@ class FileJournal:
 
     def __init__(self, directory: Path) -> None:
         check_present(directory, remedy=ABSENT_REMEDY)
-        self._journal = ObservedJournal(directory)
+        self._journal = ReadOnlyJournal(directory)
         self.cursors: Final = CursorFiles(directory, held=self._journal.held)
         self._places: dict[str, MapPlace] = {}
         self._maps = VChannelMaps()
         self._unknown = UnknownVChannels(f"journal:{directory}")
-        self.logs: dict[str, ObservedLog] = {}
+        self.logs: dict[str, ReadOnlyJournalLog] = {}
         try:
             self.look()
         except BaseException:
@@ -44,7 +44,7 @@ class FileJournal:
                 self._places[name] = MapPlace(log.directory, log.incarnation)
         return self._maps.look(self._places)
 
-    def attach(self, names: tuple[str, ...]) -> tuple[ObservedLog, Selection]:
+    def attach(self, names: tuple[str, ...]) -> tuple[ReadOnlyJournalLog, Selection]:
         """The log to read these vchannels in, with its newest event known, and the vchannels as they are now."""
         while True:
             log = self.logs[self._place(names, self.look())]
@@ -56,7 +56,9 @@ class FileJournal:
         bound = {name: view.records[name].incarnation if name in view.records else None for name in names}
         return log, Selection(bound, floor=view.floor(log.pchannel))
 
-    def made_elsewhere(self, selection: Selection, names: tuple[str, ...], here: ObservedLog) -> ObservedLog | None:
+    def made_elsewhere(
+        self, selection: Selection, names: tuple[str, ...], here: ReadOnlyJournalLog
+    ) -> ReadOnlyJournalLog | None:
         """Looks again for a reader of these vchannels `here`: where to go on reading, if what it waits for was made elsewhere.
 
         It is bound to that life then. ChannelNotExistError when a vchannel that it reads was dropped.

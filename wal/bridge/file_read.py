@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from wal.backends import ObservedState
-from wal.backends.journal import ABSENT_REMEDY, ObservedLog, wait_until_present
+from wal.backends import ReadOnlyState
+from wal.backends.journal import ABSENT_REMEDY, ReadOnlyJournalLog, wait_until_present
 from wal.bridge.file_cursor import FileCursor, Place
 from wal.bridge.file_events import event_of, first_event, log_origin
 from wal.bridge.file_journal import FileJournal
@@ -75,8 +75,8 @@ class FileRead:
         self._lock = threading.RLock()  # a handler of a signal may close what its own thread is reading
         self._closing = threading.Event()
         self._journal: FileJournal | None = None
-        self._log: ObservedLog
-        self._state: ObservedState
+        self._log: ReadOnlyJournalLog
+        self._state: ReadOnlyState
         self._looked_s = 0.0
         self._over = self._ended = False
         self._error: BaseException | None = None

@@ -21,8 +21,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from wal.accesser.releases import all_released
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.releases import all_released
 
 __all__ = ["LoopThread"]
 

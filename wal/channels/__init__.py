@@ -1,4 +1,10 @@
-"""Channels: which pchannels and vchannels there are, as the KV says."""
+"""Channels: which pchannels and vchannels there are, as the KV says.
+
+Files:
+
+* In the KV: directory, pchannel_meta, checkpoint_record; copies for other processes: vchannel_map (bytes), map_keeper
+  (writes), map_view (reads); unknown (what a reader of no vchannel is told)
+"""
 
 from wal.channels.checkpoint_record import CheckpointRecord, load_checkpoint
 from wal.channels.directory import (

@@ -1,4 +1,11 @@
-"""Files: what the files of a log have in common: who may read them, locks, the names that open ones stand on, and free space."""
+"""Files: what the files of a log have in common: who may read them, locks, the names that open ones stand on, and free space.
+* access: which users of the machine may read a file, and whose it is
+* free_space: Free space: how many bytes a file system has left for this process
+* held_directory: HeldNames and HeldDirectory: the names that something open stands on, and whether they still lead
+  to its files
+* lock: a flock on a file that nobody but its owner can open, so that nobody else can hold it
+* lock_holder: which process holds a lock file, for the text of an error
+"""
 
 from wal.files.access import PRIVATE, FileAccess
 from wal.files.free_space import free_bytes

@@ -1,4 +1,15 @@
-"""Frames: draft, encode, decode, check. Pure functions over bytes; knows no other room."""
+"""Frames: draft, encode, decode, check. Pure functions over bytes; knows no other room.
+
+Files:
+
+* copy_names: the vchannels that a broadcast's copies in a frame are for, and the columns of their runs
+* events: the laws of indices and flags, over the columns of a frame
+* ext: the optional fields of a record, as tag, length and value
+* layout: The bytes of a frame: constants, column order, and the header
+* lazy_table: The tables of a frame for a reader that wants few of its many runs: a run is read and checked when it
+  is first asked for
+* tables: the runs and columns of a frame, checked against each other before anything of them is believed
+"""
 
 from wal.frame.copy_names import CopyNames
 from wal.frame.decode import BodySource, Columns, FrameView, RecordColumns, TermStart

@@ -1,4 +1,17 @@
-"""KVBase, the small transactional store of metadata, in memory and on sqlite; knows no other room."""
+"""KVBase, the small transactional store of metadata, in memory and on sqlite; knows no other room.
+
+Files:
+
+* base: the one interface to metadata, whatever stores it
+* batch: what one call changes, all or nothing
+* hub: which watches of one store see which change, and the count of changes
+* keys: What a key, a value and a prefix may be, and the order of keys
+* rooted: a part of another KV, under a root path of its own
+* sqlite_reserve: bytes of the disk that are kept beside a sqlite file, so that a full disk is no dead end for it
+* sqlite_store: the KV's file and its transactions, synchronous; belongs to one thread
+* statistics: what a KV has done since it was opened. Plain numbers, a copy
+* watch: the changes of a key or of a prefix, in the order in which they were committed
+"""
 
 from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase
 from wal.kv.batch import Batch

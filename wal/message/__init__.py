@@ -1,4 +1,18 @@
-"""Messages, their types, ids and properties; knows no other room."""
+"""Messages, their types, ids and properties; knows no other room.
+
+Files:
+
+* broadcast_header: BroadcastHeader and ResourceKey: what a copy of a broadcast says about the whole of it
+* codec: messages as they travel on a wire, and back
+* message: what a user appends, and what a reader gets back
+* message_id: where in which pchannel an event or a body lies
+* packed: Positions in MessagePack, whose integers end at 64 bits: one of Pulsar takes more, and stands there as its
+  16 bytes, big-endian. Pure
+* txn_context: which transaction a message belongs to
+* wire_fields: Wire fields: how each system field of a message is written into a property of its wire form, and read
+  back
+* wire_pb2: Generated protocol buffer code
+"""
 
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage

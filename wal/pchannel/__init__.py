@@ -1,4 +1,18 @@
-"""The write path and the scanners of a pchannel: actors around pure tables."""
+"""The write path and the scanners of a pchannel: actors around pure tables.
+
+Files:
+
+* Write: operations, vchannel, submissions, pchannel, in_flight; transactions: txn_table, lease; ticks: promises,
+  barriers, tick_frames (when one is written)
+* Keys: keys, idempotency (the table), keyed (who hears of it), idempotency_state (its bytes), keyed_events and replay
+  (recovery); checkpoint (when), checkpointer (how)
+* Broadcasts: copies (the table), copies_state (its bytes), copies_names (held once), copy_writes (into the log),
+  placed_copies (their results), acking (a scanner that acknowledges); recovery_state (all that is remembered),
+  pieces (its form)
+* Read: readable (what a scanner needs of a pchannel, whoever writes it), tail, recent, scanner, handler; observed (a
+  pchannel of another process)
+* read_only: a pchannel that another process writes, as the scanners of this one see it
+"""
 
 from wal.pchannel.acking import AckingScanner
 from wal.pchannel.checkpoint import Checkpoint, CheckpointRule
@@ -8,7 +22,6 @@ from wal.pchannel.handler import Handler, MessageHandler, check_handler
 from wal.pchannel.idempotency import IdempotencyTable
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
-from wal.pchannel.observed import ObservedPChannel
 from wal.pchannel.operations import (
     Append,
     AppendCopies,
@@ -27,6 +40,7 @@ from wal.pchannel.operations import (
     Rollback,
 )
 from wal.pchannel.pchannel import PChannel, PChannelStatistics
+from wal.pchannel.read_only import ReadOnlyPChannel
 from wal.pchannel.readable import ReadablePChannel
 from wal.pchannel.recovery_state import RecoveryState
 from wal.pchannel.replay import recover
@@ -60,12 +74,12 @@ __all__ = [
     "KeyedCommit",
     "ListedBroadcast",
     "MessageHandler",
-    "ObservedPChannel",
     "OrderedAppend",
     "PChannel",
     "PChannelStatistics",
     "ProducerInfo",
     "ProducerKey",
+    "ReadOnlyPChannel",
     "ReadablePChannel",
     "RecoveryState",
     "Rollback",

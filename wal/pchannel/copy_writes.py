@@ -133,7 +133,7 @@ class CopyWrites(Member):
             self.table.durable(header, part)
         if waiting:
             try:
-                self._pchannel.lanes.tell_control(self, waiting)
+                self._pchannel.actor_group.tell_control(self, waiting)
             except ActorError:
                 self.refuse(waiting, self._defect or ClosedError("the log was closed: open it again to go on"))
 

@@ -120,7 +120,7 @@ class _Flight(msgspec.Struct, gc=False):
 
 
 class PChannel(ReadablePChannel, Member):
-    """One pchannel in one term; `channel` is its name, `lanes` the group that it shares with its vchannels.
+    """One pchannel in one term; `channel` is its name, `actor_group` the group that it shares with its vchannels.
 
     All its methods run on the loop, most of them in a turn of the group.
     """
@@ -144,7 +144,7 @@ class PChannel(ReadablePChannel, Member):
     ) -> None:
         self.ledger: PromiseLedger = PromiseLedger(log.state.promise)
         super().__init__(log, form=form, promise=self.ledger.promise, newest=log.state.newest)
-        self.lanes = group
+        self.actor_group = group
         self.limits = limits
         self.keepalive: float = whole_ms(keepalive)
         self.in_flight = in_flight
@@ -661,7 +661,7 @@ class PChannel(ReadablePChannel, Member):
         return self._flights[0].since if self._flights else None
 
     def _busy(self) -> bool:
-        return bool(self._flights or self._waiting or self._prepared or self.held or self.lanes.pending)
+        return bool(self._flights or self._waiting or self._prepared or self.held or self.actor_group.pending)
 
     def _check_drained(self) -> None:
         if self._drained is not None and not self._drained.done() and (self.fault is not None or not self._busy()):

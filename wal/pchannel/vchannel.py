@@ -60,7 +60,7 @@ class VChannel(Member):
         """What its idempotency keys belong to."""
         self.closed: Callable[[], WALError] | None = None
         """Why it takes nothing any more (dropped, failed, or its record could not be saved); None while it lives."""
-        self.tell: Callable[[Member, Any], None] = pchannel.lanes.tell
+        self.tell: Callable[[Member, Any], None] = pchannel.actor_group.tell
         """Bound for those who tell it most."""
         self._handled_to = 0  # of the batch in hand; what lies before it is the pchannel's already
 

@@ -1,4 +1,10 @@
-"""Reading: policies, filters, selection and assembly. Pure and synchronous; used by everything that reads."""
+"""Reading: policies, filters, selection and assembly. Pure and synchronous; used by everything that reads.
+
+Files:
+
+* Asked for: policies, filters, selection, options, position; progress (what a read does next, whoever drives it);
+  given: assembly, shared_copies, frame_rows, columns
+"""
 
 from wal.reading.assembly import assemble, event_indices
 from wal.reading.columns import COLUMNS, NO_TXN, RowColumns

@@ -1,4 +1,9 @@
-"""Retention: what of a log is dropped when it grows too large or too old, and who holds it back."""
+"""Retention: what of a log is dropped when it grows too large or too old, and who holds it back.
+
+Files:
+
+* Pure: policy, clock_watch; keeper (its turns, every truncation), report
+"""
 
 from wal.retention.clock_watch import DRIFT_MAX_S, ClockWatch
 from wal.retention.keeper import RetentionKeeper

@@ -19,7 +19,7 @@ import msgspec
 
 from actors import Clock
 from wal.backends import Stretch
-from wal.cursors import Cursor, CursorDesk, DamagedCursor, LogView, Standing, standing
+from wal.cursors import Cursor, CursorService, CursorStatus, DamagedCursor, LogView, standing
 from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
 from wal.message import MessageID
 from wal.pchannel import PChannel
@@ -42,11 +42,11 @@ class RetentionKeeper:
     """Of an open log. `start` once its pchannels are open, `close` before they are closed."""
 
     def __init__(
-        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], desk: CursorDesk, *, clock: Clock
+        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], desk: CursorService, *, clock: Clock
     ) -> None:
         self.bounds = bounds
         self._pchannels = pchannels
-        self._desk = desk
+        self._service = desk
         self._clock = clock
         self._watch = ClockWatch(wall=clock.wall(), monotonic=clock.monotonic())
         self._believed = True
@@ -63,7 +63,7 @@ class RetentionKeeper:
         """Marks what turned stale while the log was closed, and begins its turns, if there is any bound at all."""
         if self.bounds.of_cursors:
             await self.turn(lock_timeout_s=OPENING_LOCK_TIMEOUT_S)
-            self._desk.judge = self.judge
+            self._service.judge = self.judge
         if self.bounds.of_cursors or self.bounds.of_logs:
             for pchannel in self._pchannels.values():
                 pchannel.log.sealed = self._stretch_sealed
@@ -88,9 +88,9 @@ class RetentionKeeper:
         async def mark() -> bool:
             now_s = self._look()
             if await self._has_stale(now_s):
-                async with self._desk.held(LOCK_TIMEOUT_S) as cursors:
-                    view = self._desk.view()
-                    await self._desk.run_held(lambda: self._sweep(cursors, view, now_s))
+                async with self._service.held(LOCK_TIMEOUT_S) as cursors:
+                    view = self._service.view()
+                    await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
             return False
 
         await self._whole(self._guarded(mark))
@@ -103,8 +103,8 @@ class RetentionKeeper:
             return
 
         async def unless_pinned() -> None:
-            async with self._lock, self._desk.held() as cursors:
-                view = self._desk.view()
+            async with self._lock, self._service.held() as cursors:
+                view = self._service.view()
                 pins = [pin for pin in _pins(cursors, view, pchannel) if pin.place < place]
                 if pins:
                     raise InvalidArgumentError(_refusal(message_id, pins))
@@ -116,8 +116,8 @@ class RetentionKeeper:
     async def report(self) -> list[PChannelRetention]:
         """Where each pchannel's log stands."""
         self._look()
-        cursors = await self._desk.run(self._desk.store.load_all)
-        view = self._desk.view()
+        cursors = await self._service.run(self._service.store.load_all)
+        view = self._service.view()
         drift_s = None if self._believed else self._watch.drift_s
         return [
             await report_of(
@@ -190,9 +190,9 @@ class RetentionKeeper:
             return False
         truncated: list[PChannel] = []
         more = False
-        async with self._desk.held(lock_timeout_s) as cursors:
-            view = self._desk.view()
-            cursors = await self._desk.run_held(lambda: self._sweep(cursors, view, now_s))
+        async with self._service.held(lock_timeout_s) as cursors:
+            view = self._service.view()
+            cursors = await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
             for name, pchannel in self._pchannels.items():
                 found = plan(
                     self._stretches(pchannel),
@@ -241,12 +241,12 @@ class RetentionKeeper:
         """Whether a cursor is over its bound and not marked yet."""
         if not self.bounds.of_cursors:
             return False
-        cursors = await self._desk.run(self._desk.store.load_all)
-        view = self._desk.view()
+        cursors = await self._service.run(self._service.store.load_all)
+        view = self._service.view()
         return any(isinstance(cursor, Cursor) and self._turned_stale(cursor, view, now_s) for cursor in cursors)
 
     def _turned_stale(self, cursor: Cursor, view: LogView, now_s: float | None) -> str:
-        if standing(cursor, view) is not Standing.LIVE:
+        if standing(cursor, view) is not CursorStatus.LIVE:
             return ""
         return over_bound(cursor, view.places[cursor.pchannel], self.bounds, now_s=now_s)
 
@@ -257,7 +257,7 @@ class RetentionKeeper:
         left: list[Cursor | DamagedCursor] = []
         for cursor in cursors:
             if isinstance(cursor, Cursor):
-                if standing(cursor, view) is Standing.DROPPED:
+                if standing(cursor, view) is CursorStatus.DROPPED:
                     self._change(cursor, None)
                     continue
                 if why := self._turned_stale(cursor, view, now_s):
@@ -275,7 +275,7 @@ class RetentionKeeper:
         Whoever uses the cursor finds the log truncated past it, or loses nothing.
         """
         try:
-            self._desk.store.change(cursor, changed)
+            self._service.store.change(cursor, changed)
         except WALError as error:
             self._warn(
                 f"unsaved {cursor}", "that %s holds the log no longer could not be stored: %s", cursor.key, error
@@ -286,7 +286,7 @@ class RetentionKeeper:
     ) -> None:
         """Under the lock. What it goes by must not be undone by a power cut that the truncation survives."""
         if cursors:
-            await self._desk.run_held(self._desk.store.sync)
+            await self._service.run_held(self._service.store.sync)
         await pchannel.log.truncate(*place)
 
     async def _make_room(self, pchannels: list[PChannel]) -> None:

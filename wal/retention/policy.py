@@ -13,7 +13,7 @@ import msgspec
 
 from wal.backends import Stretch
 from wal.cursors.cursor import Cursor
-from wal.cursors.standing import LogPlace, LogView, Standing, standing
+from wal.cursors.status import CursorStatus, LogPlace, LogView, standing
 from wal.cursors.store import DamagedCursor
 from wal.timestamp.timestamp import parse
 
@@ -96,7 +96,7 @@ def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchanne
     for cursor in cursors:
         if isinstance(cursor, DamagedCursor):
             pins.append(Pin("damaged cursor", cursor.file, (0, 0)))
-        elif cursor.pchannel == pchannel and standing(cursor, view) is Standing.LIVE:
+        elif cursor.pchannel == pchannel and standing(cursor, view) is CursorStatus.LIVE:
             pins.append(Pin("cursor", cursor.key.name, cursor.start, cursor.key.vchannels))
     return pins
 

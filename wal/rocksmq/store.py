@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from wal.errors import CorruptionError, FormatError, LockedError, StorageError, WALError
-from wal.extras import install_hint
 from wal.files import PRIVATE
+from wal.installation import install_hint
 from wal.rocksmq.changes import Changes
 from wal.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING, number, numbers, record_key
 from wal.rocksmq.message import ConsumerMessage

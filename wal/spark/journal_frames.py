@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from wal.backends import FramePage
-from wal.backends.journal import CONTROL_NAME, ObservedLog, SegmentIndex, is_being_written
+from wal.backends.journal import CONTROL_NAME, ReadOnlyJournalLog, SegmentIndex, is_being_written
 from wal.bridge.file_events import log_origin
 from wal.bridge.file_journal import FileJournal
 from wal.channels import VChannelView
@@ -191,7 +191,7 @@ class JournalFrames:
     def close(self) -> None:
         self._journal.close()
 
-    def _log(self, pchannel: str) -> ObservedLog:
+    def _log(self, pchannel: str) -> ReadOnlyJournalLog:
         log = self._journal.logs.get(pchannel)
         if log is None:
             self._journal.look()
@@ -241,7 +241,7 @@ class JournalFrames:
         return found
 
 
-def _file(log: ObservedLog) -> tuple[int, int, int] | None:
+def _file(log: ReadOnlyJournalLog) -> tuple[int, int, int] | None:
     """Which control page lies there: another one when the log was made anew."""
     try:
         status = os.stat(log.directory / CONTROL_NAME)

@@ -22,7 +22,7 @@ from wal.backends.pulsar import PulsarAddress
 from wal.backends.pulsar.admin import Admin
 from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.layout import text_of
-from wal.backends.pulsar.observed import ObservedTopic
+from wal.backends.pulsar.read_only import ReadOnlyTopic
 from wal.bridge.loop_thread import LoopThread
 from wal.errors import ClosedError, CorruptionError, FormatError, WALError
 from wal.message import FORM_PULSAR, Origin
@@ -68,7 +68,7 @@ class PulsarFrames:
         self._metadata = PulsarMetadata(kv, closing=self._connection.close)
         # Who is just forgotten leaves a client with threads behind. The interpreter's exit stops the loop by itself.
         weakref.finalize(self, _let_go, self._metadata.thread).atexit = False
-        self._topics: dict[str, ObservedTopic] = {}
+        self._topics: dict[str, ReadOnlyTopic] = {}
         self._looked: OrderedDict[tuple[str, ChannelChoice], LookedAt] = OrderedDict()
         self._newest: dict[str, tuple[Place, int]] = {}
         self._gone = False
@@ -95,7 +95,7 @@ class PulsarFrames:
                 topic.close()
                 self._looked.clear()
                 self._newest.clear()
-            self._topics[name] = ObservedTopic(
+            self._topics[name] = ReadOnlyTopic(
                 self._connection,
                 self._admin,
                 self._metadata.control(name),
@@ -205,7 +205,7 @@ class PulsarFrames:
             topic.close()
         self._metadata.close()
 
-    def _topic(self, pchannel: str) -> ObservedTopic:
+    def _topic(self, pchannel: str) -> ReadOnlyTopic:
         if pchannel not in self._topics:
             self.pchannels()
         topic = self._topics.get(pchannel)
@@ -228,7 +228,7 @@ class PulsarFrames:
             self._looked.popitem(last=False)
         return looked
 
-    def _last_promised(self, topic: ObservedTopic, tick: int, start: int, end: int) -> int:
+    def _last_promised(self, topic: ReadOnlyTopic, tick: int, start: int, end: int) -> int:
         """A place in [start, end) with no event above this tick before it, and near to the first one behind it.
 
         Promises ascend, so it is searched for by halves, from the end on, which a tick is mostly near to.
@@ -253,7 +253,7 @@ class PulsarFrames:
         return place(high)
 
 
-def _by_ledgers(topic: ObservedTopic, start: int, end: int) -> list[FrameWeight]:
+def _by_ledgers(topic: ReadOnlyTopic, start: int, end: int) -> list[FrameWeight]:
     """What lies between two places, in pieces of about as many messages; of rows and ticks nothing is known."""
     ledgers = topic.ledgers
     count = ledgers.entries_between(start, end)

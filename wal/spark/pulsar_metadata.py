@@ -14,10 +14,10 @@ import msgspec
 from wal.backends.pulsar.control import Control, ControlRecord
 from wal.bridge.loop_thread import LoopThread
 from wal.channels import PChannelMeta, load_pchannels
-from wal.embedded import PULSAR_ROOT
+from wal.engine.local.log import PULSAR_ROOT
+from wal.engine.metadata import open_metadata
 from wal.errors import CorruptionError
 from wal.kv import KVBase
-from wal.metadata import open_metadata
 from wal.secret import Secret
 
 __all__ = ["KnownLives", "PulsarMetadata"]

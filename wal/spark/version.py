@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Final
 
-from wal.extras import install_hint
+from wal.installation import install_hint
 
 __all__ = ["PYSPARK_MIN", "require_pyspark"]
 

@@ -1,4 +1,4 @@
-"""FollowedLog: an ObservedLog for an event loop. Everything that reads files runs in threads.
+"""FollowedLog: an ReadOnlyJournalLog for an event loop. Everything that reads files runs in threads.
 
 Owns: the calls that are under way; it waits for them before it lets go of the log.
 """
@@ -10,8 +10,8 @@ import concurrent.futures
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from wal.backends.base import FramePage, ObservableLog, ObservedState
-from wal.backends.journal.observed import ObservedLog
+from wal.backends.base import FramePage, ObservableLog, ReadOnlyState
+from wal.backends.journal.read_only import ReadOnlyJournalLog
 from wal.errors import ClosedError
 
 __all__ = ["FollowedLog"]
@@ -22,10 +22,10 @@ _T = TypeVar("_T")
 class FollowedLog(ObservableLog):
     """See `ObservableLog`. `pool` is the owner's: reads block its threads."""
 
-    def __init__(self, observed: ObservedLog, pool: concurrent.futures.ThreadPoolExecutor) -> None:
+    def __init__(self, observed: ReadOnlyJournalLog, pool: concurrent.futures.ThreadPoolExecutor) -> None:
         self.pchannel: str = observed.pchannel
         self.incarnation: int = observed.incarnation
-        self.shown: ObservedState = observed.refresh()
+        self.shown: ReadOnlyState = observed.refresh()
         self._observed = observed
         self._pool = pool
         self._calls: set[concurrent.futures.Future[Any]] = set()
@@ -39,10 +39,10 @@ class FollowedLog(ObservableLog):
     def last_truncated(self) -> tuple[int, int] | None:
         return None if self._closed else self._observed.last_truncated
 
-    def refresh(self) -> ObservedState:
+    def refresh(self) -> ReadOnlyState:
         return self._observed.refresh()
 
-    async def reach(self) -> ObservedState:
+    async def reach(self) -> ReadOnlyState:
         return await self._in_thread(self._observed.reach)
 
     async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:

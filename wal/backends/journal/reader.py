@@ -35,7 +35,7 @@ _SMALL_FRAME_BYTES: Final = 64 * 1024
 
 
 class SegmentSource(Protocol):
-    """The segments of a log: of one that is written here (SegmentSet), or of one that is only read (ObservedSegments)."""
+    """The segments of a log: of one that is written here (SegmentSet), or of one that is only read (ReadOnlySegments)."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:

@@ -22,7 +22,7 @@ from wal.backends.pulsar.address import PulsarAddress
 from wal.backends.pulsar.client_log import CLIENT_LOG
 from wal.backends.pulsar.layout import entry_of, ledger_of, position_of
 from wal.errors import InvalidArgumentError, StorageError, WALError
-from wal.extras import install_hint
+from wal.installation import install_hint
 
 if TYPE_CHECKING:
     import pulsar

@@ -1,6 +1,14 @@
-"""Metadata in etcd: EtcdKV, its sessions and elections. Needs the extra `etcd` (grpcio and protobuf)."""
+"""Metadata in etcd: EtcdKV, its sessions and elections. Needs the extra `etcd` (grpcio and protobuf).
 
-from wal.extras import install_hint
+Files:
+
+* Pure: ranges, refusals (what a status means), watch_position, methods (the table of calls); wire: endpoints,
+  connection (what may be sent twice), token, tls, api/ (generated)
+* Kv; watcher (feeds one watch), session (a lease), election
+* kv: metadata in etcd, shared by every process that names the same cluster and root path
+"""
+
+from wal.installation import install_hint
 
 try:
     import google.protobuf  # noqa: F401

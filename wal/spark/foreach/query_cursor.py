@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from wal.backends import FramePage, ObservedState
+from wal.backends import FramePage, ReadOnlyState
 from wal.bridge.file_journal import FileJournal
 from wal.channels import VChannelView
 from wal.cursors import Cursor, CursorFiles, CursorKey, check_cursor
@@ -132,7 +132,7 @@ class _Log(Protocol):
     @property
     def earliest(self) -> tuple[int, int]: ...
 
-    def refresh(self) -> ObservedState: ...
+    def refresh(self) -> ReadOnlyState: ...
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage: ...
 

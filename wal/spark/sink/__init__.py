@@ -2,6 +2,11 @@
 
 `batch_writer` and `stream_writer` are what the data source hands to Spark. `pending`, `recover` and `discard` are for whoever looks after
 a journal whose driver was killed; they need no Spark session.
+
+Files:
+
+* Pure: chunking, manifest; a task: options, rows, staging; the driver: writer (what Spark calls), finishing (in which
+  order), publishing; files: folder, durable, locks
 """
 
 from wal.spark.sink.finishing import PendingWrite, discard, pending, recover

@@ -16,9 +16,9 @@ from typing import Final
 import msgspec
 
 from wal.accesser import WALAccesser
+from wal.accesser.opening import open_wal
 from wal.bridge.loop_thread import LoopThread
 from wal.errors import InvalidArgumentError, StorageError, WALError
-from wal.opening import open_wal
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.locks import PublishingLock
 from wal.spark.sink.manifest import Manifest, StagedFile, WriteKey

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from wal.accesser import WALAccesser
+from wal.accesser.txn import Txn
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.pchannel import AppendResult, ForgottenResult, ProducerKey
 from wal.settings import Settings
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.manifest import PRODUCER_PREFIX, Manifest
 from wal.spark.sink.staging import Chunk, read_chunks, staged_file_gone
-from wal.txn import Txn
 
 __all__ = ["Publisher"]
 

@@ -1,6 +1,6 @@
-"""Observed: a journal as a process sees it that only reads, beside its writer or without one. The counterpart of `Embedded`.
+"""ReadOnlyLog: a journal as a process sees it that only reads, beside its writer or without one. The counterpart of `LocalLog`.
 
-Owns the threads that files are read in, an `ObservedPChannel` for each pchannel, what is known of vchannels, and the task that keeps
+Owns the threads that files are read in, an `ReadOnlyPChannel` for each pchannel, what is known of vchannels, and the task that keeps
 that up to date while anybody reads. It writes nothing, takes no lock that could keep a writer out, and never opens the metadata:
 all it goes by are the log's own files.
 """
@@ -23,22 +23,22 @@ from wal.backends.journal import (
     ABSENT_REMEDY,
     FollowedLog,
     JournalBackend,
-    ObservedJournal,
-    ObservedLog,
+    ReadOnlyJournal,
+    ReadOnlyJournalLog,
     check_present,
     is_present,
     pauses,
 )
 from wal.channels import MapPlace, UnknownVChannels, VChannelInfo, VChannelMaps, VChannelView, common_place
-from wal.cursors import CursorDesk, CursorFiles, LogPlace, LogView
+from wal.cursors import CursorFiles, CursorService, LogPlace, LogView
 from wal.errors import ChannelNotExistError, ClosedError, StorageError, UnknownError, WALError
-from wal.location import Location, check_observable
-from wal.pchannel import ObservedPChannel
+from wal.location import Location, check_read_only
+from wal.pchannel import ReadOnlyPChannel
 from wal.reading import Selection
 from wal.retention import PChannelRetention, RetentionBounds, pins_of, report_of
 from wal.settings import Settings
 
-__all__ = ["Observed"]
+__all__ = ["ReadOnlyLog"]
 
 _T = TypeVar("_T")
 LOOK_S: Final = 0.05
@@ -46,7 +46,7 @@ LOOK_S: Final = 0.05
 _THREADS: Final = 8
 
 
-class Observed:
+class ReadOnlyLog:
     """A journal to be read. `open` opens it; from then on every attribute is set, until `close`."""
 
     name: Final = JournalBackend.name
@@ -55,7 +55,7 @@ class Observed:
         self, location: Location, settings: Settings, *, clock: Clock | None = None, wait_s: float = 0.0
     ) -> None:
         """InvalidArgumentError for a location that only the process which writes there can read."""
-        check_observable(location)
+        check_read_only(location)
         assert location.path is not None
         directory = location.path
         self.settings = settings
@@ -65,14 +65,14 @@ class Observed:
         self.released: bool = False
         """Whether it holds nothing any more: it was closed, abandoned, or not opened after all."""
         self._abandoning = threading.Lock()
-        self.pchannels: dict[str, ObservedPChannel] = {}
+        self.pchannels: dict[str, ReadOnlyPChannel] = {}
         self._followed: list[FollowedLog] = []
         self.system: ActorSystem = ActorSystem("wal", clock=self.clock)
         self._cursor_files = CursorFiles(directory)
-        self.cursors: CursorDesk = CursorDesk(self._cursor_files, view=self._cursor_view, wall=self.clock.wall)
+        self.cursors: CursorService = CursorService(self._cursor_files, view=self._cursor_view, wall=self.clock.wall)
         self._directory = directory
-        self._journal: ObservedJournal | None = None
-        self._logs: list[ObservedLog] = []
+        self._journal: ReadOnlyJournal | None = None
+        self._logs: list[ReadOnlyJournalLog] = []
         self._maps = VChannelMaps()
         self._unknown = UnknownVChannels(f"journal:{directory}")
         self._places: dict[str, MapPlace] = {}
@@ -92,7 +92,7 @@ class Observed:
         began = self.clock.monotonic()
         try:
             await _wait_until_present(self._directory, self._wait_s, self.clock)
-            self._journal = await self._in_thread(lambda: ObservedJournal(self._directory))
+            self._journal = await self._in_thread(lambda: ReadOnlyJournal(self._directory))
             self._cursor_files.held = self._journal.held
             await self._open()
         except BaseException:
@@ -155,7 +155,7 @@ class Observed:
 
     async def attach(
         self, names: tuple[str, ...]
-    ) -> tuple[ObservedPChannel, Selection, Callable[[Actor, str], ActorRef]]:
+    ) -> tuple[ReadOnlyPChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """The pchannel to read these vchannels on, caught up, and the vchannels as they are known now."""
         view = await self._look()
         self._used.set()
@@ -230,9 +230,9 @@ class Observed:
             self._tell(view)
             return view
 
-    def _find(self, known: frozenset[str]) -> tuple[list[ObservedLog], VChannelView]:
+    def _find(self, known: frozenset[str]) -> tuple[list[ReadOnlyJournalLog], VChannelView]:
         """In a thread: the logs of new pchannels, and the vchannels as they are now. StorageError when the directory was removed."""
-        found: list[ObservedLog] = []
+        found: list[ReadOnlyJournalLog] = []
         assert self._journal is not None
         with self._finding:
             for log in self._logs:
@@ -256,11 +256,11 @@ class Observed:
         if self._journal is not None:
             self._journal.close()
 
-    def _add(self, log: ObservedLog) -> None:
+    def _add(self, log: ReadOnlyJournalLog) -> None:
         self._logs.append(log)
         followed = FollowedLog(log, self._pool)
         self._followed.append(followed)
-        pchannel = ObservedPChannel(followed, form=JournalBackend.form, clock=self.clock, awaited=self._used.set)
+        pchannel = ReadOnlyPChannel(followed, form=JournalBackend.form, clock=self.clock, awaited=self._used.set)
         pchannel.start()
         self.pchannels[log.pchannel] = pchannel
 
@@ -289,7 +289,7 @@ async def _wait_until_present(directory: Path, wait_s: float, clock: Clock) -> N
     await asyncio.to_thread(check_present, directory, remedy=ABSENT_REMEDY, waited_s=wait_s)
 
 
-def _let_go(finding: concurrent.futures.Future[tuple[list[ObservedLog], VChannelView]]) -> None:
+def _let_go(finding: concurrent.futures.Future[tuple[list[ReadOnlyJournalLog], VChannelView]]) -> None:
     """Closes the logs that were found for a caller that does not wait any more."""
     if not finding.cancelled() and finding.exception() is None:
         for log in finding.result()[0]:
@@ -304,4 +304,4 @@ def _dropped(name: str) -> ChannelNotExistError:
     return ChannelNotExistError(f"vchannel {name!r} was dropped: nothing comes from it any more")
 
 
-_log: Final = logging.getLogger("wal.observing")
+_log: Final = logging.getLogger("wal.read_only")

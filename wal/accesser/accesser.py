@@ -1,8 +1,8 @@
 """WALAccesser: the log as its users see it. Every public call begins here.
 
-Owns the checks of arguments: a wrong type is a TypeError, a wrong value an InvalidArgumentError, both before anything is sent. It holds no
-state: `Lifecycle` knows whether the log is there, `Appender` writes, `Scanner` reads, and `Embedded`, or `Observed` when it is opened with
-read_only=True, is the log itself.
+Owns the checks of arguments: a wrong type is a TypeError, a wrong value an InvalidArgumentError, both before anything is sent. It has
+no state of its own: `Lifecycle` knows whether the log is open, `Appender` writes, `Scanner` reads, and an engine serves the calls:
+`LocalLog`, or `ReadOnlyLog` if the log was opened with `read_only=True`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any, Final, overload
 import msgspec
 
 from actors import Actor, ActorRef
-from wal.appender import Appender
-from wal.broadcast import LogBroadcast
+from wal.accesser.appender import Appender
+from wal.accesser.broadcast import LogBroadcast
+from wal.accesser.lifecycle import Lifecycle
+from wal.accesser.responses import AppendOption, AppendResponses
+from wal.accesser.txn import Txn, TxnOpening
 from wal.channels import VChannelInfo, check_vchannel, check_vchannels
-from wal.cursors import CursorDesk, CursorInfo, CursorKey, CursorUse, check_cursor
+from wal.cursors import CursorInfo, CursorKey, CursorService, CursorUse, check_cursor
 from wal.errors import (
     ChannelNotExistError,
     InvalidArgumentError,
     NotLocalError,
 )
-from wal.lifecycle import Lifecycle
 from wal.message import Message, MessageID
 from wal.pchannel import (
     BODY_OVERHEAD,
@@ -42,13 +44,11 @@ from wal.pchannel import (
     check_key,
 )
 from wal.reading import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection
-from wal.responses import AppendOption, AppendResponses
 from wal.ticks import check_tick
-from wal.txn import Txn, TxnOpening
 
 if TYPE_CHECKING:
-    from wal.embedded import Embedded
-    from wal.observing import Observed
+    from wal.engine.local.log import LocalLog
+    from wal.engine.read_only.log import ReadOnlyLog
     from wal.retention import PChannelRetention
 
 __all__ = ["LogStatistics", "WALAccesser"]
@@ -73,7 +73,7 @@ class WALAccesser:
     def __init__(
         self,
         location: str,
-        make_log: Callable[[], Awaitable[Embedded | Observed]],
+        make_log: Callable[[], Awaitable[LocalLog | ReadOnlyLog]],
         *,
         read_only: bool = False,
     ) -> None:
@@ -299,7 +299,7 @@ class WALAccesser:
         if cursor is not None:
             if resume is not None:
                 raise InvalidArgumentError("resume=… and cursor=… both say where to go on: give one of them")
-            use = CursorUse(check_cursor(cursor), names, self._cursor_desk)
+            use = CursorUse(check_cursor(cursor), names, self._cursor_service)
         if not isinstance(auto_ack, bool):
             raise TypeError(f"auto_ack must be a bool, not {auto_ack!r}")
         if not auto_ack:
@@ -327,7 +327,7 @@ class WALAccesser:
 
     async def cursors(self) -> list[CursorInfo]:
         """All cursors, by name and vchannels. One whose file is damaged is missing here, with a warning, and named by `retention()`."""
-        return await (await self._cursor_desk()).infos()
+        return await (await self._cursor_service()).infos()
 
     async def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
         """Deletes the cursor of this name and these vchannels, or (None) all of this name, stale and damaged ones too.
@@ -346,7 +346,7 @@ class WALAccesser:
                 raise InvalidArgumentError(
                     "delete_cursor(vchannels=[]) names no vchannel: name them, or None for all cursors of this name"
                 )
-        await (await self._cursor_desk()).delete(name, names)
+        await (await self._cursor_service()).delete(name, names)
 
     # -- housekeeping
 
@@ -424,7 +424,7 @@ class WALAccesser:
         """Waits until the log is open; raises the error of the opening."""
         await self._lifecycle.readable()
 
-    async def _cursor_desk(self) -> CursorDesk:
+    async def _cursor_service(self) -> CursorService:
         return (await self._lifecycle.readable()).cursors
 
     async def _attach(self, scanner: Scanner) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:

@@ -14,12 +14,12 @@ from broadcaster.message import BroadcastMessage, BroadcastTask
 from broadcaster.names import names_of
 from broadcaster.results import BroadcastAppendResult
 from broadcaster.state import BroadcastState
+from wal.accesser.lifecycle import Lifecycle
 from wal.errors import InvalidArgumentError
-from wal.lifecycle import Lifecycle
 from wal.message import ImmutableMessage, ResourceKey, encode_properties
 
 if TYPE_CHECKING:
-    from wal.embedded import Embedded
+    from wal.engine.local.log import LocalLog
 
 __all__ = ["BroadcastAppendResult", "BroadcastMessage", "BroadcastState", "BroadcastTask", "LogBroadcast"]
 
@@ -88,7 +88,7 @@ class LogBroadcast:
         return self._lifecycle.ready_nowait().broadcast.statistics()
 
 
-def _check_size(log: Embedded, message: BroadcastMessage) -> None:
+def _check_size(log: LocalLog, message: BroadcastMessage) -> None:
     """It would be refused by every vchannel otherwise, but only after its resource keys were taken."""
     count = len(message.vchannels)
     payload = message.content_bytes()

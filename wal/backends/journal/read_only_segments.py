@@ -1,4 +1,4 @@
-"""ObservedSegments: the segments of a log that another process writes, as far as this one has to know them.
+"""ReadOnlySegments: the segments of a log that another process writes, as far as this one has to know them.
 
 Owns: which segments lie between the earliest event and the durable position, an index of the last one that grows from the file (heads
 only, envelopes and CRCs checked), and a bounded cache of the others', from `.idx` or from the segment. It goes exactly as far as it is
@@ -19,10 +19,10 @@ from wal.backends.journal.segment import Segment, damaged, segment_bases
 from wal.backends.journal.segments import IndexCache, load_index, open_shared, scanned_index, sealed_index
 from wal.errors import CorruptionError
 
-__all__ = ["ObservedSegments"]
+__all__ = ["ReadOnlySegments"]
 
 
-class ObservedSegments:
+class ReadOnlySegments:
     """Thread-safe. `segments` is what a reader goes through; the last one holds the durable end."""
 
     def __init__(self, disk: Disk, directory: Path, *, incarnation: int) -> None:

@@ -1,4 +1,4 @@
-"""CursorDesk: the cursors of an open log, for callers on its loop.
+"""CursorService: the cursors of an open log, for callers on its loop.
 
 Owns the few threads that the store's blocking calls run in, and what is under way in them: a call that its caller no longer waits for is
 still finished, in order, and `close` waits for all. It never touches a file on the loop.
@@ -15,19 +15,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from wal.cursors.cursor import Cursor, CursorInfo, CursorKey
-from wal.cursors.standing import LogView, resumable, shown
+from wal.cursors.status import LogView, resumable, shown
 from wal.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor
 from wal.errors import ClosedError
 from wal.message import Origin
 
-__all__ = ["CursorDesk", "CursorUse"]
+__all__ = ["CursorService", "CursorUse"]
 
 _T = TypeVar("_T")
 _THREADS: Final = 4
 _log: Final = logging.getLogger("wal.cursors")
 
 
-class CursorDesk:
+class CursorService:
     """`view` answers, on the loop, what cursors are held against; `wall` is the wall time in seconds."""
 
     def __init__(self, store: CursorStore, *, view: Callable[[], LogView], wall: Callable[[], float]) -> None:
@@ -150,14 +150,14 @@ class CursorDesk:
 class CursorUse:
     """One scanner's use of a cursor. Its saves reach the store in the order of the calls, also those that were cancelled."""
 
-    def __init__(self, name: str, vchannels: tuple[str, ...], desk: Callable[[], Awaitable[CursorDesk]]) -> None:
+    def __init__(self, name: str, vchannels: tuple[str, ...], desk: Callable[[], Awaitable[CursorService]]) -> None:
         self.key: CursorKey = CursorKey.of(name, vchannels)
-        self._desk = desk
+        self._service = desk
         self._saving: asyncio.Future[None] | None = None
 
     async def load(self, *, pchannel: str) -> Cursor | None:
-        """See `CursorDesk.load`."""
-        return await (await self._desk()).load(self.key, pchannel=pchannel)
+        """See `CursorService.load`."""
+        return await (await self._service()).load(self.key, pchannel=pchannel)
 
     async def save(
         self,
@@ -170,7 +170,7 @@ class CursorUse:
         earliest: Callable[[], tuple[int, int]],
     ) -> None:
         """Stores where the reader is, behind the saves before this one; see `CursorStore.save`. `at` names the log."""
-        desk = await self._desk()
+        desk = await self._service()
         cursor = Cursor(
             self.key,
             tuple(lives[name] for name in self.key.vchannels),
@@ -189,7 +189,7 @@ class CursorUse:
     async def _save(
         self,
         before: asyncio.Future[None] | None,
-        desk: CursorDesk,
+        desk: CursorService,
         cursor: Cursor,
         earliest: Callable[[], tuple[int, int]],
         called_s: float,

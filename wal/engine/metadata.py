@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from wal.engine.late_import import import_late
 from wal.errors import InvalidArgumentError
 from wal.kv import KVBase, SqliteKV
-from wal.late_import import import_late
 from wal.location import EtcdLocation, parse_kv
 from wal.secret import Secret
 

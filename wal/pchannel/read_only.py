@@ -1,4 +1,4 @@
-"""ObservedPChannel: a pchannel that another process writes, as the scanners of this one see it.
+"""ReadOnlyPChannel: a pchannel that another process writes, as the scanners of this one see it.
 
 Owns: one task that looks at the log while somebody waits at the tail, every millisecond while things move and up to every 20 ms while they
 do not, and moves the tail. The frames that came are read once, into the window that all tailing readers share, so that a hundred of
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import Final
 
 from actors import Clock
-from wal.backends import ObservableLog, ObservedState
+from wal.backends import ObservableLog, ReadOnlyState
 from wal.errors import ClosedError, StorageError, UnknownError, WALError
 from wal.message import MessageID
 from wal.pchannel.pchannel import PChannelStatistics
 from wal.pchannel.readable import ReadablePChannel
 from wal.pchannel.tail import Tail
 
-__all__ = ["ObservedPChannel"]
+__all__ = ["ReadOnlyPChannel"]
 
 LOOK_MIN_S: Final = 0.001
 LOOK_MAX_S: Final = 0.020
@@ -31,7 +31,7 @@ _PAGE_BYTES: Final = 1024 * 1024
 _NONE: Final = (-1, -1)
 
 
-class ObservedPChannel(ReadablePChannel):
+class ReadOnlyPChannel(ReadablePChannel):
     """Made with a log that was just opened; `start` it, and `close` it with the cause that its readers then end with.
 
     `awaited` is called whenever a reader begins to wait at the tail.
@@ -175,7 +175,7 @@ class ObservedPChannel(ReadablePChannel):
             return None
         return newest
 
-    def _show(self, state: ObservedState, newest: tuple[int, int] | None) -> None:
+    def _show(self, state: ReadOnlyState, newest: tuple[int, int] | None) -> None:
         """Moves the tail to this moment, and tells those who wait at it."""
         tail = self.tail
         if state.durable_end < tail.durable_end:
@@ -199,7 +199,7 @@ class _WatchedTail(Tail):
 
     __slots__ = ("_awaited",)
 
-    def __init__(self, awaited: Callable[[], None], state: ObservedState) -> None:
+    def __init__(self, awaited: Callable[[], None], state: ReadOnlyState) -> None:
         super().__init__(durable_end=state.durable_end, promise=state.promise, newest=state.newest)
         self._awaited = awaited
 

@@ -1,4 +1,4 @@
-"""ObservedJournal and ObservedLog: a journal that this process only reads, beside its writer or without one.
+"""ReadOnlyJournal and ReadOnlyJournalLog: a journal that this process only reads, beside its writer or without one.
 
 Owns: the read-only mapping of each pchannel's control page, and what is known of its segments. It promises the right bytes of frames
 that are durable, or TruncatedError for what is gone; anything else that does not hold is a CorruptionError. It never writes, never
@@ -14,25 +14,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from wal.backends.base import FramePage, ObservedState, StoredFrame
+from wal.backends.base import FramePage, ReadOnlyState, StoredFrame
 from wal.backends.journal.control import CONTROL_NAME, REPLACED_TERM, ControlRecord, ControlView
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.index import SegmentIndex
 from wal.backends.journal.lock import check_format
-from wal.backends.journal.observed_segments import ObservedSegments
+from wal.backends.journal.read_only_segments import ReadOnlySegments
 from wal.backends.journal.reader import LogReader
 from wal.backends.journal.segment import damaged
 from wal.backends.journal.segments import last_truncated
 from wal.errors import ClosedError, CorruptionError, FormatError, StorageError
 from wal.files import HeldDirectory, HeldNames
 
-__all__ = ["ObservedJournal", "ObservedLog", "ObservedState"]
+__all__ = ["ReadOnlyJournal", "ReadOnlyJournalLog", "ReadOnlyState"]
 
 _T = TypeVar("_T")
 _PCHANNELS: Final = "pchannels"
 
 
-class ObservedJournal:
+class ReadOnlyJournal:
     """The journal in `directory`. FormatError when there is none, or one of a newer version."""
 
     def __init__(self, directory: Path, *, disk: Disk | None = None) -> None:
@@ -54,17 +54,17 @@ class ObservedJournal:
         """Where the files of this pchannel lie."""
         return self._directory / _PCHANNELS / pchannel
 
-    def open(self, pchannel: str) -> ObservedLog:
+    def open(self, pchannel: str) -> ReadOnlyJournalLog:
         """The log of this pchannel; FormatError when it has none, CorruptionError when its control page is damaged."""
-        return ObservedLog(self._disk, self.folder(pchannel), pchannel, within=self.held)
+        return ReadOnlyJournalLog(self._disk, self.folder(pchannel), pchannel, within=self.held)
 
     def close(self) -> None:
         """Lets go of the directory, after the logs. Idempotent."""
         self.held.close()
 
 
-class ObservedLog:
-    """One pchannel's log. Made by `ObservedJournal.open`; `incarnation` is the life of the log that it reads."""
+class ReadOnlyJournalLog:
+    """One pchannel's log. Made by `ReadOnlyJournal.open`; `incarnation` is the life of the log that it reads."""
 
     def __init__(self, disk: Disk, directory: Path, pchannel: str, *, within: HeldNames | None = None) -> None:
         self.pchannel = pchannel
@@ -85,7 +85,7 @@ class ObservedLog:
         self._held.watch(directory / CONTROL_NAME, self._control.status)
         self._lost: StorageError | None = None
         self.incarnation: int = record.incarnation
-        self._segments = ObservedSegments(disk, directory, incarnation=record.incarnation)
+        self._segments = ReadOnlySegments(disk, directory, incarnation=record.incarnation)
         self._reader = LogReader(
             disk, self._segments, pchannel=pchannel, incarnation=record.incarnation, earliest=lambda: self.earliest
         )
@@ -102,12 +102,12 @@ class ObservedLog:
         """See `ReadableLog.last_truncated`. Waits for nothing; known from `reach` on."""
         return last_truncated(self._segments.segments, self.earliest)
 
-    def refresh(self) -> ObservedState:
+    def refresh(self) -> ReadOnlyState:
         """What the control page says now. Takes some microseconds, touches no file and waits for nothing."""
         newest = self._newest  # before the record: it must not lie above its durable end
         return _state(self._load(), newest)
 
-    def reach(self) -> ObservedState:
+    def reach(self) -> ReadOnlyState:
         """What the control page says now, with the newest event for certain. Reads the heads of the frames it has not seen."""
         with self._damage_or_loss():
             return _state(*self._reach())
@@ -202,8 +202,8 @@ class ObservedLog:
             return record, newest
 
 
-def _state(record: ControlRecord, newest: tuple[int, int] | None) -> ObservedState:
-    return ObservedState(record.term, record.durable, record.earliest, record.promise, record.closed, newest)
+def _state(record: ControlRecord, newest: tuple[int, int] | None) -> ReadOnlyState:
+    return ReadOnlyState(record.term, record.durable, record.earliest, record.promise, record.closed, newest)
 
 
 def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:

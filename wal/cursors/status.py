@@ -1,7 +1,7 @@
-"""Standing: what a saved cursor is worth now, beside the log and its vchannels as they are. Pure.
+"""CursorStatus: what a saved cursor is worth now, beside the log and its vchannels as they are. Pure.
 
 DROPPED       one of its vchannels was dropped since: it is as if it had never been saved, and goes with the next sweep
-OTHER_LIFE    its pchannel was made anew since: an error at its use, and it pins nothing
+OTHER_INCARNATION    its pchannel was made anew since: an error at its use, and it pins nothing
 STALE         the writer found it over a bound: TruncatedError at its use, and it pins nothing
 TRUNCATED     the log was truncated past it, which only happens to one that was put back: TruncatedError at its use
 LIVE          it can be used, and pins the log
@@ -18,7 +18,14 @@ from wal.cursors.cursor import Cursor, CursorInfo
 from wal.cursors.store import other_life, stale
 from wal.errors import InvalidArgumentError, TruncatedError
 
-__all__ = ["LogPlace", "LogView", "Standing", "resumable", "shown", "standing"]
+__all__ = [
+    "CursorStatus",
+    "LogPlace",
+    "LogView",
+    "resumable",
+    "shown",
+    "standing",
+]
 
 
 class LogPlace(msgspec.Struct, frozen=True, gc=False):
@@ -52,30 +59,30 @@ class LogView(msgspec.Struct, frozen=True):
     next_life: int
 
 
-class Standing(enum.Enum):
+class CursorStatus(enum.Enum):
     """See the top of the file."""
 
     DROPPED = enum.auto()
-    OTHER_LIFE = enum.auto()
+    OTHER_INCARNATION = enum.auto()
     STALE = enum.auto()
     TRUNCATED = enum.auto()
     LIVE = enum.auto()
 
 
-def standing(cursor: Cursor, view: LogView) -> Standing:
+def standing(cursor: Cursor, view: LogView) -> CursorStatus:
     """What this cursor is worth."""
     place = view.places.get(cursor.pchannel)
     if place is None or place.incarnation != cursor.incarnation:
-        return Standing.OTHER_LIFE
+        return CursorStatus.OTHER_INCARNATION
     for name, incarnation in zip(cursor.key.vchannels, cursor.incarnations, strict=True):
         # A life that is not known here yet is a later one than those that are.
         if incarnation is not None and incarnation < view.next_life and view.life(name) != incarnation:
-            return Standing.DROPPED
+            return CursorStatus.DROPPED
     if cursor.stale:
-        return Standing.STALE
+        return CursorStatus.STALE
     if cursor.start < place.earliest:
-        return Standing.TRUNCATED
-    return Standing.LIVE
+        return CursorStatus.TRUNCATED
+    return CursorStatus.LIVE
 
 
 def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor | None:
@@ -86,11 +93,11 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
     if cursor is None:
         return None
     match standing(cursor, view):
-        case Standing.DROPPED:
+        case CursorStatus.DROPPED:
             return None
-        case Standing.OTHER_LIFE:
+        case CursorStatus.OTHER_INCARNATION:
             raise InvalidArgumentError(other_life(cursor))
-        case Standing.STALE:
+        case CursorStatus.STALE:
             raise TruncatedError(stale(cursor))
     if cursor.pchannel != pchannel:
         # Saved before its vchannel was made, and that was made elsewhere: all of it is still to come.
@@ -109,11 +116,15 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
 def shown(cursor: Cursor, view: LogView) -> CursorInfo | None:
     """What users are shown of it; None for one that is as good as gone."""
     what = standing(cursor, view)
-    if what is Standing.DROPPED:
+    if what is CursorStatus.DROPPED:
         return None
     lag_bytes = 0
-    if what is not Standing.OTHER_LIFE:
+    if what is not CursorStatus.OTHER_INCARNATION:
         lag_bytes = view.places[cursor.pchannel].lag_bytes(cursor.start)
     return CursorInfo(
-        cursor.key.name, cursor.key.vchannels, cursor.position, lag_bytes, what in (Standing.STALE, Standing.TRUNCATED)
+        cursor.key.name,
+        cursor.key.vchannels,
+        cursor.position,
+        lag_bytes,
+        what in (CursorStatus.STALE, CursorStatus.TRUNCATED),
     )

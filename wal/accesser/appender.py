@@ -12,6 +12,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from actors import ActorError, InboxFullError
+from wal.accesser.lifecycle import Lifecycle
 from wal.channels import check_vchannel
 from wal.errors import (
     BulkAppendError,
@@ -22,7 +23,6 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.frame import Record
-from wal.lifecycle import Lifecycle
 from wal.message import Message, MessageType, TxnContext, encode_properties, type_properties
 from wal.pchannel import (
     BODY_OVERHEAD,
@@ -47,7 +47,7 @@ from wal.pchannel import (
 from wal.ticks import check_tick
 
 if TYPE_CHECKING:
-    from wal.embedded import Embedded
+    from wal.engine.local.log import LocalLog
 
 __all__ = ["Appender"]
 
@@ -65,7 +65,7 @@ class Appender:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
 
-    async def append_waiting(self, log: Embedded, message: Message, barrier: int) -> AppendResult:
+    async def append_waiting(self, log: LocalLog, message: Message, barrier: int) -> AppendResult:
         """Appends a message when there is room for it."""
         size = _record_size(_record(log, message))
         await log.in_flight.take(size)
@@ -78,7 +78,7 @@ class Appender:
         return await future
 
     def append(
-        self, log: Embedded, message: Message, barrier: int, *, taken: bool = False
+        self, log: LocalLog, message: Message, barrier: int, *, taken: bool = False
     ) -> asyncio.Future[AppendResult] | None:
         """Tells the vchannel of a message to append it; None when there is no room in flight (`taken`: the caller has it).
 
@@ -113,7 +113,7 @@ class Appender:
         return future
 
     async def append_keyed_waiting(
-        self, log: Embedded, message: Message, barrier: int, key: Key
+        self, log: LocalLog, message: Message, barrier: int, key: Key
     ) -> AppendResult | ForgottenResult:
         """Appends a message with an idempotency key when there is room for it."""
         size = _record_size(_record(log, message)) + len(key_ext(check_key(key)))
@@ -127,7 +127,7 @@ class Appender:
         return await future
 
     def append_keyed(
-        self, log: Embedded, message: Message, barrier: int, key: Key, *, taken: bool = False
+        self, log: LocalLog, message: Message, barrier: int, key: Key, *, taken: bool = False
     ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
         """`append` for a message with an idempotency key."""
         record = _record(log, message)
@@ -151,7 +151,7 @@ class Appender:
             log.in_flight.size += size
         return future
 
-    async def groups(self, log: Embedded, messages: Sequence[Message], barrier: int) -> list[AppendResult | WALError]:
+    async def groups(self, log: LocalLog, messages: Sequence[Message], barrier: int) -> list[AppendResult | WALError]:
         """Each message's outcome; those of one vchannel, if two or more, share a transaction's."""
         groups: dict[str, list[int]] = {}
         for at, message in enumerate(messages):
@@ -168,7 +168,7 @@ class Appender:
                 responses[at] = outcome
         return [response for response in responses if response is not None]
 
-    async def bulk(self, log: Embedded, messages: Iterable[Message]) -> list[AppendResult]:
+    async def bulk(self, log: LocalLog, messages: Iterable[Message]) -> list[AppendResult]:
         """All messages in order; the error of the first that fails carries the results before it."""
         pieces = _pieces(log, messages)
         futures: list[asyncio.Future[Any]] = []
@@ -302,7 +302,7 @@ class Appender:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _group(self, log: Embedded, messages: list[Message], barrier: int) -> AppendResult | WALError:
+    async def _group(self, log: LocalLog, messages: list[Message], barrier: int) -> AppendResult | WALError:
         """The messages of one vchannel: one as it is, more as a transaction."""
         try:
             if len(messages) == 1:
@@ -330,7 +330,7 @@ class Appender:
             return error
 
 
-def _roll_back(log: Embedded, txn_id: int, vchannel: str) -> None:
+def _roll_back(log: LocalLog, txn_id: int, vchannel: str) -> None:
     """Forgets an open transaction, whose end nobody waits for."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     future.add_done_callback(asyncio.Future.exception)
@@ -353,7 +353,7 @@ def _special(
     return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, barrier, exclusive)
 
 
-def _pieces(log: Embedded, messages: Iterable[Message]) -> list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]]:
+def _pieces(log: LocalLog, messages: Iterable[Message]) -> list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]]:
     """Consecutive messages of one vchannel in pieces of bounded size; what is exclusive stands alone."""
     pieces: list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]] = []
     create_future = asyncio.get_running_loop().create_future
@@ -386,7 +386,7 @@ def _pieces(log: Embedded, messages: Iterable[Message]) -> list[tuple[VChannel, 
     return pieces
 
 
-def _record(log: Embedded, message: Message) -> Record:
+def _record(log: LocalLog, message: Message) -> Record:
     """The record of a message, checked for its type and size."""
     if not isinstance(message, Message):
         raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
@@ -395,7 +395,7 @@ def _record(log: Embedded, message: Message) -> Record:
     return Record(message.payload, int(message.message_type), 0, properties)
 
 
-def _check_key(log: Embedded, key: Key) -> None:
+def _check_key(log: LocalLog, key: Key) -> None:
     """The key can be taken: it is one, and it would be remembered."""
     check_key(key)
     settings = log.settings
@@ -406,7 +406,7 @@ def _check_key(log: Embedded, key: Key) -> None:
         )
 
 
-def _check_size(log: Embedded, message: Message) -> None:
+def _check_size(log: LocalLog, message: Message) -> None:
     size = message.estimate_size()
     if size > log.settings.message_bytes_max:
         raise InvalidArgumentError(
@@ -431,7 +431,7 @@ def _check_clients(message: Message) -> None:
 def _tell(vchannel: VChannel, operation: object) -> None:
     """Tells a vchannel an operation; why it takes none is a WALError."""
     try:
-        vchannel.pchannel.lanes.tell(vchannel, operation)
+        vchannel.pchannel.actor_group.tell(vchannel, operation)
     except ActorError as error:
         raise _refusal(vchannel, error) from error
 
@@ -445,7 +445,7 @@ def _refusal(vchannel: VChannel, error: ActorError) -> WALError:
     return ClosedError("the log was closed: open it again to go on")
 
 
-def _live(log: Embedded, name: str) -> VChannel:
+def _live(log: LocalLog, name: str) -> VChannel:
     """The actor of a vchannel that must exist."""
     vchannel = log.routes.get(name)
     if vchannel is None:

@@ -1,4 +1,4 @@
-"""Embedded: the whole log in this process. It opens everything, routes vchannels to their actors, and closes in order.
+"""LocalLog: the whole log in this process. It opens everything, routes vchannels to their actors, and closes in order.
 
 Owns the backend, the KV, the oracle, the actor system, the pchannels, the broadcaster, and the one timer that drives them. Opening: lock,
 metadata, oracle, then every pchannel in a term of its own, then what earlier lives left of broadcasts. Closing: broadcasts, intake, drain,
@@ -22,7 +22,6 @@ from actors import Actor, ActorError, ActorRef, ActorSystem, Clock, SystemClock,
 from broadcaster.broadcast import Broadcast
 from broadcaster.limits import BroadcasterLimits
 from broadcaster.registry import AppendOperatorType, Registry
-from wal.announcements import Announcements
 from wal.backends import FRAME_BYTES_MAX, LogBackend, PChannelLog
 from wal.backends.journal import JournalBackend
 from wal.backends.memory import MemoryBackend
@@ -48,8 +47,11 @@ from wal.channels import (
     save_checkpoint,
     unsaved_records,
 )
-from wal.copies_operator import CopiesOperator
-from wal.cursors import CursorDesk, CursorFiles, CursorsInKV, CursorStore, LogPlace, LogView, MemoryCursors
+from wal.cursors import CursorFiles, CursorService, CursorsInKV, CursorStore, LogPlace, LogView, MemoryCursors
+from wal.engine.late_import import import_late
+from wal.engine.local.announcements import Announcements
+from wal.engine.local.copies_operator import CopiesOperator
+from wal.engine.metadata import open_metadata
 from wal.errors import (
     ChannelExistError,
     ChannelNotExistError,
@@ -66,9 +68,7 @@ from wal.errors import (
 from wal.files import HeldDirectory
 from wal.frame import RunName
 from wal.kv import KVBase, MemoryKV, SqliteKV
-from wal.late_import import import_late
 from wal.location import Location, parse_kv
-from wal.metadata import open_metadata
 from wal.pchannel import (
     Checkpoint,
     Checkpointer,
@@ -89,7 +89,7 @@ from wal.secret import Secret
 from wal.settings import Settings
 from wal.timestamp import COUNT_MAX, TimestampOracle
 
-__all__ = ["Embedded"]
+__all__ = ["LocalLog"]
 
 INBOX_MAX: Final = 1 << 20
 """Operations in a pchannel's inbox; bytes in flight are the bound that is met first."""
@@ -103,7 +103,7 @@ PULSAR_ROOT: Final = "pulsar"
 _log: Final = logging.getLogger("wal")
 
 
-class Embedded:
+class LocalLog:
     """The log at a location. `open` opens it; from then on every attribute is set, until `close`."""
 
     checkpoint_rule: CheckpointRule = CheckpointRule()
@@ -137,7 +137,7 @@ class Embedded:
         self.kv: KVBase
         self.oracle: TimestampOracle
         self.directory: VChannelDirectory
-        self.cursors: CursorDesk
+        self.cursors: CursorService
         self.retention: RetentionKeeper
         self.system: ActorSystem = ActorSystem("wal", clock=self.clock)
         self.limits: TxnLimits = _limits(settings)
@@ -291,7 +291,7 @@ class Embedded:
             await asyncio.shield(saved)
             return
         vchannel = self.route(name)
-        group = vchannel.pchannel.lanes
+        group = vchannel.pchannel.actor_group
         dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             group.tell(vchannel, Drop(dropped))
@@ -337,7 +337,7 @@ class Embedded:
         for other in self.pchannels.values():
             for reader in list(other.readers):
                 reader.made(name, vchannel.pchannel)
-        group = vchannel.pchannel.lanes
+        group = vchannel.pchannel.actor_group
         group.pause()
         if saved is None:
             saved = asyncio.get_running_loop().create_future()
@@ -375,7 +375,7 @@ class Embedded:
     def _join(self, info: VChannelInfo) -> VChannel:
         pchannel = self.pchannels[info.pchannel]
         vchannel = VChannel(pchannel, info.name, info.incarnation)
-        pchannel.lanes.join(vchannel, name=f"{info.name}#{info.incarnation}")
+        pchannel.actor_group.join(vchannel, name=f"{info.name}#{info.incarnation}")
         pchannel.vchannels[info.name] = self.routes[info.name] = vchannel
         return vchannel
 
@@ -463,7 +463,7 @@ class Embedded:
             store = CursorsInKV(self.kv.under(CURSOR_ROOT))
         else:
             store = MemoryCursors() if location.path is None else CursorFiles(location.path, held=self._held)
-        self.cursors = CursorDesk(store, view=self._cursor_view, wall=self.clock.wall)
+        self.cursors = CursorService(store, view=self._cursor_view, wall=self.clock.wall)
         self._undo.append(self.cursors.close)
         self._releases.callback(self.cursors.abandon)
         self._releases.callback(
@@ -674,7 +674,7 @@ class Embedded:
         for pchannel in self.pchannels.values():
             if pchannel.failure is None:
                 try:
-                    pchannel.lanes.tell_control(pchannel, pchannel.timer_turn)
+                    pchannel.actor_group.tell_control(pchannel, pchannel.timer_turn)
                     if pchannel.checkpointer is not None:
                         pchannel.checkpointer.look()
                 except Exception as defect:  # the timer goes on for the others
@@ -710,7 +710,7 @@ class _TickKeeper(Actor):
         for pchannel in batch:
             if pchannel.failure is None:  # a failed one has let go of what waited
                 with contextlib.suppress(ActorError):  # one that failed meanwhile
-                    pchannel.lanes.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
+                    pchannel.actor_group.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
         """A defect in here: no pchannel gets ticks any more."""

@@ -21,12 +21,12 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, cast
 
+from wal.accesser.releases import Release, released
 from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
-from wal.releases import Release, released
 
 if TYPE_CHECKING:
-    from wal.embedded import Embedded
-    from wal.observing import Observed
+    from wal.engine.local.log import LocalLog
+    from wal.engine.read_only.log import ReadOnlyLog
 
 __all__ = ["Lifecycle"]
 
@@ -40,20 +40,20 @@ class Lifecycle:
     def __init__(
         self,
         location: str,
-        make_log: Callable[[], Awaitable[Embedded | Observed]],
+        make_log: Callable[[], Awaitable[LocalLog | ReadOnlyLog]],
         *,
         read_only: bool = False,
     ) -> None:
         self.location = location
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int = 0
-        self.log: Embedded | None = None
+        self.log: LocalLog | None = None
         self.forked = False
         self._make = make_log
-        self._made: Embedded | Observed | None = None
+        self._made: LocalLog | ReadOnlyLog | None = None
         self._read_only = read_only
-        self._readable: Embedded | Observed | None = None
-        self._opening: asyncio.Task[Embedded | Observed] | None = None
+        self._readable: LocalLog | ReadOnlyLog | None = None
+        self._opening: asyncio.Task[LocalLog | ReadOnlyLog] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._failure: BaseException | None = None
@@ -66,14 +66,14 @@ class Lifecycle:
         self._opening = asyncio.ensure_future(self._open())
         self._opening.add_done_callback(self._opened)
 
-    async def ready(self) -> Embedded:
+    async def ready(self) -> LocalLog:
         """The open log, waiting for the opening; its error if that failed, ClosedError after `close`."""
         self.check_writable()
         if self.log is None:
             await self.readable()
         return self.ready_nowait()
 
-    def ready_nowait(self) -> Embedded:
+    def ready_nowait(self) -> LocalLog:
         """The open log; WouldBlockError while it is still being opened."""
         self.check_writable()
         self._check()
@@ -81,7 +81,7 @@ class Lifecycle:
             raise _still_opening()
         return self.log
 
-    async def readable(self) -> Embedded | Observed:
+    async def readable(self) -> LocalLog | ReadOnlyLog:
         """The open log, whether it can be written or only read; as `ready`."""
         self._check()
         if self._readable is None:
@@ -91,7 +91,7 @@ class Lifecycle:
             await asyncio.shield(self._opening)
         return self.readable_nowait()
 
-    def readable_nowait(self) -> Embedded | Observed:
+    def readable_nowait(self) -> LocalLog | ReadOnlyLog:
         """The same without waiting; as `ready_nowait`."""
         self._check()
         if self._readable is None:
@@ -127,14 +127,14 @@ class Lifecycle:
             self._closing = asyncio.ensure_future(self._close(self._opening))
         await asyncio.shield(self._closing)
 
-    async def _open(self) -> Embedded | Observed:
+    async def _open(self) -> LocalLog | ReadOnlyLog:
         log = await self._make()
         await released(log.place)
         self._made = log
         await log.open()
         return log
 
-    def _opened(self, opening: asyncio.Task[Embedded | Observed]) -> None:
+    def _opened(self, opening: asyncio.Task[LocalLog | ReadOnlyLog]) -> None:
         if opening.cancelled():
             self._failure = ClosedError("opening the log was cancelled: open it again")
         elif (failure := opening.exception()) is not None:
@@ -142,9 +142,9 @@ class Lifecycle:
         elif not self._closed:
             self._readable = opened = opening.result()
             if not self._read_only:
-                self.log = cast("Embedded", opened)
+                self.log = cast("LocalLog", opened)
 
-    async def _close(self, opening: asyncio.Task[Embedded | Observed]) -> None:
+    async def _close(self, opening: asyncio.Task[LocalLog | ReadOnlyLog]) -> None:
         self.log = self._readable = None
         if self._read_only:
             opening.cancel()  # it may be waiting for the first writer, for as long as wait_s says

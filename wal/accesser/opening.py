@@ -9,17 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from wal.accesser import WALAccesser
+from wal.accesser.accesser import WALAccesser
 from wal.async_only import AsyncOnly
+from wal.engine.late_import import import_late
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.late_import import import_late
-from wal.location import Location, absolute_path, check_observable, parse_kv, parse_location
+from wal.location import Location, absolute_path, check_read_only, parse_kv, parse_location
 from wal.settings import Settings, SettingsOverrides
 from wal.ticks import check_wait
 
 if TYPE_CHECKING:
-    from wal.embedded import Embedded
-    from wal.observing import Observed
+    from wal.engine.local.log import LocalLog
+    from wal.engine.read_only.log import ReadOnlyLog
 
 __all__ = ["WAL", "init", "open_wal", "release"]
 
@@ -157,7 +157,7 @@ def _maker(
     parsed = parse_location(location)
     chosen = (settings or Settings()).replace(**overrides)
     if read_only:
-        check_observable(parsed)
+        check_read_only(parsed)
         return lambda: WALAccesser(str(parsed), lambda: _observed(parsed, chosen, wait_s=wait_s), read_only=True)
     if not create and parsed.scheme == "memory":
         raise InvalidArgumentError(
@@ -171,15 +171,15 @@ def _maker(
     return lambda: WALAccesser(str(parsed), lambda: _embedded(parsed, chosen, create=create))
 
 
-async def _embedded(location: Location, settings: Settings, *, create: bool) -> Embedded:
-    await import_late("wal.embedded")
-    from wal.embedded import Embedded
+async def _embedded(location: Location, settings: Settings, *, create: bool) -> LocalLog:
+    await import_late("wal.engine.local.log")
+    from wal.engine.local.log import LocalLog
 
-    return Embedded(location, settings, create=create)
+    return LocalLog(location, settings, create=create)
 
 
-async def _observed(location: Location, settings: Settings, *, wait_s: float) -> Observed:
-    await import_late("wal.observing")
-    from wal.observing import Observed
+async def _observed(location: Location, settings: Settings, *, wait_s: float) -> ReadOnlyLog:
+    await import_late("wal.engine.read_only.log")
+    from wal.engine.read_only.log import ReadOnlyLog
 
-    return Observed(location, settings, wait_s=wait_s)
+    return ReadOnlyLog(location, settings, wait_s=wait_s)

@@ -1,4 +1,4 @@
-"""ObservedTopic: one pchannel's log on Pulsar as a process sees it that does not write it.
+"""ReadOnlyTopic: one pchannel's log on Pulsar as a process sees it that does not write it.
 
 Owns: where the log ends, what is promised there, and which ledgers there are, as of the last `refresh`; and the reader of its frames. What
 counts and what does not (repeats, frames of fenced writers) is decided by the same floor as for the writer's own readers. It writes
@@ -27,7 +27,7 @@ from wal.backends.pulsar.reader import LogReader
 from wal.backends.pulsar.recovery import end_before
 from wal.errors import CorruptionError, StorageError
 
-__all__ = ["LookAtControl", "ObservedTopic", "TopicState"]
+__all__ = ["LookAtControl", "ReadOnlyTopic", "TopicState"]
 
 _T = TypeVar("_T")
 FOLLOW_ENTRIES: Final = 64
@@ -53,7 +53,7 @@ class TopicState(msgspec.Struct, frozen=True, gc=False):
     closed: bool
 
 
-class ObservedTopic:
+class ReadOnlyTopic:
     """Reads one log. `look` asks the metadata; `connection` was started."""
 
     def __init__(

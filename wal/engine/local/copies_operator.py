@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actors import ActorError, ActorFailedError, InboxFullError
 from broadcaster.content import Content, CopiesInLog
 from wal.channels import VChannelInfo, check_vchannel
-from wal.copy_routes import CopyRoutes
+from wal.engine.local.copy_routes import CopyRoutes
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -268,7 +268,7 @@ class CopiesOperator:
     def _tell(self, actor: PChannel, operation: AppendCopies) -> asyncio.Future[Sequence[AppendResult | WALError]]:
         """Tells the pchannel, or gives the room back and raises why not."""
         try:
-            actor.lanes.tell(actor.copies, operation)
+            actor.actor_group.tell(actor.copies, operation)
         except ActorError as error:
             self._log.in_flight.release(operation.size)
             raise _refusal(actor, error) from error
