@@ -30,26 +30,43 @@ class DefaultSource(DataSource):
         return "wal"
 
     def schema(self) -> str:
-        from wal.spark import data_source
+        from wal.spark.local_session import require_pyspark
 
-        return data_source.schema(self.options)
+        require_pyspark()
+        from wal.spark.row_reader import DDL
+
+        return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from wal.spark import data_source
+        from wal.spark.local_session import require_pyspark
 
-        return data_source.reader(self.options, schema)
+        require_pyspark()
+        from wal.spark.batch_reader import WALReader
+        from wal.spark.options import SourceOptions
+
+        return WALReader(SourceOptions.of(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from wal.spark import data_source
+        from wal.spark.local_session import require_pyspark
 
-        return data_source.stream_reader(self.options, schema)
+        require_pyspark()
+        from wal.spark.options import SourceOptions
+        from wal.spark.stream_reader import WALStreamReader
+
+        return WALStreamReader(SourceOptions.of(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from wal.spark import data_source
+        from wal.spark.local_session import require_pyspark
 
-        return data_source.writer(self.options, schema, overwrite)
+        require_pyspark()
+        from wal.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from wal.spark import data_source
+        from wal.spark.local_session import require_pyspark
 
-        return data_source.stream_writer(self.options, schema, overwrite)
+        require_pyspark()
+        from wal.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from wal.bridge import record_batches
-from wal.spark.columns import DDL, arrow_schema
+from wal.spark.row_reader import DDL, arrow_schema
 
 __all__ = ["PipeSource"]
 

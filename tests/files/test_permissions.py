@@ -19,8 +19,7 @@ from wal.kv import SqliteKV
 from wal.rocksmq import RocksMQSettings
 from wal.rocksmq.store import Store
 from wal.spark.journal_frames import JournalSource
-from wal.spark.sink.durable import make_directory
-from wal.spark.sink.folder import SinkFolder
+from wal.spark.sink.folder import SinkFolder, make_directory
 from wal.spark.sink.locks import PublishingLock
 from wal.spark.snapshot import take_snapshot
 

@@ -16,8 +16,8 @@ from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructF
 from pyspark_wal import DefaultSource
 from wal.bridge import iterate
 from wal.message import ImmutableMessage, MessageID
-from wal.spark.columns import COLUMNS
-from wal.spark.partitions import WALPartition
+from wal.spark.partition import WALPartition
+from wal.spark.row_reader import COLUMNS
 
 __all__ = ["Row", "StreamQuery", "Where", "batch", "expected", "plan", "read_all", "row_of", "schema", "source"]
 

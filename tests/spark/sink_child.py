@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tests.spark.sink_tasks import Sink, rows_of
-from wal.spark.sink import durable, publishing, staging
+from wal.spark.sink import publishing, staging
 from wal.spark.sink.folder import SinkFolder
 
 __all__ = ["POINTS", "Attempt", "run", "serve"]
@@ -78,15 +78,15 @@ POINTS: dict[str, tuple[Any, str, bool, Callable[..., bool]]] = {
     "staging: before the file is synced": (staging.StagingWriter, "_finish", False, _any),
     "staging: a task is done": (staging.StagingWriter, "_finish", True, _any),
     "manifest: before it is written": (SinkFolder, "store", False, _any),
-    "manifest: written beside, not renamed": (durable.os, "rename", False, _is_manifest),
-    "manifest: renamed": (durable.os, "rename", True, _is_manifest),
+    "manifest: written beside, not renamed": (os, "rename", False, _is_manifest),
+    "manifest: renamed": (os, "rename", True, _is_manifest),
     "manifest: stored": (SinkFolder, "store", True, _any),
     "publishing: before a commit": (publishing, "_committed", False, _any),
     "publishing: after a commit": (publishing, "_committed", True, _any),
     "publishing: between the manifest's advance and its producer": (publishing.Publisher, "_forget", False, _any),
     "publishing: a producer forgotten": (publishing.Publisher, "_forget", True, _any),
     "done: before the mark": (SinkFolder, "finish", False, _any),
-    "done: the mark written beside": (durable.os, "rename", False, _is_mark),
+    "done: the mark written beside": (os, "rename", False, _is_mark),
     "done: the mark stored": (SinkFolder, "forget", False, _any),
     "done: the manifest gone": (SinkFolder, "drop_staged", False, _any),
     "done: all files gone": (SinkFolder, "forget", True, _any),

@@ -19,8 +19,8 @@ from wal import Message, bridge
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.message import MessageID
 from wal.spark import batch_reader
-from wal.spark.columns import COLUMNS
-from wal.spark.data_loss import DataLossWarning
+from wal.spark.edges import DataLossWarning
+from wal.spark.row_reader import COLUMNS
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import pytest
 from tests.spark.offsets_of_logs import end_of, place_behind, vchannels_of
 from wal import Message, MessageID, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, TruncatedError
-from wal.spark.channel_choice import ChannelChoice
 from wal.spark.foreach.query_cursor import VCHANNELS_MAX, QueryCursor
 from wal.spark.offsets import StreamOffset
+from wal.spark.options import ChannelChoice
 
 
 async def save(directory: Path, *ends: StreamOffset, pattern: str | None = None, name: str = "delays") -> None:

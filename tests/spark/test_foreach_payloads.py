@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wal import MessageID
 from wal.errors import InvalidArgumentError
-from wal.spark.foreach.payloads import Decode, PayloadDecoder
+from wal.spark.foreach.decoding import Decode, PayloadDecoder
 
 STRUCT = pa.struct([("dest", pa.string()), ("delay", pa.int32())])
 

@@ -10,10 +10,9 @@ import pytest
 from wal import Secret
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID, MessageType
-from wal.spark.channel_choice import ChannelChoice
-from wal.spark.columns import COLUMNS
 from wal.spark.offsets import PChannelOffset, StreamOffset
-from wal.spark.options import OPTIONS, TICK_TIMEOUT_MS, Location, SourceOptions
+from wal.spark.options import OPTIONS, TICK_TIMEOUT_MS, ChannelChoice, Location, SourceOptions
+from wal.spark.row_reader import COLUMNS
 
 
 def of(streaming: bool = False, **options: str) -> SourceOptions:

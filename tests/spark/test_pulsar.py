@@ -29,7 +29,8 @@ from wal.errors import ChannelFencedError, CorruptionError, FormatError, Invalid
 from wal.frame import FrameDraft, Record, encode_frame
 from wal.message import MessageID
 from wal.spark import batch_reader
-from wal.spark.data_loss import DataLossWarning, SnapshotWarning
+from wal.spark.edges import DataLossWarning
+from wal.spark.snapshot import SnapshotWarning
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -23,13 +23,12 @@ from wal.bridge import record_batches
 from wal.errors import ChannelNotExistError, InvalidArgumentError, LockedError
 from wal.reading import FrameRows, RowColumns, in_parts
 from wal.spark import journal_frames, row_reader
-from wal.spark.channel_choice import ChannelChoice
-from wal.spark.data_loss import DataLossWarning
+from wal.spark.edges import DataLossWarning
 from wal.spark.foreach.query_cursor import QueryCursor
 from wal.spark.frame_source import FrameLogs, Lives
 from wal.spark.journal_frames import JournalFrames, JournalSource
 from wal.spark.offsets import StreamOffset
-from wal.spark.options import SourceOptions
+from wal.spark.options import ChannelChoice, SourceOptions
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.locks import check_journal
 

@@ -16,7 +16,7 @@ from tests.spark.writer import Payload, Writer, make_vchannels
 from wal import Message, bridge
 from wal.bridge.file_journal import FileJournal
 from wal.errors import WouldBlockError
-from wal.spark.data_loss import SnapshotWarning
+from wal.spark.snapshot import SnapshotWarning
 from wal.timestamp import compose, parse
 
 

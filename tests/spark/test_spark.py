@@ -237,7 +237,7 @@ def test_the_module_that_spark_looks_for_imports_next_to_nothing() -> None:
 def test_an_old_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark
 
-    from wal.spark.version import require_pyspark
+    from wal.spark.local_session import require_pyspark
 
     require_pyspark.cache_clear()
     monkeypatch.setattr(pyspark, "__version__", "4.1.4")

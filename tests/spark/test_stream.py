@@ -20,7 +20,7 @@ from wal.bridge import BlockingWAL
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError
 from wal.message import MessageID
 from wal.spark import stream_reader
-from wal.spark.data_loss import DataLossWarning
+from wal.spark.edges import DataLossWarning
 from wal.spark.offsets import StreamOffset
 from wal.timestamp import parse
 

@@ -1,11 +1,23 @@
-"""Spark on the log: reading it as tables and streams, and writing it. Needs the extra `spark`.
+"""Spark on a log: it reads the log as tables and streams, and writes rows into it. Needs the extra `spark`.
 
 Files:
 
-* Pure: options, channel_choice, offsets, planning (how far a trigger goes, which task reads what); what Spark calls:
-  data_source, batch_reader, stream_reader; the driver: starting, snapshot, data_loss, columns
-* A task: partitions (what goes to it), row_reader, row_selection; the seam: frame_source, sources (which one), opened
-  (in this process); journal_frames; pulsar_frames, looked_at, pulsar_metadata; version, local_session, lag_report
+* options        the options of a read, checked; which vchannels it reads
+* offsets        how far a query has read, as JSON in its checkpoint
+* planning       how far a trigger goes, and which task reads what; the weights of frames
+* batch_reader   a batch read, planned in the driver
+* stream_reader  a stream of micro-batches, planned in the driver
+* edges          where a read begins and ends in each pchannel, and what truncation has taken from it
+* snapshot       the log positions at which all pchannels together show one moment
+* partition      what goes to a task, and which runs of a frame the task shows
+* row_reader     what a task does: frames become Arrow batches; the columns of a row
+* frame_source   the seam between the readers and the place where a log lies
+* sources        which source the options name, and which sources this process has open
+* journal_frames, pulsar_frames, pulsar_metadata  the sources: a journal's files, Pulsar's topics with their metadata
+* local_session  a Spark session of this host, and what it needs
+* lag_report     how far a query lags behind its log
+* foreach/       a handler for the batches of a stream
+* sink/          rows into a log
 """
 
 from wal.spark.foreach import Batch, ForeachBatch, decoded, foreach_batch

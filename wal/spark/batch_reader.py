@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from wal.spark.columns import arrow_schema, check_schema
-from wal.spark.data_loss import start_of
+from wal.spark.edges import at_edge, at_start, check_named, start_of, warn_of_unknown
 from wal.spark.frame_source import FrameLogs, LogMoment
 from wal.spark.offsets import Place
-from wal.spark.opened import opened
 from wal.spark.options import SourceOptions
-from wal.spark.partitions import WALPartition
+from wal.spark.partition import WALPartition
 from wal.spark.planning import Piece, share_out
-from wal.spark.row_reader import read_partition
+from wal.spark.row_reader import arrow_schema, check_schema, read_partition
 from wal.spark.snapshot import take_snapshot
-from wal.spark.sources import source_of
-from wal.spark.starting import at_edge, at_start, check_named, warn_of_unknown
+from wal.spark.sources import opened, source_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ import msgspec
 
 from wal.backends import FramePage
 from wal.message import Origin
-from wal.spark.channel_choice import ChannelChoice
 from wal.spark.offsets import Place
+from wal.spark.options import ChannelChoice
 from wal.spark.planning import FrameWeight
 
 __all__ = ["FrameLogs", "FrameSource", "Lives", "LogMoment"]

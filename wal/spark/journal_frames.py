@@ -22,9 +22,9 @@ from wal.bridge.file_journal import FileJournal
 from wal.channels import VChannelView
 from wal.errors import ClosedError, CorruptionError, StorageError, TruncatedError
 from wal.frame import RunKind
-from wal.spark.channel_choice import ChannelChoice
 from wal.spark.frame_source import LogMoment
 from wal.spark.offsets import Place
+from wal.spark.options import ChannelChoice
 from wal.spark.planning import FrameWeight
 
 __all__ = ["JournalFrames", "JournalSource"]

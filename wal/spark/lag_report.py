@@ -15,11 +15,10 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, MessageID
-from wal.spark.channel_choice import ChannelChoice
+from wal.spark.edges import at_edge
 from wal.spark.offsets import PChannelOffset, StreamOffset
-from wal.spark.options import LATEST, Location
+from wal.spark.options import LATEST, ChannelChoice, Location
 from wal.spark.sources import source_of
-from wal.spark.starting import at_edge
 from wal.timestamp import parse
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ def _behind(source: int, done: StreamOffset, end: StreamOffset) -> list[PChannel
 
 
 def _behind_now(number: int, done: StreamOffset, path: str, choice: ChannelChoice) -> list[PChannelLag]:
-    from wal.spark.partitions import WALPartition
+    from wal.spark.partition import WALPartition
     from wal.spark.row_reader import event_weights
 
     lags = []

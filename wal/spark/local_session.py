@@ -12,18 +12,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wal.bridge.arrow import load_pyarrow
 from wal.errors import InvalidArgumentError
-from wal.spark.version import require_pyspark
+from wal.installation import install_hint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["session", "why_no_session"]
+__all__ = ["PYSPARK_MIN", "require_pyspark", "session", "why_no_session"]
 
+PYSPARK_MIN: Final = (4, 2, 1)
 JAVA_MIN: Final = 17
 """What Spark 4 runs on (its documentation, "Downloading")."""
 
@@ -66,6 +68,25 @@ def why_no_session() -> str | None:
     if version < JAVA_MIN:
         return f"{java} is Java {version}: install {JAVA_MIN} or newer, and put it on PATH or name it by JAVA_HOME"
     return None
+
+
+@cache
+def require_pyspark() -> None:
+    """Returns if pyspark is there and new enough; an ImportError that says what to install if not."""
+    floor = ".".join(map(str, PYSPARK_MIN))
+    try:
+        from pyspark import __version__ as found
+    except ImportError as error:
+        raise ImportError(
+            f"this needs pyspark {floor} or newer, which is not installed: {install_hint('spark')}",
+            name="pyspark",
+        ) from error
+    numbers = tuple(map(int, re.findall(r"\d+", found)[:3]))
+    if numbers < PYSPARK_MIN:
+        raise ImportError(
+            f"pyspark {found} is too old: the format 'wal' needs {floor} or newer: {install_hint('spark')}",
+            name="pyspark",
+        )
 
 
 def _java() -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -17,10 +18,9 @@ from wal.errors import InvalidArgumentError
 from wal.location import with_password
 from wal.message import MessageID, MessageType, type_properties
 from wal.secret import Secret, shown
-from wal.spark.channel_choice import ChannelChoice
 from wal.spark.offsets import PChannelOffset, StreamOffset, parse_place
 
-__all__ = ["OPTIONS", "Edge", "Location", "SourceOptions"]
+__all__ = ["OPTIONS", "ChannelChoice", "Edge", "Location", "SourceOptions"]
 
 _T = TypeVar("_T")
 
@@ -64,6 +64,32 @@ LATEST: Final = "latest"
 
 Edge = str | Mapping[str, PChannelOffset | str]
 """Where a read begins or ends: "earliest", "latest", or one of these or a place for each pchannel that is named."""
+
+
+class ChannelChoice(msgspec.Struct, frozen=True):
+    """`names` or a regular expression `pattern`; neither: all vchannels."""
+
+    names: tuple[str, ...] | None = None
+    pattern: str | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether every vchannel is meant."""
+        return self.names is None and self.pattern is None
+
+    def __contains__(self, name: object) -> bool:
+        if self.names is not None:
+            return name in self.names
+        return self.pattern is None or (isinstance(name, str) and _matches(self.pattern, name))
+
+    def among(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of these names that are meant."""
+        return frozenset(name for name in names if name in self)
+
+    def __str__(self) -> str:
+        if self.names is not None:
+            return ", ".join(map(repr, self.names))
+        return "all vchannels" if self.pattern is None else f"vchannels that match {self.pattern!r}"
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -294,3 +320,8 @@ def _types(option: str, value: str) -> frozenset[int]:
             f"{option}: {unknown[0]!r} is no type of message: name some of {', '.join(accepted)}"
         )
     return frozenset(accepted[name] for name in names)
+
+
+@lru_cache(maxsize=1 << 17)
+def _matches(pattern: str, name: str) -> bool:
+    return re.fullmatch(pattern, name) is not None

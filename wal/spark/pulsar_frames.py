@@ -27,11 +27,10 @@ from wal.bridge.loop_thread import LoopThread
 from wal.errors import ClosedError, CorruptionError, FormatError, WALError
 from wal.message import FORM_PULSAR, Origin
 from wal.secret import Secret
-from wal.spark.channel_choice import ChannelChoice
 from wal.spark.frame_source import LogMoment
-from wal.spark.looked_at import LookedAt, weight_of
 from wal.spark.offsets import Place
-from wal.spark.planning import FrameWeight
+from wal.spark.options import ChannelChoice
+from wal.spark.planning import FrameWeight, LookedAt, weight_of
 from wal.spark.pulsar_metadata import KnownLives, PulsarMetadata
 
 __all__ = ["PulsarFrames", "PulsarSource"]

@@ -9,32 +9,54 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from wal.backends import FramePage
 from wal.bridge.arrow import record_batch
-from wal.errors import ClosedError, TruncatedError
+from wal.errors import ClosedError, InvalidArgumentError, TruncatedError
 from wal.message import ImmutableMessage
 from wal.reading import All, EventFilter, FrameRows, Need, Progress, ReadOptions, RowColumns, in_parts
-from wal.spark.data_loss import start_of
+from wal.spark.edges import start_of
 from wal.spark.frame_source import FrameLogs
 from wal.spark.offsets import Place
-from wal.spark.opened import opened
-from wal.spark.partitions import WALPartition
+from wal.spark.partition import RowSelection, WALPartition
 from wal.spark.planning import EventWeight, Piece
-from wal.spark.row_selection import RowSelection
+from wal.spark.sources import opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "event_weights", "read_partition"]
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_ROWS",
+    "COLUMNS",
+    "DDL",
+    "arrow_schema",
+    "check_schema",
+    "event_weights",
+    "read_partition",
+]
 
 BATCH_ROWS: Final = 8192
 BATCH_BYTES: Final = 2 << 20
 """Spark takes batches of 1 to 4 MB fastest."""
 _PAGE_BYTES: Final = 1 << 20
+COLUMNS: Final = {
+    "vchannel": "string",
+    "message_id": "binary",
+    "time_tick": "bigint",
+    "message_type": "string",
+    "txn_id": "bigint",
+    "payload": "binary",
+    "properties": "map<string,string>",
+    "append_time": "timestamp",
+}
+DDL: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+"""The schema of a read that asks for no other, as DDL."""
+_NULLABLE: Final = "txn_id"
 
 
 def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -145,6 +167,31 @@ def _batches(rows: RowColumns, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     for first in range(0, batch.num_rows, BATCH_ROWS):
         yield batch.slice(first, BATCH_ROWS)
+
+
+def check_schema(schema: StructType) -> tuple[str, ...]:
+    """The names of the columns of this schema; InvalidArgumentError, with what is accepted, when one is not ours or of another type."""
+    names: list[str] = []
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if COLUMNS.get(field.name) != kind:
+            raise InvalidArgumentError(f"the format 'wal' has no column {field.name} {kind}: its columns are {DDL}")
+        if field.name in names:
+            raise InvalidArgumentError(f"the column {field.name} is asked for twice: name it once")
+        if field.name == _NULLABLE and not field.nullable:
+            raise InvalidArgumentError(f"{_NULLABLE} is null for messages outside transactions: it cannot be NOT NULL")
+        names.append(field.name)
+    if not names:
+        raise InvalidArgumentError(f"the schema names no column: choose some of {DDL}")
+    return tuple(names)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark expects the batches to be, which it compares field by field, nullability included."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    found: Any = to_arrow_schema(schema, timezone="UTC")
+    return found
 
 
 class _Tail(msgspec.Struct, frozen=True):

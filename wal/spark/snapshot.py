@@ -14,16 +14,19 @@ from typing import Final
 import msgspec
 
 from wal.errors import WouldBlockError
-from wal.spark.data_loss import SnapshotWarning
 from wal.spark.frame_source import FrameLogs, LogMoment
 from wal.spark.offsets import Place
 
-__all__ = ["Snapshot", "take_snapshot"]
+__all__ = ["Snapshot", "SnapshotWarning", "take_snapshot"]
 
 _POLL_S: Final = 0.005
 _QUIET_S: Final = 0.5
 """A writer that looks gone (its process may be another machine's) and promises nothing for so long is taken for gone: it promises at least
 every 0.2 s."""
+
+
+class SnapshotWarning(UserWarning):
+    """A snapshot leaves out rows that are in the log, because nobody promises its tick."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

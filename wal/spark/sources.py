@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
+from collections import OrderedDict
 from pathlib import Path
+from typing import Final
 
 from wal.errors import InvalidArgumentError
 from wal.location import absolute_path, check_admin_url, check_token, parse_kv, parse_location
 from wal.secret import shown
-from wal.spark.frame_source import FrameSource
+from wal.spark.frame_source import FrameLogs, FrameSource
 from wal.spark.journal_frames import JournalSource
 from wal.spark.options import Location
 
-__all__ = ["source_of", "without_scheme"]
+__all__ = ["opened", "source_of", "without_scheme"]
+
+_OPEN_MAX: Final = 4
+_lock: Final = threading.RLock()
+_logs: Final[OrderedDict[tuple[int, int, FrameSource], FrameLogs]] = OrderedDict()
 
 
 def without_scheme(path: str) -> str:
@@ -36,6 +44,19 @@ def source_of(location: Location) -> FrameSource:
             "journal, or service.url and kv for a log on Pulsar"
         )
     return JournalSource(str(parsed.path))
+
+
+def opened(source: FrameSource) -> FrameLogs:
+    """The logs of this source, for this thread of this process; opened if they are not, or are no longer the ones that lie there."""
+    key = (os.getpid(), threading.get_ident(), source)
+    with _lock:
+        logs = _logs.get(key)
+        if logs is None or not logs.is_current():
+            logs = _logs[key] = source.open()
+            while len(_logs) > _OPEN_MAX:
+                _logs.popitem(last=False)
+        _logs.move_to_end(key)
+        return logs
 
 
 def _on_pulsar(location: Location) -> FrameSource:

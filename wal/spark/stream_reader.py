@@ -25,17 +25,14 @@ from pyspark.sql.streaming.datasource import (
 
 from wal.errors import ChannelNotExistError, ClosedError
 from wal.spark.batch_reader import share
-from wal.spark.columns import arrow_schema, check_schema
-from wal.spark.data_loss import DataLossWarning, start_of, was_dropped
+from wal.spark.edges import DataLossWarning, at_edge, at_start, check_named, start_of, warn_of_unknown, was_dropped
 from wal.spark.frame_source import FrameLogs, Lives, LogMoment
 from wal.spark.offsets import PChannelOffset, Place, StreamOffset
-from wal.spark.opened import opened
 from wal.spark.options import SourceOptions
-from wal.spark.partitions import WALPartition
+from wal.spark.partition import WALPartition
 from wal.spark.planning import FrameWeight, Piece, Taken, cut, take
-from wal.spark.row_reader import event_weights, read_partition
-from wal.spark.sources import source_of
-from wal.spark.starting import at_edge, at_start, check_named, warn_of_unknown
+from wal.spark.row_reader import arrow_schema, check_schema, event_weights, read_partition
+from wal.spark.sources import opened, source_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,11 +1,13 @@
-"""From the batches of a Spark stream to a handler: payloads decoded, effects that happen once, a cursor that follows.
+"""A handler for the batches of a Spark stream: payloads are decoded, effects happen once, a cursor follows the query.
 
 Files:
 
-* Bridge (the order of one batch); batch (what a handler is told), ledger (effects once); decoding (the plan),
-  payloads (in the workers); offset_log (where a batch ends), query_cursor (what the log may let go of)
-* bridge: foreach_batch: from batches of a stream to a handler of the user's, and back: when the handler is done,
-  the log may let go of them
+* bridge        foreach_batch: the order of the steps of one batch
+* batch         what a handler is told about its batch
+* ledger        the note in a database that makes an effect happen once
+* decoding      payloads become columns, by a schema or by a function of the user's
+* offset_log    where a batch ends, as the query's checkpoint says
+* query_cursor  the cursors that tell retention how far the query is done
 """
 
 from wal.spark.foreach.batch import Batch

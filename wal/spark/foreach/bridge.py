@@ -15,13 +15,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from wal.errors import InvalidArgumentError
-from wal.spark.channel_choice import ChannelChoice
 from wal.spark.foreach.batch import Batch
-from wal.spark.foreach.decoding import Decoding
+from wal.spark.foreach.decoding import Decode, Decoding
 from wal.spark.foreach.offset_log import entry_of_batch
-from wal.spark.foreach.payloads import Decode
 from wal.spark.foreach.query_cursor import QueryCursor
-from wal.spark.version import require_pyspark
+from wal.spark.local_session import require_pyspark
+from wal.spark.options import ChannelChoice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

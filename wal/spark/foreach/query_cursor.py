@@ -18,10 +18,9 @@ from wal.bridge.file_journal import FileJournal
 from wal.channels import VChannelView
 from wal.cursors import Cursor, CursorFiles, CursorKey, check_cursor
 from wal.errors import InvalidArgumentError, TruncatedError
-from wal.spark.channel_choice import ChannelChoice
 from wal.spark.journal_frames import JournalSource
 from wal.spark.offsets import PChannelOffset, StreamOffset
-from wal.spark.options import Location
+from wal.spark.options import ChannelChoice, Location
 from wal.spark.sources import source_of
 
 __all__ = ["QueryCursor"]

@@ -14,8 +14,7 @@ from typing import Final, Self
 
 from wal.errors import FormatError, LockedError
 from wal.files import FORMAT_NAME, LOCK_NAME, FileLock, LockHolder
-from wal.spark.sink.durable import make_directory, storing
-from wal.spark.sink.folder import SINK_NAME, SinkFolder
+from wal.spark.sink.folder import SINK_NAME, SinkFolder, make_directory, storing
 
 __all__ = ["PublishingLock", "check_journal"]
 

@@ -1,23 +1,43 @@
-"""RowSelection: which runs of a frame a Spark task shows: those of the vchannels asked for, each in a life that is not over.
-
-A vchannel that was named is read in the life that was planned, also when it was dropped since: a batch that is read again has the same
-rows. Where a later life of it is met, nobody had heard of that when the batch was planned: a stream fails over it or has its rows. Of
-all others every life is shown that is not known to be over, so that vchannels made later appear by themselves.
-"""
+"""What goes to a task: which pieces of the log it reads, and all that it needs to know to give the same rows however often it is run."""
 
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+from pyspark.sql.datasource import InputPartition
 
 from wal.errors import ChannelNotExistError
 from wal.frame import FrameView, RunKind, RunRow
+from wal.message import Origin
 from wal.reading import Selection
-from wal.spark.data_loss import was_dropped
-from wal.spark.frame_source import Lives
-from wal.spark.partitions import WALPartition
+from wal.spark.edges import was_dropped
+from wal.spark.frame_source import FrameSource, Lives
+from wal.spark.options import ChannelChoice
+from wal.spark.planning import Piece
 
-__all__ = ["RowSelection"]
+__all__ = ["RowSelection", "WALPartition"]
+
+
+@dataclass
+class WALPartition(InputPartition):
+    """The pieces of one task. `origins` name the log of each pchannel as it was planned, `lives` the vchannels asked for by name."""
+
+    source: FrameSource
+    choice: ChannelChoice
+    pieces: tuple[Piece, ...] = ()
+    origins: dict[str, Origin] = field(default_factory=dict)
+    lives: dict[str, int] = field(default_factory=dict)
+    types: frozenset[int] | None = None
+    fail_on_data_loss: bool = True
+    follows: bool = False
+    """Of a stream: it goes on with a new life of a vchannel that it names, or fails over it, but never passes it by."""
+
+    def with_pieces(self, pieces: tuple[Piece, ...]) -> Self:
+        """The same for these pieces; only what they need of the logs goes with them."""
+        origins = {piece.pchannel: self.origins[piece.pchannel] for piece in pieces}
+        return replace(self, pieces=pieces, origins=origins)
 
 
 class RowSelection(Selection):

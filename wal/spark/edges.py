@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Final
 
 from wal.channels import UnknownVChannels
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, TruncatedError
 from wal.spark.frame_source import FrameLogs, Lives, LogMoment
-from wal.spark.offsets import PChannelOffset
+from wal.spark.offsets import PChannelOffset, Place
 from wal.spark.options import EARLIEST, Edge, SourceOptions
 from wal.timestamp import parse
 
-__all__ = ["at_edge", "at_start", "check_named", "warn_of_unknown"]
+__all__ = [
+    "DataLossWarning",
+    "at_edge",
+    "at_start",
+    "check_named",
+    "is_lost",
+    "start_of",
+    "warn_of_unknown",
+    "was_dropped",
+]
 
 _AHEAD_MS: Final = 1000
 """By so much a writer's clock may be ahead of ours."""
+
+
+class DataLossWarning(UserWarning):
+    """Events that a query was to read are gone, and it goes on without them, as failOnDataLoss=false says."""
 
 
 def at_start(logs: FrameLogs, moment: LogMoment, options: SourceOptions) -> PChannelOffset:
@@ -68,6 +82,44 @@ def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool
 def warn_of_unknown(options: SourceOptions, lives: Lives) -> None:
     """Warns of vchannels that the read names and that do not exist: nothing is read of them until they are created."""
     UnknownVChannels(options.location.value).note(options.channels.names or (), lives.names())
+
+
+def was_dropped(name: str) -> str:
+    """What is said of a vchannel that a stream names and that is another one now."""
+    return (
+        f"vchannel {name!r}, which this query names, was dropped: what it had not read of it is gone. With the option failOnDataLoss=false "
+        "it goes on, with a new vchannel of that name if there is one"
+    )
+
+
+def is_lost(moment: LogMoment, start: Place) -> bool:
+    """Whether events at or above this place were truncated."""
+    if start >= moment.earliest:
+        return False
+    newest_gone = moment.last_truncated
+    return newest_gone is None or newest_gone >= start
+
+
+def start_of(moment: LogMoment, start: Place, *, fail_on_data_loss: bool) -> Place:
+    """Where to read from in place of `start`: there, or at the earliest event behind it. TruncatedError when that would lose events."""
+    if start >= moment.earliest:
+        return start
+    if is_lost(moment, start):
+        origin, earliest = moment.origin, moment.earliest
+        first = origin.message_id(0)
+        gone = (
+            f"events of pchannel {origin.pchannel!r} from position {start[0]}:{start[1]} to {earliest[0]}:{earliest[1]}"
+        )
+        if fail_on_data_loss:
+            raise TruncatedError(
+                f"{gone} were truncated before they were read: they are lost to this query. With the option failOnDataLoss=false it "
+                "goes on at the earliest event; a cursor at what it has read keeps them from being truncated",
+                earliest=type(first)(first.pchannel, first.incarnation, *earliest, first.form),
+            )
+        warnings.warn(
+            f"{gone} were truncated before they were read; going on without them", DataLossWarning, stacklevel=2
+        )
+    return moment.earliest
 
 
 def _check_past(tick: int) -> None:

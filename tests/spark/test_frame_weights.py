@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.spark.looked_at import LookedAt
-from wal.spark.planning import FrameWeight
+from wal.spark.planning import FrameWeight, LookedAt
 
 FRAMES = 40
 
