@@ -24,7 +24,7 @@ from wal.message import BroadcastHeader
 
 if TYPE_CHECKING:
     from wal.errors import WALError
-    from wal.pchannel import AppendResult
+    from wal.message import AppendResult
 
 __all__ = ["Prompt", "Prompts"]
 

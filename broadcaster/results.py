@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from wal.errors import WALError
-    from wal.pchannel import AppendResult
+    from wal.message import AppendResult
 
 __all__ = ["BroadcastAppendResult", "Outcomes"]
 

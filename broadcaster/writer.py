@@ -20,7 +20,7 @@ from broadcaster.task import Step, StepKind, Task
 from wal.errors import WALError
 
 if TYPE_CHECKING:
-    from wal.pchannel import AppendResult
+    from wal.message import AppendResult
 
 __all__ = ["FRAMES_MAX", "Writer"]
 

@@ -32,7 +32,9 @@ if typing.TYPE_CHECKING:
     from wal.channels import VChannelInfo
     from wal.cursors import CursorInfo
     from wal.message import (
+        AppendResult,
         BroadcastHeader,
+        ForgottenResult,
         ImmutableMessage,
         ImmutableTxnMessage,
         Message,
@@ -42,16 +44,7 @@ if typing.TYPE_CHECKING:
         TimeTickMessage,
         TxnContext,
     )
-    from wal.pchannel import (
-        AppendResult,
-        ForgottenResult,
-        MessageHandler,
-        PChannelStatistics,
-        ProducerInfo,
-        ProducerKey,
-        Scanner,
-        ScannerStatistics,
-    )
+    from wal.pchannel import MessageHandler, PChannelStatistics, ProducerInfo, ProducerKey, Scanner, ScannerStatistics
     from wal.reading import (
         All,
         DeliverFilter,
@@ -130,7 +123,9 @@ _HOMES: typing.Final = {
     "LogBroadcast": "wal.accesser.broadcast",
     "VChannelInfo": "wal.channels",
     "CursorInfo": "wal.cursors",
+    "AppendResult": "wal.message",
     "BroadcastHeader": "wal.message",
+    "ForgottenResult": "wal.message",
     "ImmutableMessage": "wal.message",
     "ImmutableTxnMessage": "wal.message",
     "Message": "wal.message",
@@ -143,8 +138,6 @@ _HOMES: typing.Final = {
     "init": "wal.accesser.opening",
     "open_wal": "wal.accesser.opening",
     "release": "wal.accesser.opening",
-    "AppendResult": "wal.pchannel",
-    "ForgottenResult": "wal.pchannel",
     "MessageHandler": "wal.pchannel",
     "PChannelStatistics": "wal.pchannel",
     "ProducerInfo": "wal.pchannel",

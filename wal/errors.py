@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wal.pchannel import AppendResult
+    from wal.message import AppendResult
 
 __all__ = [
     "BulkAppendError",

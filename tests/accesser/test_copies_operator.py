@@ -26,8 +26,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.kv import Batch, KVBase
-from wal.message import encode_properties
-from wal.pchannel import AppendResult
+from wal.message import AppendResult, encode_properties
 
 NAMES = ["a", "b", "c"]
 CONTENT = Content(b"payload", 12, encode_properties({"by": "admin"}))

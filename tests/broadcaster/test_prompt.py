@@ -20,8 +20,7 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
-from wal.message import MessageID, Origin, ResourceKey
-from wal.pchannel import AppendResult
+from wal.message import AppendResult, MessageID, Origin, ResourceKey
 from wal.pchannel.placed_copies import PlacedCopies
 
 PLACES = {"a0": "p0", "a1": "p0", "b0": "p1"}

@@ -22,8 +22,7 @@ from wal.backends.memory import MemoryBackend, MemoryStore
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
 from wal.frame import EncodedFrame, ExtTag, FrameDraft, Record, RunKind, decode_ext, encode_frame
 from wal.kv import Batch, KVBase, KVStatistics, MemoryKV, Watch
-from wal.message import BroadcastHeader, MessageID, MessageType
-from wal.pchannel import AppendResult
+from wal.message import AppendResult, BroadcastHeader, MessageID, MessageType
 
 INCARNATION = 77
 ABORT = int(MessageType.ABORT_BROADCAST)

@@ -9,9 +9,11 @@ from wal.message import codec
 
 def test_exported_names() -> None:
     assert sorted(wal.message.__all__) == [
+        "AppendResult",
         "BroadcastHeader",
         "FORM_JOURNAL",
         "FORM_PULSAR",
+        "ForgottenResult",
         "ImmutableMessage",
         "ImmutableTxnMessage",
         "Message",

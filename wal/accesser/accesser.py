@@ -28,12 +28,10 @@ from wal.errors import (
     InvalidArgumentError,
     NotLocalError,
 )
-from wal.message import Message, MessageID
+from wal.message import AppendResult, ForgottenResult, Message, MessageID
 from wal.pchannel import (
     BODY_OVERHEAD,
     AckingScanner,
-    AppendResult,
-    ForgottenResult,
     Handler,
     PChannelStatistics,
     ProducerInfo,

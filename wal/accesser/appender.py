@@ -23,17 +23,23 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.frame import Record
-from wal.message import Message, MessageType, TxnContext, encode_properties, type_properties
+from wal.message import (
+    AppendResult,
+    ForgottenResult,
+    Message,
+    MessageType,
+    TxnContext,
+    encode_properties,
+    type_properties,
+)
 from wal.pchannel import (
     BODY_OVERHEAD,
     Append,
-    AppendResult,
     Atomic,
     Begin,
     Bulk,
     Commit,
     ForgetProducer,
-    ForgottenResult,
     Key,
     KeyedAppend,
     KeyedCommit,

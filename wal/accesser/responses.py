@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import overload
 
 from wal.errors import WALError
-from wal.pchannel import AppendResult
+from wal.message import AppendResult
 
 __all__ = ["AppendOption", "AppendResponses"]
 

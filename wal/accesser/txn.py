@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from wal.async_only import AsyncOnly
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
-from wal.message import Message, TxnContext
-from wal.pchannel import AppendResult
+from wal.message import AppendResult, Message, TxnContext
 from wal.reading import named
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from wal.bridge.loop_thread import LoopThread
 from wal.channels import VChannelInfo
 from wal.cursors import CursorInfo
 from wal.errors import InvalidArgumentError
-from wal.message import Message, MessageID
-from wal.pchannel import AppendResult, ForgottenResult, ProducerInfo, ProducerKey
+from wal.message import AppendResult, ForgottenResult, Message, MessageID
+from wal.pchannel import ProducerInfo, ProducerKey
 from wal.reading import DeliverFilter, DeliverPolicy, ReadPosition
 from wal.retention import PChannelRetention
 from wal.settings import Settings, SettingsOverrides

@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from wal.errors import InvalidArgumentError
+from wal.message.append_result import TxnContext
 from wal.message.broadcast_header import BroadcastHeader
 from wal.message.message_id import FORM_JOURNAL, MessageID
 from wal.message.properties import check_properties, check_text, decode_properties, properties_size
-from wal.message.txn_context import TxnContext
 from wal.message.types import MessageType
 
 __all__ = ["ImmutableMessage", "ImmutableTxnMessage", "Message", "Origin", "TimeTickMessage"]

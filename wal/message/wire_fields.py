@@ -15,9 +15,9 @@ from google.protobuf.message import Message as Proto
 
 from wal.errors import InvalidArgumentError
 from wal.message import wire_pb2
+from wal.message.append_result import TxnContext
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.properties import Reserved
-from wal.message.txn_context import TxnContext
 
 __all__ = [
     "base36",

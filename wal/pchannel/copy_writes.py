@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from actors import ActorError, Member
 from wal.errors import ChannelNotExistError, ClosedError, UnknownError, WALError
 from wal.frame import CopyNames, RunName
-from wal.message import BroadcastHeader, Origin, type_properties
+from wal.message import AppendResult, BroadcastHeader, Origin, type_properties
 from wal.pchannel.copies import CopiesPart, CopyTable
-from wal.pchannel.operations import AppendCopies, AppendResult
+from wal.pchannel.operations import AppendCopies
 from wal.pchannel.submissions import CopiesSubmission, fail_future
 
 if TYPE_CHECKING:

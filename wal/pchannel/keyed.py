@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from wal.errors import ClosedError, InvalidRequestSeqError
 from wal.frame import RunName
-from wal.message import Origin, TxnContext
+from wal.message import AppendResult, ForgottenResult, Origin, TxnContext
 from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept
 from wal.pchannel.keys import Key, ProducerKey
-from wal.pchannel.operations import AppendResult, ForgottenResult, Settles
+from wal.pchannel.operations import Settles
 from wal.pchannel.submissions import fail_future
 
 __all__ = ["KeyedWrites"]

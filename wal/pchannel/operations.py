@@ -8,33 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 
 from wal.frame import CopyNames, Record
-from wal.message import BroadcastHeader, MessageID, TxnContext
+from wal.message import AppendResult, BroadcastHeader, ForgottenResult, TxnContext
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import Key
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # one with a default; the standard library has it from Python 3.13 on
-
     from wal.errors import WALError
     from wal.pchannel.vchannel import VChannel
-
-    _Id_co = TypeVar("_Id_co", covariant=True, default=MessageID)
-    _Tick_co = TypeVar("_Tick_co", covariant=True, default=int)
-else:
-    from typing import TypeVar
-
-    _Id_co = TypeVar("_Id_co", covariant=True)
-    _Tick_co = TypeVar("_Tick_co", covariant=True)
 
 __all__ = [
     "Append",
     "AppendCopies",
-    "AppendResult",
     "Atomic",
     "Begin",
     "Bulk",
@@ -42,7 +31,6 @@ __all__ = [
     "CopyTargets",
     "Drop",
     "ForgetProducer",
-    "ForgottenResult",
     "KeyedAppend",
     "KeyedCommit",
     "OrderedAppend",
@@ -65,30 +53,6 @@ class Settles(Protocol[_T_contra]):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
     def add_done_callback(self, fn: Callable[[Any], object], /) -> None: ...
-
-
-class AppendResult(msgspec.Struct, Generic[_Id_co, _Tick_co], frozen=True, gc=False):
-    """What a durable append answers: the event's id and tick.
-
-    `last_confirmed` equals the id. `txn_context` is set for a commit. `extra` is what an operation of the system itself adds.
-    `duplicate` is True when an idempotency key had been seen and this is the first result. `AppendResult` in an annotation means one
-    that has an id and a tick; an older duplicate of a producer is a `ForgottenResult`.
-    """
-
-    message_id: _Id_co
-    time_tick: _Tick_co
-    last_confirmed: _Id_co
-    txn_context: TxnContext | None = None
-    extra: object = None
-    duplicate: bool = False
-
-
-ForgottenResult: TypeAlias = AppendResult[None, None]
-"""What an older duplicate of a producer answers: it was written, but its id and its tick are no longer kept.
-
-A type alone: it is an AppendResult with None for `message_id`, `time_tick` and `last_confirmed`. Only an append with a `ProducerKey`
-can have this answer.
-"""
 
 
 class Append(Record, gc=False):

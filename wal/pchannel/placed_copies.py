@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Final, overload
 
-from wal.message import MessageID, Origin
-from wal.pchannel.operations import AppendResult
+from wal.message import AppendResult, MessageID, Origin
 
 __all__ = ["PlacedCopies"]
 

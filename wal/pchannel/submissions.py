@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import UnavailableError, WouldBlockError
 from wal.frame import CopyNames, FrameDraft, Record, RunName
-from wal.message import MessageID, Origin, TxnContext
+from wal.message import AppendResult, MessageID, Origin, TxnContext
 from wal.pchannel.copies_state import CopiesPart
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import key_ext
-from wal.pchannel.operations import Append, AppendCopies, AppendResult, KeyedAppend, Settles
+from wal.pchannel.operations import Append, AppendCopies, KeyedAppend, Settles
 from wal.pchannel.placed_copies import PlacedCopies
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.frame import CopyNames, Record
-from wal.message import BroadcastHeader, MessageType
-from wal.pchannel import BODY_OVERHEAD, AppendCopies, AppendResult, CopyTargets, InFlight, PChannel, VChannel, names_of
+from wal.message import AppendResult, BroadcastHeader, MessageType
+from wal.pchannel import BODY_OVERHEAD, AppendCopies, CopyTargets, InFlight, PChannel, VChannel, names_of
 from wal.reading import shared_copies
 from wal.settings import Settings
 

@@ -17,7 +17,8 @@ from typing import Final
 from wal.accesser import WALAccesser
 from wal.accesser.txn import Txn
 from wal.errors import ChannelNotExistError, InvalidArgumentError
-from wal.pchannel import AppendResult, ForgottenResult, ProducerKey
+from wal.message import AppendResult, ForgottenResult
+from wal.pchannel import ProducerKey
 from wal.settings import Settings
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.manifest import PRODUCER_PREFIX, Manifest
