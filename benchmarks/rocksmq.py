@@ -20,8 +20,7 @@ from typing import Final
 import uvloop
 
 from wal.rocksmq import RocksMQ, RocksMQSettings
-from wal.rocksmq.changes import Changes
-from wal.rocksmq.keys import data_prefix, number, record_key
+from wal.rocksmq.keys import Changes, data_prefix, number, record_key
 from wal.rocksmq.store import Store
 
 WRITERS: Final = 256

@@ -46,10 +46,10 @@ async def test_what_is_larger_than_a_message_of_grpc_is_loaded_at_one_revision(k
     values = {f"k{number:03}": f"{number}" * (300_000 // len(str(number))) for number in range(40)}
     for key, value in values.items():
         await kv.save(key, value)
-    before = kv.connection.attempts
+    before = kv.calls.connection.attempts
     keys, loaded = await kv.load_with_prefix("")
     assert dict(zip(keys, loaded, strict=True)) == values
-    assert kv.connection.attempts - before > 1, "12 MB came in one message"
+    assert kv.calls.connection.attempts - before > 1, "12 MB came in one message"
     assert await kv.multi_load(keys[:20]) == loaded[:20]  # 6 MB in one transaction
 
 
@@ -115,8 +115,8 @@ async def test_a_smaller_bound_of_the_server_is_a_typed_error_too(etcd_binary: o
 
 
 async def test_what_another_program_wrote_and_is_no_text_is_loud(kv: EtcdKV) -> None:
-    put = rpc.PutRequest(key=kv.full_key("a") + b"\xff", value=b"\xfe")
-    await kv.transact([], [rpc.RequestOp(request_put=put)], "a foreign write")
+    put = rpc.PutRequest(key=kv.calls.full_key("a") + b"\xff", value=b"\xfe")
+    await kv.calls.transact([], [rpc.RequestOp(request_put=put)], "a foreign write")
     with pytest.raises(CorruptionError, match="not UTF-8"):
         await kv.load_with_prefix("")
     await kv.remove_with_prefix("")

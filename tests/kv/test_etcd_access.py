@@ -175,7 +175,7 @@ async def test_a_token_that_ended_is_renewed_by_whatever_meets_it_first(guarded:
 async def test_a_token_that_was_not_used_for_long_is_renewed(guarded: EtcdServer) -> None:
     async with await EtcdKV.open([guarded.address], root_path="ours", user=("app", "app-password"), timeout_s=30) as kv:
         await kv.save("a", "1")
-        first = await kv.connection.token()
+        first = await kv.calls.connection.token()
         async with asyncio.timeout(WAIT_S):
             while True:  # etcd looks for old tokens once a second; a refused token is the condition waited for
                 if await _is_refused(guarded.address, str(first)):
@@ -183,7 +183,7 @@ async def test_a_token_that_was_not_used_for_long_is_renewed(guarded: EtcdServer
                 await asyncio.sleep(1.5)  # each look is a use of it
         await kv.save("a", "2")
         assert await kv.load("a") == "2"
-        assert await kv.connection.token() != first
+        assert await kv.calls.connection.token() != first
 
 
 async def _is_refused(address: str, token: str) -> bool:

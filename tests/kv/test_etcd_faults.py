@@ -148,7 +148,7 @@ async def test_a_frozen_etcd_ends_calls_at_their_deadline_and_goes_on(server: Et
         await hasty.watch_with_prefix("") as watch,
     ):
         await hasty.save("a", "1")
-        hasty.connection.timeout_s = 0.5
+        hasty.calls.connection.timeout_s = 0.5
         server.stop()
         with pytest.raises(UnknownOutcomeError, match="perhaps") as caught:
             await hasty.save("a", "2")
@@ -168,7 +168,7 @@ async def test_a_frozen_etcd_ends_calls_at_their_deadline_and_goes_on(server: Et
 async def test_a_write_that_was_never_sent_is_not_called_unknown(new_server: EtcdServer, new_kv: EtcdKV) -> None:
     server, kv = new_server, new_kv
     async with await EtcdKV.open([server.address], root_path=kv.root_path, timeout_s=30) as hasty:
-        hasty.connection.timeout_s = 0.5
+        hasty.calls.connection.timeout_s = 0.5
         await asyncio.to_thread(server.kill)
         seen: list[type[Exception]] = []
         while UnavailableError not in seen:
@@ -323,10 +323,10 @@ async def test_while_etcd_is_away_nothing_spins(new_server: EtcdServer) -> None:
         watches = [await kv.watch(str(number)) for number in range(10)]
         await asyncio.to_thread(server.kill)
         listener = Refuser(server.port)
-        before = kv.connection.attempts
+        before = kv.calls.connection.attempts
         loading = asyncio.ensure_future(kv.load_with_prefix(""))
         await asyncio.to_thread(listener.wait, 5)
-        assert kv.connection.attempts - before <= 2 * (len(watches) + 1)
+        assert kv.calls.connection.attempts - before <= 2 * (len(watches) + 1)
         await asyncio.to_thread(listener.close)
         await asyncio.to_thread(server.start)
         assert await loading == ([], [])
@@ -395,7 +395,7 @@ async def test_closing_while_etcd_is_away_ends(new_server: EtcdServer, how: str)
     kv = await EtcdKV.open([server.address], root_path=new_root(), timeout_s=30)
     watch = await kv.watch("a")
     session = await kv.session(ttl_s=10)
-    kv.connection.timeout_s = 1.0
+    kv.calls.connection.timeout_s = 1.0
     getattr(server, how)()
     saving = asyncio.ensure_future(kv.save("a", "1"))
     await asyncio.sleep(0)

@@ -80,7 +80,7 @@ async def test_a_defect_in_the_renewal_is_told_at_once(kv: EtcdKV) -> None:
             raise RuntimeError("no time")
         return 0.0
 
-    session = await EtcdSession.open(kv, ttl_s=6, on_end=lambda _: None, clock=clock)
+    session = await EtcdSession.open(kv.calls, ttl_s=6, on_end=lambda _: None, clock=clock)
     broken = True
     async with asyncio.timeout(WAIT_S):
         error = await session.wait_lost()
@@ -133,7 +133,7 @@ async def test_a_session_survives_a_restart_within_its_ttl(server: EtcdServer) -
 async def test_a_clock_that_was_away_loses_the_session_at_the_next_look(kv: EtcdKV) -> None:
     """As of a machine that slept: no timer of the loop has run, and `alive` must not say True."""
     now = 1000.0
-    session = await EtcdSession.open(kv, ttl_s=60, on_end=lambda _: None, clock=lambda: now)
+    session = await EtcdSession.open(kv.calls, ttl_s=60, on_end=lambda _: None, clock=lambda: now)
     assert session.alive
     now += 49.9
     assert session.alive

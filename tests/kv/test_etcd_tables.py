@@ -20,9 +20,9 @@ from wal.errors import (
 )
 from wal.kv import WatchEvent, WatchKind
 from wal.kv.etcd.api import rpc_pb2
-from wal.kv.etcd.ranges import PAGE_BYTES, page_limit, range_of
 from wal.kv.etcd.refusals import Refusal, classify, explain
-from wal.kv.etcd.watch_position import WatchPosition
+from wal.kv.etcd.requests import PAGE_BYTES, page_limit, range_of
+from wal.kv.etcd.watcher import WatchPosition
 
 FIELDS = """
 ResponseHeader cluster_id=1 member_id=2 revision=3 raft_term=4

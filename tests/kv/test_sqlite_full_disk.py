@@ -10,8 +10,8 @@ import pytest
 
 from tests.small_disk import fill, free_bytes, mounted
 from wal.errors import NoSpaceError
+from wal.files import RESERVE_BYTES
 from wal.kv import SqliteKV
-from wal.kv.sqlite_reserve import RESERVE_BYTES
 
 CHANGES = 400
 """More than fit into the reserve if each of them used some of it up."""

@@ -10,8 +10,7 @@ import rocksdict
 
 from wal.errors import CorruptionError, FormatError, StorageError, WALError
 from wal.rocksmq import RocksMQ, RocksMQSettings
-from wal.rocksmq.changes import Changes
-from wal.rocksmq.keys import data_prefix, record_key
+from wal.rocksmq.keys import Changes, data_prefix, record_key
 from wal.rocksmq.store import Store
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from wal.errors import StorageError, WALError
 from wal.rocksmq import RocksMQ, RocksMQSettings
-from wal.rocksmq.changes import Changes
+from wal.rocksmq.keys import Changes
 from wal.rocksmq.store import Store
 
 FILE_BYTES_MAX = 200_000

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from wal.errors import TruncatedError
 from wal.rocksmq import ConsumerMessage, RocksMQ, RocksMQSettings
-from wal.rocksmq.changes import Changes
-from wal.rocksmq.channel import RECORD_BYTES, Channel
-from wal.rocksmq.retention import pages_to_drop
+from wal.rocksmq.channel import RECORD_BYTES, Channel, pages_to_drop
+from wal.rocksmq.keys import Changes
 
 PAGE = 4 * (100 + RECORD_BYTES)
 """Four messages of 100 bytes."""

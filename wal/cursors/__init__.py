@@ -1,18 +1,19 @@
-"""Cursors: where readers have got to, kept under a name, by whichever process reads; they pin the log.
+"""Cursors: saved positions of readers, kept under a name and shared by all processes that read; they hold back retention.
 
 Files:
 
-* Pure: cursor, codec, standing (what one is worth now); kept: store (the lock, the order), files, in_kv, memory; desk
-  (for callers on a loop)
-* service: the cursors of an open log, for callers on its loop
-* status: what a saved cursor is worth now, beside the log and its vchannels as they are. Pure
-"""
+* cursor:      Cursor, CursorKey, CursorInfo: what is kept and what identifies it. Pure
+* codec:       the bytes of a cursor's file, and its name. Pure
+* store:       CursorStore: the lock between saves and truncations, and the order that it gives them
+* files:       the cursors of a journal, one file each
+* in_process:  the cursors of a log that one process has alone: in memory, or in its metadata
+* status:      what a saved cursor is worth now. Pure
+* service:     the cursors of an open log, for callers on its event loop"""
 
 from wal.cursors.codec import decode_cursor, encode_cursor, file_name, file_prefix
 from wal.cursors.cursor import CURSOR_NAME_BYTES_MAX, Cursor, CursorInfo, CursorKey, check_cursor
 from wal.cursors.files import CursorFiles
-from wal.cursors.in_kv import CursorsInKV
-from wal.cursors.memory import MemoryCursors
+from wal.cursors.in_process import CursorsInKV, MemoryCursors
 from wal.cursors.service import CursorService, CursorUse
 from wal.cursors.status import CursorStatus, LogPlace, LogView, resumable, shown, standing
 from wal.cursors.store import CursorStore, DamagedCursor

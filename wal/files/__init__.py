@@ -1,28 +1,28 @@
-"""Files: what the files of a log have in common: who may read them, locks, the names that open ones stand on, and free space.
-* access: which users of the machine may read a file, and whose it is
-* free_space: Free space: how many bytes a file system has left for this process
-* held_directory: HeldNames and HeldDirectory: the names that something open stands on, and whether they still lead
-  to its files
-* lock: a flock on a file that nobody but its owner can open, so that nobody else can hold it
-* lock_holder: which process holds a lock file, for the text of an error
-"""
+"""What the files of a log have in common: who may read them, locks, the names that open files have, and free space.
 
-from wal.files.access import PRIVATE, FileAccess
-from wal.files.free_space import free_bytes
+Files:
+
+* access:          which users of the machine may read a file, and who owns it
+* lock:            FileLock, a flock on a file that only its owner can open; LockHolder, the process that holds one
+* held_directory:  HeldNames and HeldDirectory: whether names still lead to the files that are open
+* free_space:      how many bytes a file system has left, and a reserve of them for a full disk"""
+
+from wal.files.access import FORMAT_NAME, PRIVATE, FileAccess
+from wal.files.free_space import RESERVE_BYTES, SpaceReserve, free_bytes
 from wal.files.held_directory import HeldDirectory, HeldNames
-from wal.files.lock import FileLock
-from wal.files.lock_holder import LockHolder
-from wal.files.names import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME
+from wal.files.lock import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, LockHolder
 
 __all__ = [
     "CURSORS_LOCK_NAME",
     "FORMAT_NAME",
     "LOCK_NAME",
     "PRIVATE",
+    "RESERVE_BYTES",
     "FileAccess",
     "FileLock",
     "HeldDirectory",
     "HeldNames",
     "LockHolder",
+    "SpaceReserve",
     "free_bytes",
 ]

@@ -18,8 +18,10 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["PRIVATE", "FileAccess"]
+__all__ = ["FORMAT_NAME", "PRIVATE", "FileAccess"]
 
+FORMAT_NAME: Final = "FORMAT"
+"""The file that makes a directory a journal. Its mode says for the whole journal whether the group may read."""
 _GROUP_READS: Final = 0o040
 _OTHERS_OR_GROUP_WRITES: Final = 0o027
 _PERMISSIONS: Final = 0o777

@@ -1,24 +1,19 @@
-"""KVBase, the small transactional store of metadata, in memory and on sqlite; knows no other room.
+"""KVBase, the small transactional store of metadata, in memory, on sqlite and in etcd; this room knows no other room.
 
 Files:
 
-* base: the one interface to metadata, whatever stores it
-* batch: what one call changes, all or nothing
-* hub: which watches of one store see which change, and the count of changes
-* keys: What a key, a value and a prefix may be, and the order of keys
-* rooted: a part of another KV, under a root path of its own
-* sqlite_reserve: bytes of the disk that are kept beside a sqlite file, so that a full disk is no dead end for it
-* sqlite_store: the KV's file and its transactions, synchronous; belongs to one thread
-* statistics: what a KV has done since it was opened. Plain numbers, a copy
-* watch: the changes of a key or of a prefix, in the order in which they were committed
-"""
+* base:               KVBase, the one interface to metadata; Batch, KVStatistics; RootedKV, a part of another KV
+* keys:               what a key, a value and a prefix may be, and the order of keys
+* watch:              Watch, the changes of a key or prefix in commit order; WatchHub, the watches of one store in this process
+* memory:             MemoryKV, for `memory:` logs and for tests
+* sqlite:             SqliteKV, the embedded default: the thread that owns the file, and the way of a call to it and back
+* sqlite_store:       the file and its transactions
+* sqlite_operations:  the operations that one transaction carries out, and their SQL
+* etcd/:              EtcdKV, with sessions and elections"""
 
-from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase
-from wal.kv.batch import Batch
+from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, Batch, KVBase, KVStatistics, RootedKV
 from wal.kv.memory import MemoryKV
-from wal.kv.rooted import RootedKV
 from wal.kv.sqlite import SqliteKV
-from wal.kv.statistics import KVStatistics
 from wal.kv.watch import WATCH_BUFFER_MAX, Watch, WatchEvent, WatchKind
 
 __all__ = [

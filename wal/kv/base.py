@@ -9,23 +9,54 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
+
+import msgspec
 
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.kv.batch import Batch
 from wal.kv.keys import check_key, check_keys, check_prefix, check_root_path, check_saves, check_value, missing_keys
 from wal.kv.watch import WATCH_BUFFER_MAX, Watch
 
-if TYPE_CHECKING:
-    from wal.kv.rooted import RootedKV
-    from wal.kv.statistics import KVStatistics
+__all__ = ["OPERATIONS_MAX", "OPERATION_BYTES_MAX", "Batch", "KVBase", "KVStatistics", "RootedKV"]
 
-__all__ = ["OPERATIONS_MAX", "OPERATION_BYTES_MAX", "KVBase"]
 
 OPERATIONS_MAX: Final = 128
 """Operations in one multi-operation that every store takes: etcd's default `max-txn-ops`."""
 OPERATION_BYTES_MAX: Final = 1 << 20
 """Bytes of keys and values in one multi-operation that every store takes: two thirds of etcd's default `max-request-bytes`."""
+
+
+class KVStatistics(msgspec.Struct, frozen=True):
+    """Counted since opening.
+
+    `revision`: changes committed. `operations`: calls carried out, reads and failed ones included. `commits`: transactions of the
+    store; fewer than changes when calls were committed as a group. `waiting`: calls not answered yet. `watches`: open watches.
+    """
+
+    revision: int = 0
+    operations: int = 0
+    commits: int = 0
+    waiting: int = 0
+    watches: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One change: it happens whole, as one revision, or not at all.
+
+    `compare` is a key and the value it must have (None: it must not exist); if it does not hold, nothing happens. Then come
+    `saves` in their order, `removals` in theirs (a missing key is fine), and everything under `removed_prefix`, ascending. This
+    is also the order of the events that a watch sees.
+    """
+
+    saves: dict[str, str] = {}
+    removals: tuple[str, ...] = ()
+    compare: tuple[str, str | None] | None = None
+    removed_prefix: str | None = None
+
+    @property
+    def operations(self) -> int:
+        """The number of operations, as a server that bounds a transaction counts them."""
+        return len(self.saves) + len(self.removals) + (self.removed_prefix is not None)
 
 
 class KVBase(ABC):
@@ -53,8 +84,6 @@ class KVBase(ABC):
 
     def under(self, root_path: str) -> RootedKV:
         """A KV of the same store whose keys lie under `root_path` below this one's. Closing it leaves this one open."""
-        from wal.kv.rooted import RootedKV  # it is a KVBase itself
-
         return RootedKV(self, root_path)
 
     async def load(self, key: str) -> str:
@@ -209,3 +238,46 @@ class KVBase(ABC):
         self._check_operations(batch.operations)
         self._check_open()
         return await self._commit(batch)
+
+
+class RootedKV(KVBase):
+    """The keys of `parent` under `root_path`. Get one with `kv.under(root_path)`."""
+
+    def __init__(self, parent: KVBase, root_path: str) -> None:
+        super().__init__()
+        if not check_root_path(root_path):
+            raise InvalidArgumentError("the root path '' names nothing: use the KV itself, or name a path")
+        self._root = parent._full(check_root_path(root_path))
+        self._parent = parent
+        self._watches: list[Watch] = []
+        self.operations_max: int | None = parent.operations_max  # the bound of the store it really is
+
+    async def close(self) -> None:
+        """Ends the watches opened here with ClosedError; the parent stays open. Idempotent."""
+        self._closed = True
+        for watch in self._watches:
+            watch.fail(ClosedError(f"the KV under {self.root_path!r} was closed: open it again to go on"))
+        self._watches.clear()
+
+    def statistics(self) -> KVStatistics:
+        """The parent's: the store is one."""
+        return self._parent.statistics()
+
+    async def _load(self, keys: list[str]) -> list[str | None]:
+        return await self._parent._load(keys)
+
+    async def _scan(self, prefix: str) -> list[tuple[str, str]]:
+        return await self._parent._scan(prefix)
+
+    async def _commit(self, batch: Batch) -> bool:
+        return await self._parent._commit(batch)
+
+    async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
+        watch = await self._parent._watch(subject, is_prefix=is_prefix, root_length=root_length, buffer_max=buffer_max)
+        self._watches = [open_one for open_one in self._watches if not open_one.ended]
+        self._watches.append(watch)
+        return watch
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        self._parent._check_open()

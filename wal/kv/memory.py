@@ -7,17 +7,11 @@ operation is done within the call, so the order of calls is the order of commits
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
 
 from wal.errors import ClosedError
-from wal.kv.base import KVBase
-from wal.kv.hub import WatchHub
+from wal.kv.base import Batch, KVBase, KVStatistics
 from wal.kv.keys import prefix_end
-from wal.kv.statistics import KVStatistics
-
-if TYPE_CHECKING:
-    from wal.kv.batch import Batch
-    from wal.kv.watch import Watch
+from wal.kv.watch import Watch, WatchHub
 
 __all__ = ["MemoryKV"]
 

@@ -14,17 +14,13 @@ import threading
 import warnings
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import Final, Self, cast
 
 from wal.errors import ClosedError, InnerError, InvalidArgumentError, WouldBlockError
-from wal.kv.base import KVBase
-from wal.kv.hub import WatchHub
-from wal.kv.sqlite_store import Applied, Load, Operation, Outcome, Scan, SqliteStore
-from wal.kv.statistics import KVStatistics
-
-if TYPE_CHECKING:
-    from wal.kv.batch import Batch
-    from wal.kv.watch import Watch
+from wal.kv.base import Batch, KVBase, KVStatistics
+from wal.kv.sqlite_operations import Applied, Load, Operation, Outcome, Scan
+from wal.kv.sqlite_store import SqliteStore
+from wal.kv.watch import Watch, WatchHub
 
 __all__ = ["SqliteKV"]
 

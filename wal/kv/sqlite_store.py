@@ -22,15 +22,12 @@ import weakref
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError, WALError
-from wal.files import HeldNames, free_bytes
-from wal.kv.batch import Batch
-from wal.kv.keys import prefix_end
-from wal.kv.sqlite_reserve import RESERVE_BYTES, SqliteReserve
+from wal.files import RESERVE_BYTES, HeldNames, SpaceReserve, free_bytes
+from wal.kv.base import Batch
+from wal.kv.sqlite_operations import Operation, Outcome, apply
 
-__all__ = ["Applied", "Load", "Operation", "Outcome", "Scan", "SqliteStore"]
+__all__ = ["SqliteStore"]
 
 APPLICATION_ID: Final = 0x57414C4B
 FORMAT_VERSION: Final = 1
@@ -52,34 +49,6 @@ _FULL, _BUSY, _LOCKED = sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE
 _FINAL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 """Primary codes after which the state on the disk is not known: nothing more is done with the file."""
 
-_SAVE: Final = "INSERT INTO kv VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-_LOAD: Final = "SELECT value FROM kv WHERE key = ?"
-_REMOVE: Final = "DELETE FROM kv WHERE key = ?"
-
-
-class Load(msgspec.Struct, frozen=True):
-    """Asks for the values on keys."""
-
-    keys: list[str]
-
-
-class Scan(msgspec.Struct, frozen=True):
-    """Asks for the keys that start with a prefix."""
-
-    prefix: str
-
-
-class Applied(msgspec.Struct, frozen=True):
-    """A batch was carried out: its saves, and the keys that were there and are `removed`."""
-
-    saves: dict[str, str]
-    removed: list[str]
-
-
-Operation = Load | Scan | Batch
-Outcome = list[str | None] | list[tuple[str, str]] | Applied | None | Exception
-"""Of a Load, of a Scan, of a Batch (None: its comparison failed), or what went wrong."""
-
 
 class SqliteStore:
     """The open file. `failure` is set once and for all when the state on the disk is no longer known."""
@@ -95,7 +64,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._explain(error) from error
         # A file with a bound of its own is full long before the disk is: no reserve would help it.
-        self._reserve = SqliteReserve(path) if bytes_max is None else None
+        self._reserve = SpaceReserve(path) if bytes_max is None else None
         self._reserved = 0
         """The bytes that the reserve had before it was released for what is carried out now."""
         _open.add(self)
@@ -126,7 +95,10 @@ class SqliteStore:
         alone = len(operations) == 1
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            outcomes = [self._apply(operation) if alone else self._apply_guarded(operation) for operation in operations]
+            outcomes = [
+                apply(self._connection, operation) if alone else self._apply_guarded(operation)
+                for operation in operations
+            ]
             self._check_growth(operations)
             committing = True
             self._connection.execute("COMMIT")
@@ -202,7 +174,7 @@ class SqliteStore:
         if self.failure is not None:
             return self._refusal(self.failure)
         try:
-            return self._apply(operation)
+            return apply(self._connection, operation)
         except Exception as error:
             failure = self._explain(error)
             if _is_final(error):
@@ -219,7 +191,7 @@ class SqliteStore:
         return self._pages() * _PAGE_BYTES - self._folded_bytes
 
     def _execute_in_reserve(
-        self, operations: list[Operation], reserve: SqliteReserve, failure: WALError
+        self, operations: list[Operation], reserve: SpaceReserve, failure: WALError
     ) -> list[Outcome]:
         """Carries out a group that found no room, which is the `failure`, one operation after the other."""
         outcomes: list[Outcome] = []
@@ -258,7 +230,7 @@ class SqliteStore:
             f"{2 * unfolded} bytes and try again"
         )
 
-    def _keep_foldable(self, reserve: SqliteReserve) -> None:
+    def _keep_foldable(self, reserve: SpaceReserve) -> None:
         """After a transaction: fills the reserve, and folds what only the write-ahead file has if that is more than a few pages."""
         reserve.fill()
         try:
@@ -287,7 +259,7 @@ class SqliteStore:
         execute = self._connection.execute
         execute("SAVEPOINT one")
         try:
-            outcome = self._apply(operation)
+            outcome = apply(self._connection, operation)
         except Exception as error:
             full = _primary_code(error) == _FULL and self._reserve is not None  # then each is carried out alone
             if full or _is_final(error) or not self._connection.in_transaction:
@@ -297,28 +269,6 @@ class SqliteStore:
             return self._explain(error)
         execute("RELEASE one")
         return outcome
-
-    def _apply(self, operation: Operation) -> Outcome:
-        execute = self._connection.execute
-        if isinstance(operation, Load):
-            rows = [execute(_LOAD, (key,)).fetchone() for key in operation.keys]
-            return [None if row is None else row[0] for row in rows]
-        if isinstance(operation, Scan):
-            where, bounds = _starts_with(operation.prefix)
-            return execute(f"SELECT key, value FROM kv WHERE {where} ORDER BY key", bounds).fetchall()
-        if operation.compare is not None:
-            key, expected = operation.compare
-            row = execute(_LOAD, (key,)).fetchone()
-            if (None if row is None else row[0]) != expected:
-                return None
-        for pair in operation.saves.items():
-            execute(_SAVE, pair)
-        removed = [key for key in operation.removals if execute(_REMOVE, (key,)).rowcount]
-        if operation.removed_prefix is not None:
-            where, bounds = _starts_with(operation.removed_prefix)
-            removed += [key for (key,) in execute(f"SELECT key FROM kv WHERE {where} ORDER BY key", bounds)]
-            execute(f"DELETE FROM kv WHERE {where}", bounds)
-        return Applied(operation.saves, removed)
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
@@ -380,11 +330,6 @@ def _make_private(path: str) -> None:
             os.chmod(path, _MODE)
             for suffix in ("-wal", "-journal"):
                 os.chmod(path + suffix, _MODE)
-
-
-def _starts_with(prefix: str) -> tuple[str, tuple[str, ...]]:
-    end = prefix_end(prefix)
-    return ("key >= ?", (prefix,)) if end is None else ("key >= ? AND key < ?", (prefix, end))
 
 
 def _primary_code(error: Exception) -> int:

@@ -1,13 +1,23 @@
-"""Retention: what of a log is dropped when it grows too large or too old, and who holds it back.
+"""Retention: what of a log is dropped when it grows too large or too old, and what holds it back.
 
 Files:
 
-* Pure: policy, clock_watch; keeper (its turns, every truncation), report
-"""
+* policy:  what may be dropped, given extents, bounds, time and pins; whether the wall clock can be believed. Pure
+* keeper:  RetentionKeeper: its turns, and every truncation
+* report:  what `log.retention()` answers"""
 
-from wal.retention.clock_watch import DRIFT_MAX_S, ClockWatch
 from wal.retention.keeper import RetentionKeeper
-from wal.retention.policy import Pin, Plan, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
+from wal.retention.policy import (
+    DRIFT_MAX_S,
+    ClockWatch,
+    Pin,
+    Plan,
+    RetentionBounds,
+    over_bound,
+    pins_of,
+    pins_of_broadcasts,
+    plan,
+)
 from wal.retention.report import PChannelRetention, RetentionHolder, report_of
 
 __all__ = [

@@ -23,8 +23,16 @@ from wal.cursors import Cursor, CursorService, CursorStatus, DamagedCursor, LogV
 from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
 from wal.message import MessageID
 from wal.pchannel import PChannel
-from wal.retention.clock_watch import DRIFT_MAX_S, ClockWatch
-from wal.retention.policy import Pin, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
+from wal.retention.policy import (
+    DRIFT_MAX_S,
+    ClockWatch,
+    Pin,
+    RetentionBounds,
+    over_bound,
+    pins_of,
+    pins_of_broadcasts,
+    plan,
+)
 from wal.retention.report import PChannelRetention, report_of
 
 __all__ = ["RetentionKeeper"]

@@ -8,6 +8,7 @@ nothing younger than `age_max_s`. Nothing at or above a pin is dropped, and the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -17,7 +18,17 @@ from wal.cursors.status import CursorStatus, LogPlace, LogView, standing
 from wal.cursors.store import DamagedCursor
 from wal.timestamp.timestamp import parse
 
-__all__ = ["Pin", "Plan", "RetentionBounds", "over_bound", "pins_of", "pins_of_broadcasts", "plan"]
+__all__ = [
+    "DRIFT_MAX_S",
+    "ClockWatch",
+    "Pin",
+    "Plan",
+    "RetentionBounds",
+    "over_bound",
+    "pins_of",
+    "pins_of_broadcasts",
+    "plan",
+]
 
 
 class RetentionBounds(msgspec.Struct, frozen=True):
@@ -124,3 +135,26 @@ def _too_much(stretch: Stretch, size: int, bounds: RetentionBounds, now_s: float
     if bounds.age_max_s is None or now_s is None:
         return False
     return now_s - parse(stretch.newest_tick)[0] / 1000 > bounds.age_max_s
+
+
+DRIFT_MAX_S: Final = 60.0
+
+
+class ClockWatch:
+    """Begun when both clocks were believed."""
+
+    __slots__ = ("_monotonic", "_wall", "drift_s")
+
+    def __init__(self, *, wall: float, monotonic: float) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
+        self.drift_s: float = 0.0
+        """By how much the wall was ahead of monotonic time at the last look, since the last one that was believed."""
+
+    def look(self, *, wall: float, monotonic: float) -> bool:
+        """Whether the wall clock can be believed now."""
+        self.drift_s = (wall - self._wall) - (monotonic - self._monotonic)
+        if abs(self.drift_s) > DRIFT_MAX_S:
+            return False
+        self._wall, self._monotonic = wall, monotonic
+        return True

@@ -1,15 +1,22 @@
 """RocksMQ: channels of messages and consumer groups on RocksDB, for message streams inside one process. It is not the WAL's log.
 
-Files:
+Files, from the bottom up:
 
-* Pure: keys, channel (ids, pages, groups), catalog, changes, retention, waiting; rocksmq (the calls), requests,
-  broker (the actor), store (RocksDB and its traps); settings, message, statistics
-"""
+* settings:   the bounds, and what retention may drop
+* keys:       the keys and numbers in RocksDB, and Changes, what one turn writes. Pure
+* channel:    one channel: its ids, pages, groups and messages, and what retention drops of it. Pure
+* catalog:    all channels, as they are stored and as users see them. Pure
+* store:      RocksDB and the traps of its binding
+* requests:   what the broker is told, and the calls of `consume` that wait
+* consuming:  what consumer groups are handed
+* broker:     the actor: one write and one sync for all calls of a turn
+* rocksmq:    RocksMQ, the calls"""
 
-from wal.rocksmq.message import ConsumerMessage, ProducerMessage
+from wal.rocksmq.broker import RocksMQStatistics
+from wal.rocksmq.catalog import ChannelInfo, GroupInfo
+from wal.rocksmq.channel import ConsumerMessage, ProducerMessage
 from wal.rocksmq.rocksmq import IDAllocator, RocksMQ
 from wal.rocksmq.settings import RocksMQSettings
-from wal.rocksmq.statistics import ChannelInfo, GroupInfo, RocksMQStatistics
 
 __all__ = [
     "ChannelInfo",

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from wal.errors import ChannelExistError, ChannelNotExistError, CorruptionError
-from wal.rocksmq.changes import Changes
-from wal.rocksmq.channel import Channel, Group, Page
-from wal.rocksmq.keys import NEXT_ID_KEY, number, numbers, parse_meta
+import msgspec
 
-__all__ = ["FIRST_ID", "Catalog"]
+from wal.errors import ChannelExistError, ChannelNotExistError, CorruptionError
+from wal.rocksmq.channel import Channel, Group, Page
+from wal.rocksmq.keys import NEXT_ID_KEY, Changes, number, numbers, parse_meta
+
+__all__ = ["FIRST_ID", "Catalog", "ChannelInfo", "GroupInfo"]
 
 FIRST_ID: Final = 1
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """`current_id`: the last id that the group has consumed for good, -1 for nothing. `waiting`: calls of `consume` that wait."""
+
+    name: str
+    channel: str
+    current_id: int
+    waiting: int
+
+
+class ChannelInfo(msgspec.Struct, frozen=True):
+    """`begin_id`: the first message that is there; `end_id`: behind the last one (equal: it is empty). `bytes`: payloads, 16 a message."""
+
+    name: str
+    begin_id: int
+    end_id: int
+    bytes: int
+    groups: tuple[GroupInfo, ...]
 
 
 class Catalog:
@@ -32,6 +52,22 @@ class Catalog:
             except (ValueError, KeyError) as error:
                 raise CorruptionError(f"{key!r} = {value!r} is not what a RocksMQ stores: {error}") from error
         return catalog
+
+    def infos(self, waiting: Callable[[str, str], int]) -> list[ChannelInfo]:
+        """Returns all channels with their groups, by name; `waiting(channel, group)` says how many calls of `consume` wait."""
+        return [
+            ChannelInfo(
+                name,
+                channel.begin_id,
+                channel.end_id,
+                channel.size,
+                tuple(
+                    GroupInfo(group.name, name, group.current_id, waiting(name, group.name))
+                    for _, group in sorted(channel.groups.items())
+                ),
+            )
+            for name, channel in sorted(self.channels.items())
+        ]
 
     def channel(self, name: str) -> Channel:
         """The channel; ChannelNotExistError."""

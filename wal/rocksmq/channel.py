@@ -19,9 +19,9 @@ from typing import Final
 
 import msgspec
 
-from wal.rocksmq.changes import Changes
 from wal.rocksmq.keys import (
     NOTHING,
+    Changes,
     begin_id_key,
     current_id_key,
     data_prefix,
@@ -33,14 +33,27 @@ from wal.rocksmq.keys import (
     page_prefix,
     record_key,
 )
-from wal.rocksmq.message import ConsumerMessage
+from wal.rocksmq.settings import RocksMQSettings
 
-__all__ = ["LOST", "RECORD_BYTES", "Channel", "Group", "Page"]
+__all__ = ["LOST", "RECORD_BYTES", "Channel", "ConsumerMessage", "Group", "Page", "ProducerMessage", "pages_to_drop"]
 
 RECORD_BYTES: Final = 16
 """What a message counts besides its payload: its id, and the id before it."""
 LOST: Final = 0
 """The current_id of a group that had consumed nothing when the beginning was dropped. Ids begin at 1."""
+
+
+class ProducerMessage(msgspec.Struct, frozen=True, gc=False):
+    """A payload on its way into a channel; where one is wanted, its `bytes` alone will do."""
+
+    payload: bytes
+
+
+class ConsumerMessage(msgspec.Struct, frozen=True, gc=False):
+    """A payload and its id: 64 bits, positive, ascending within a channel and not dense there."""
+
+    message_id: int
+    payload: bytes
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -182,3 +195,22 @@ class Channel:
 
     def _store_page(self, changes: Changes) -> None:
         changes.put(open_page_key(self.name), number(self.first_id) + number(self.open_bytes) + number(self.dropped_id))
+
+
+def pages_to_drop(channel: Channel, settings: RocksMQSettings, *, now_us: int) -> int:
+    """How many of the channel's oldest pages go now: too old, or too much; what a group has not consumed stays unless told so.
+
+    A channel without groups keeps everything (nobody has consumed it), as in the system of the seeds, unless
+    `retention_unconsumed`. The page that is being filled always stays.
+    """
+    if settings.retention_bytes is None and settings.retention_s is None:
+        return 0
+    consumed, held, count = channel.consumed(), channel.size, 0
+    for page in channel.pages:
+        old = settings.retention_s is not None and page.filled_us + settings.retention_s * 1e6 <= now_us
+        large = settings.retention_bytes is not None and held > settings.retention_bytes
+        if not (old or large) or not (settings.retention_unconsumed or page.last_id <= consumed):
+            break
+        held -= page.bytes
+        count += 1
+    return count

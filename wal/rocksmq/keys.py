@@ -20,9 +20,9 @@ from urllib.parse import quote, unquote
 from wal.errors import InvalidArgumentError
 
 __all__ = [
-    "FORMAT", "FORMAT_KEY", "ID_BYTES", "ID_MAX", "META", "NEXT_ID_KEY", "NOTHING", "begin_id_key", "check_name", "current_id_key",
-    "data_prefix", "end_id_key", "group_prefix", "number", "numbers", "open_page_key", "page_key", "page_prefix", "parse_meta",
-    "prefix_end", "record_key",
+    "FORMAT", "FORMAT_KEY", "ID_BYTES", "ID_MAX", "META", "NEXT_ID_KEY", "NOTHING", "Changes", "begin_id_key", "check_name",
+    "current_id_key", "data_prefix", "end_id_key", "group_prefix", "number", "numbers", "open_page_key", "page_key", "page_prefix",
+    "parse_meta", "prefix_end", "record_key",
 ]  # fmt: skip
 
 FORMAT: Final = b"rocksmq 1"
@@ -121,6 +121,41 @@ def parse_meta(key: bytes) -> tuple[str, ...]:
     if kind == b"group" and last == b"current_id":
         return ("group", _decoded(name), _decoded(group))
     raise ValueError(f"{key!r} is no key of a RocksMQ")
+
+
+class Changes:
+    """Plain lists, because a write batch of RocksDB is used up by a write that fails and must be built again for the next try.
+
+    Deletions of ranges come before puts, so that what a turn removes and makes anew is there afterwards.
+    """
+
+    __slots__ = ("deletions", "puts", "ranges")
+
+    def __init__(self) -> None:
+        self.puts: dict[bytes, bytes] = {}
+        self.deletions: set[bytes] = set()
+        self.ranges: list[tuple[bytes, bytes]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.puts or self.deletions or self.ranges)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.puts[key] = value
+        if self.deletions:
+            self.deletions.discard(key)
+
+    def delete(self, key: bytes) -> None:
+        self.puts.pop(key, None)
+        self.deletions.add(key)
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        """Removes the keys in [begin, end), also those put before."""
+        for key in [key for key in self.puts if begin <= key < end]:
+            del self.puts[key]
+        self.ranges.append((begin, end))
+
+    def delete_prefix(self, prefix: bytes) -> None:
+        self.delete_range(prefix, prefix_end(prefix))
 
 
 def _encoded(name: str) -> bytes:

@@ -12,13 +12,12 @@ from typing import Any, Self
 from actors import ActorFailedError, ActorRef, ActorStoppedError, ActorSystem, InboxFullError
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError, WouldBlockError
 from wal.location import absolute_path
-from wal.rocksmq.broker import Broker, IDAllocator
-from wal.rocksmq.catalog import Catalog
+from wal.rocksmq.broker import Broker, IDAllocator, RocksMQStatistics
+from wal.rocksmq.catalog import Catalog, ChannelInfo
+from wal.rocksmq.channel import ConsumerMessage, ProducerMessage
 from wal.rocksmq.keys import NOTHING, check_name
-from wal.rocksmq.message import ConsumerMessage, ProducerMessage
 from wal.rocksmq.requests import Ack, Change, Consume, Produce, Retain, Seek, Withdraw
 from wal.rocksmq.settings import BATCH_MESSAGES_MAX, RocksMQSettings
-from wal.rocksmq.statistics import ChannelInfo, GroupInfo, RocksMQStatistics
 from wal.rocksmq.store import Store
 
 __all__ = ["IDAllocator", "RocksMQ"]
@@ -231,19 +230,7 @@ class RocksMQ:
         self._check_open()
         if self._ref.failure is not None:
             raise self._ended()
-        return [
-            ChannelInfo(
-                name,
-                channel.begin_id,
-                channel.end_id,
-                channel.size,
-                tuple(
-                    GroupInfo(group.name, name, group.current_id, self._broker.waiting(name, group.name))
-                    for _, group in sorted(channel.groups.items())
-                ),
-            )
-            for name, channel in sorted(self._broker.catalog.channels.items())
-        ]
+        return self._broker.catalog.infos(self._broker.consuming.waiting.count)
 
     def statistics(self) -> RocksMQStatistics:
         broker = self._broker
@@ -253,7 +240,7 @@ class RocksMQ:
             groups=sum(len(channel.groups) for channel in channels),
             writes=broker.writes,
             produced=broker.produced,
-            consumed=broker.consumed,
+            consumed=broker.consuming.consumed,
             in_flight_bytes=broker.in_flight_bytes,
             pages_dropped=broker.pages_dropped,
         )

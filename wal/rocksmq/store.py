@@ -23,9 +23,8 @@ from typing import Any, Final
 from wal.errors import CorruptionError, FormatError, LockedError, StorageError, WALError
 from wal.files import PRIVATE
 from wal.installation import install_hint
-from wal.rocksmq.changes import Changes
-from wal.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING, number, numbers, record_key
-from wal.rocksmq.message import ConsumerMessage
+from wal.rocksmq.channel import ConsumerMessage
+from wal.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING, Changes, number, numbers, record_key
 from wal.rocksmq.settings import RocksMQSettings
 
 __all__ = ["Store"]

@@ -1,27 +1,25 @@
-"""Time ticks and ids: the hybrid clock, the oracle that saves ahead, and batching allocators; knows only the KV.
+"""Time ticks and ids: the form of a tick, the oracle that saves ahead, and batching allocators; this room knows only the KV.
 
 Files:
 
-* allocator: ticks for callers who are far from the oracle
-* hybrid_clock: the table that turns wall time and a limit into unique, increasing ticks
-* id_allocator: numbers that are given once, over restarts and over all allocators on one key
-* range_allocator: many small requests served from few large ranges
-* saved_limit: the one key of the KV below which an oracle's ticks lie
-* statistics: What oracles and allocators have done since they were started. Plain numbers, copies
-* timestamp: one int that holds 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic
-"""
+* timestamp:        a tick as one int (46 bits of milliseconds, 18 bits of logic), and HybridClock, which gives increasing ones. Pure
+* clock:            the clocks that the room asks for, and those of this machine
+* saved_limit:      the key in the KV below which an oracle's ticks lie
+* oracle:           TimestampOracle: ticks that stay unique and increasing over crashes
+* range_allocator:  many small requests served from few large ranges
+* allocators:       TimestampAllocator and IdAllocator"""
 
-from wal.timestamp.allocator import TimestampAllocator
+from wal.timestamp.allocators import IdAllocator, TimestampAllocator
 from wal.timestamp.clock import MonotonicClock, SystemClock, Timer, WallClock
-from wal.timestamp.hybrid_clock import COUNT_MAX, HybridClock
-from wal.timestamp.id_allocator import IdAllocator
-from wal.timestamp.oracle import TimestampOracle
-from wal.timestamp.statistics import AllocatorStatistics, OracleStatistics
+from wal.timestamp.oracle import OracleStatistics, TimestampOracle
+from wal.timestamp.range_allocator import AllocatorStatistics
 from wal.timestamp.timestamp import (
+    COUNT_MAX,
     LOGICAL_BITS,
     LOGICAL_MAX,
     MILLISECONDS_MAX,
     TICK_MAX,
+    HybridClock,
     compose,
     from_datetime,
     parse,

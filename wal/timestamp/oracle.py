@@ -15,22 +15,34 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
+import msgspec
+
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError
 from wal.timestamp.clock import SystemClock, Timer, WallClock
-from wal.timestamp.hybrid_clock import COUNT_MAX, HybridClock
 from wal.timestamp.saved_limit import SavedLimit
-from wal.timestamp.statistics import OracleStatistics
-from wal.timestamp.timestamp import LOGICAL_BITS, TICK_MAX, check_int
+from wal.timestamp.timestamp import COUNT_MAX, LOGICAL_BITS, TICK_MAX, HybridClock, check_int
 
 if TYPE_CHECKING:
     from wal.kv import KVBase
 
-__all__ = ["AHEAD_STEP_MS", "TimestampOracle"]
+__all__ = ["AHEAD_STEP_MS", "OracleStatistics", "TimestampOracle"]
 
 AHEAD_STEP_MS: Final = 10
 """What one save adds while ticks run ahead of the wall clock: 2.6 million ticks, more than the KV's answer takes."""
 _RENEWAL: Final = 3
 """The limit is saved anew when less than a third of the window is left: 1 s of 3 s for the KV to answer."""
+
+
+class OracleStatistics(msgspec.Struct, frozen=True):
+    """`last` and `limit` are ticks. `ahead_s`: how far the last tick runs ahead of the wall clock (negative: behind it).
+    `window_s`: how far the saved limit does. `saves` succeeded, `failures` did not."""
+
+    last: int
+    limit: int
+    ahead_s: float
+    window_s: float
+    saves: int
+    failures: int
 
 
 class TimestampOracle:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from typing import Final, Self
+
+import msgspec
 
 from wal.errors import ClosedError, InnerError, InvalidArgumentError, WouldBlockError
 from wal.timestamp.clock import MonotonicClock
-from wal.timestamp.statistics import AllocatorStatistics
 from wal.timestamp.timestamp import check_int
 
-__all__ = ["MERGED_MAX", "WAITING_MAX", "RangeAllocator"]
+__all__ = ["MERGED_MAX", "WAITING_MAX", "AllocatorStatistics", "RangeAllocator"]
 
 MERGED_MAX: Final = 10_000
 """Requests that one refill serves at most."""
@@ -25,6 +26,15 @@ WAITING_MAX: Final = 65_536
 """Requests that may wait at once; over it a request is a WouldBlockError."""
 
 _EMPTY: Final = range(0)
+
+
+class AllocatorStatistics(msgspec.Struct, frozen=True):
+    """`cached`: ticks or ids at hand. `waiting`: requests not answered yet. `refills` succeeded, `failures` did not."""
+
+    cached: int
+    waiting: int
+    refills: int
+    failures: int
 
 
 class _Request:
@@ -37,7 +47,7 @@ class _Request:
 
 
 class RangeAllocator:
-    """Serves `allocate(count)` from ranges that `refill(count)` fetches, at least `batch` at a time, one fetch at a time.
+    """Serves `_allocate(count)` from ranges that `refill(count)` fetches, at least `batch` at a time, one fetch at a time.
 
     With `expire_s`, what is left of a range is thrown away that long after its fetch began. A refill that raises fails the requests
     it was made for and nobody else; the next request tries again.
@@ -73,14 +83,15 @@ class RangeAllocator:
         self._refills = 0
         self._failures = 0
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Makes the allocator ready; the first call fetches. Idempotent; raises ClosedError after `close`."""
         self._check_open()
         self._started = True
 
     async def close(self) -> None:
-        """Fails what waits with ClosedError and stops the refill. Idempotent."""
+        """Fails the calls that wait, and all later ones, with ClosedError, and stops the refill. Idempotent."""
         self._closed = True
-        self.expire()
+        self._cached = _EMPTY
         _fail([*self._merged, *self._requests], self._closed_error())
         self._requests.clear()
         task = self._task
@@ -88,7 +99,7 @@ class RangeAllocator:
             task.cancel()
             await asyncio.wait([task])
 
-    async def allocate(self, count: int) -> range:
+    async def _allocate(self, count: int) -> range:
         """A contiguous range of `count` above all ranges given before."""
         check_int("count", count, 1, self._count_max)
         self._check_open()
@@ -96,21 +107,24 @@ class RangeAllocator:
             return self._cut(count)
         return await self._wait(count, fresh=False)
 
-    async def refresh(self) -> None:
-        """Throws the range at hand away and fetches a new one."""
+    async def _refresh(self) -> None:
+        """Discards the range at hand and fetches a new one."""
         self._check_open()
-        self.expire()
-        await self._wait(0, fresh=True)
-
-    def expire(self) -> None:
-        """Throws the range at hand away."""
         self._cached = _EMPTY
+        await self._wait(0, fresh=True)
 
     def statistics(self) -> AllocatorStatistics:
         waiting = len(self._merged) + len(self._requests)
         return AllocatorStatistics(
             cached=len(self._cached), waiting=waiting, refills=self._refills, failures=self._failures
         )
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -121,7 +135,7 @@ class RangeAllocator:
 
     def _has(self, count: int) -> bool:
         if self._expire_s is not None and self._clock.monotonic() - self._cached_at >= self._expire_s:
-            self.expire()
+            self._cached = _EMPTY
         return len(self._cached) >= count
 
     def _cut(self, count: int) -> range:

@@ -1,12 +1,18 @@
 """Metadata in etcd: EtcdKV, its sessions and elections. Needs the extra `etcd` (grpcio and protobuf).
 
-Files:
+Files, from the bottom up:
 
-* Pure: ranges, refusals (what a status means), watch_position, methods (the table of calls); wire: endpoints,
-  connection (what may be sent twice), token, tls, api/ (generated)
-* Kv; watcher (feeds one watch), session (a lease), election
-* kv: metadata in etcd, shared by every process that names the same cluster and root path
-"""
+* api/:        generated code for the part of etcd's API that is used here
+* requests:    the table of etcd's methods; how keys, prefixes and pages are asked for. Pure
+* refusals:    what a status of etcd means, and the error that it becomes. Pure
+* access:      TLS files, and the token of a user
+* endpoints:   the members of one etcd, and which of them is asked
+* connection:  calls with a deadline; what may be sent twice
+* calls:       the calls of one KV that are under way, shared by the KV, its sessions and its elections
+* session:     EtcdSession, a lease that is kept alive
+* watcher:     the task that feeds one watch, over broken streams
+* kv:          EtcdKV
+* election:    EtcdElection, leadership with a fencing token"""
 
 from wal.installation import install_hint
 
@@ -19,9 +25,9 @@ except ImportError as _missing:
         name=_missing.name,
     ) from _missing
 
+from wal.kv.etcd.access import EtcdTls
 from wal.kv.etcd.election import EtcdElection, Leader, Leadership
 from wal.kv.etcd.kv import EtcdKV
 from wal.kv.etcd.session import EtcdSession
-from wal.kv.etcd.tls import EtcdTls
 
 __all__ = ["EtcdElection", "EtcdKV", "EtcdSession", "EtcdTls", "Leader", "Leadership"]

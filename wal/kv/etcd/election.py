@@ -18,8 +18,7 @@ import msgspec
 from wal.errors import ChannelFencedError, InvalidArgumentError, TruncatedError, UnknownOutcomeError, WALError
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.kv import EtcdKV
-from wal.kv.etcd.methods import RANGE
-from wal.kv.etcd.ranges import decoded, range_of
+from wal.kv.etcd.requests import RANGE, decoded, range_of
 from wal.kv.etcd.session import EtcdSession
 from wal.kv.keys import check_key, check_keys, check_saves, check_value
 
@@ -77,7 +76,7 @@ class EtcdElection:
                     continue  # the state is loaded again, and nothing but the state matters here
 
     async def _campaign(self, key: str, value: str, session: EtcdSession) -> Leadership:
-        full = self._kv.full_key(key)
+        full = self._kv.calls.full_key(key)
         absent = rpc.Compare(target=rpc.Compare.CREATE, key=full, create_revision=0)
         put = rpc.PutRequest(key=full, value=value.encode(), lease=session.lease)
         put_it = [rpc.RequestOp(request_put=put)]
@@ -124,16 +123,16 @@ class EtcdElection:
                         await anext(watch)
 
     async def _candidates(self) -> list[Leader]:
-        first, end = range_of(self._kv.full_key(self._prefix).decode())
-        answer = await self._kv.counted(
-            self._kv.connection.read(RANGE, rpc.RangeRequest(key=first, range_end=end), "looking for the leader")
+        first, end = range_of(self._kv.calls.full_key(self._prefix).decode())
+        answer = await self._kv.calls.count(
+            self._kv.calls.connection.read(RANGE, rpc.RangeRequest(key=first, range_end=end), "looking for the leader")
         )
-        cut = len(self._kv.full_key(""))
+        cut = len(self._kv.calls.full_key(""))
         found = [
             Leader(decoded("value", one.value), one.create_revision, decoded("key", one.key[cut:]), one.mod_revision)
             for one in answer.kvs
         ]
-        self._kv.saw(answer)
+        self._kv.calls.saw(answer)
         return sorted(found, key=lambda leader: leader.token)
 
 
@@ -156,7 +155,7 @@ class Leadership:
     async def proclaim(self, value: str) -> None:
         """Puts another value for all to see. ChannelFencedError when this is not the leader any more."""
         put = rpc.PutRequest(
-            key=self._kv.full_key(self.key), value=check_value(self.key, value).encode(), lease=self.session.lease
+            key=self._kv.calls.full_key(self.key), value=check_value(self.key, value).encode(), lease=self.session.lease
         )
         await self._transact([rpc.RequestOp(request_put=put)], "proclaiming")
         self.value = value
@@ -165,17 +164,18 @@ class Leadership:
         """Puts and removes keys of the KV, if this is still the leader: etcd decides in the same transaction. Else ChannelFencedError."""
         checked, removed = check_saves(saves), check_keys("removals", removals)
         puts = [
-            rpc.RequestOp(request_put=rpc.PutRequest(key=self._kv.full_key(key), value=value.encode()))
+            rpc.RequestOp(request_put=rpc.PutRequest(key=self._kv.calls.full_key(key), value=value.encode()))
             for key, value in checked.items()
         ]
         deletes = [
-            rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self._kv.full_key(key))) for key in removed
+            rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self._kv.calls.full_key(key)))
+            for key in removed
         ]
         await self._transact(puts + deletes, "saving as the leader")
 
     async def resign(self) -> None:
         """Makes way for the next candidate. Quiet when this is not the leader any more."""
-        delete = rpc.DeleteRangeRequest(key=self._kv.full_key(self.key))
+        delete = rpc.DeleteRangeRequest(key=self._kv.calls.full_key(self.key))
         with contextlib.suppress(ChannelFencedError):
             await self._transact([rpc.RequestOp(request_delete_range=delete)], "resigning")
 
@@ -186,8 +186,8 @@ class Leadership:
         await self.resign()
 
     async def _transact(self, operations: list[rpc.RequestOp], what: str) -> None:
-        own = rpc.Compare(target=rpc.Compare.CREATE, key=self._kv.full_key(self.key), create_revision=self.token)
-        if not (await self._kv.transact([own], operations, what)).succeeded:
+        own = rpc.Compare(target=rpc.Compare.CREATE, key=self._kv.calls.full_key(self.key), create_revision=self.token)
+        if not (await self._kv.calls.transact([own], operations, what)).succeeded:
             raise ChannelFencedError(
                 f"the leadership of {self.key!r} with token {self.token} is over, {what} changed nothing: campaign again"
             )

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.methods import RANGE
+from wal.kv.etcd.requests import RANGE
 
 __all__ = ["Endpoints"]
 

@@ -9,32 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from collections.abc import Sequence
+from typing import Final, Self
 
 import grpc
 
-from wal.errors import ClosedError, InvalidArgumentError, TruncatedError, UnavailableError, WouldBlockError
-from wal.kv.base import OPERATIONS_MAX, KVBase
+from wal.errors import ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
+from wal.kv.base import OPERATIONS_MAX, Batch, KVBase, KVStatistics
+from wal.kv.etcd.access import EtcdTls
 from wal.kv.etcd.api import rpc_pb2 as rpc
+from wal.kv.etcd.calls import EtcdCalls
 from wal.kv.etcd.connection import Connection
 from wal.kv.etcd.endpoints import Endpoints
-from wal.kv.etcd.methods import RANGE, TXN
-from wal.kv.etcd.ranges import decoded, page_limit, range_of
 from wal.kv.etcd.refusals import CompactedError
+from wal.kv.etcd.requests import RANGE, TXN, decoded, page_limit, range_of
 from wal.kv.etcd.session import EtcdSession
-from wal.kv.etcd.tls import EtcdTls
 from wal.kv.etcd.watcher import Watcher
-from wal.kv.statistics import KVStatistics
 from wal.kv.watch import Watch
 from wal.secret import Secret, shown
 
-if TYPE_CHECKING:
-    from wal.kv.batch import Batch
-
 __all__ = ["EtcdKV"]
-
-Answer = TypeVar("Answer")
 
 TIMEOUT_S: Final = 10.0
 """Deadline of a call unless told otherwise: etcd itself gives up a change after 7 s."""
@@ -57,19 +51,11 @@ class EtcdKV(KVBase):
 
     def __init__(self, connection: Connection, *, root_path: str, waiting_max: int) -> None:
         super().__init__(root_path=root_path)
-        self.connection = connection
-        self._loop = asyncio.get_running_loop()
-        self._waiting_max = waiting_max
-        self._waiting = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.calls = EtcdCalls(connection, root=self._root, waiting_max=waiting_max)
         self._watchers: dict[Watch, tuple[Watcher, asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._sessions: set[EtcdSession] = set()
         self._closing: asyncio.Task[None] | None = None
-        self._revision = 0
-        self._operations = 0
-        self._commits = 0
 
     @classmethod
     async def open(
@@ -115,7 +101,7 @@ class EtcdKV(KVBase):
     async def session(self, *, ttl_s: float = 15.0) -> EtcdSession:
         """A session: a lease that is kept until its `close()`, or until it is lost. `ttl_s` is rounded up to whole seconds."""
         self._check_open()
-        session = await self.counted(EtcdSession.open(self, ttl_s=ttl_s, on_end=self._sessions.discard))
+        session = await self.calls.count(EtcdSession.open(self.calls, ttl_s=ttl_s, on_end=self._sessions.discard))
         self._sessions.add(session)
         if self._closed:
             await session.close()
@@ -126,77 +112,35 @@ class EtcdKV(KVBase):
         """Waits for what was sent, closes the sessions, ends the watches with ClosedError and disconnects. Idempotent."""
         self._closed = True
         if self._closing is None:
-            self._closing = self._loop.create_task(self._close(), name="etcd: closing")
+            self._closing = self.calls.loop.create_task(self._close(), name="etcd: closing")
         await asyncio.shield(self._closing)
 
     def statistics(self) -> KVStatistics:
         """`revision` is the highest one of the store that was seen, other clients' changes included."""
         return KVStatistics(
-            revision=self._revision,
-            operations=self._operations,
-            commits=self._commits,
-            waiting=self._waiting,
+            revision=self.calls.revision,
+            operations=self.calls.operations,
+            commits=self.calls.commits,
+            waiting=self.calls.waiting,
             watches=len(self._watchers),
         )
 
     async def store_revision(self) -> int:
         """The newest revision of the store, by a linearizable read."""
         key, _ = range_of(self._root)
-        answer = await self.counted(
-            self.connection.read(RANGE, rpc.RangeRequest(key=key, count_only=True), "asking for the revision")
+        answer = await self.calls.count(
+            self.calls.connection.read(RANGE, rpc.RangeRequest(key=key, count_only=True), "asking for the revision")
         )
-        return self.saw(answer)
-
-    async def transact(
-        self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str
-    ) -> rpc.TxnResponse:
-        """For sessions and elections: one transaction that changes something; not carried out unless all of `compares` hold."""
-        return await self.counted(self._transact(compares, operations, what))
-
-    async def _transact(
-        self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str
-    ) -> rpc.TxnResponse:
-        answer = await self.connection.write(TXN, rpc.TxnRequest(compare=compares, success=operations), what)
-        self._commits += answer.succeeded
-        self.saw(answer)
-        return answer
-
-    async def counted(self, call: Coroutine[Any, Any, Answer]) -> Answer:
-        """For sessions and elections: one call that counts as under way, so that `close` waits for it."""
-        if asyncio.get_running_loop() is not self._loop:  # a forked child has another loop as well
-            call.close()
-            raise InvalidArgumentError("this KV was opened by another event loop: open a KV in each loop")
-        if self._waiting >= self._waiting_max:
-            call.close()
-            raise WouldBlockError(f"{self._waiting_max} calls wait for etcd: await some of them first")
-        self._waiting += 1
-        self._idle.clear()
-        try:
-            return await call
-        finally:
-            self._operations += 1
-            self._waiting -= 1
-            if not self._waiting:
-                self._idle.set()
-
-    def saw(self, answer: Any) -> int:
-        """For sessions and elections: the revision that an answer tells."""
-        revision: int = answer.header.revision
-        self._revision = max(self._revision, revision)
-        return revision
+        return self.calls.saw(answer)
 
     def watcher_of(self, watch: Watch) -> Watcher:
         """For people who look closer: what feeds a watch of this KV that has not ended."""
         return self._watchers[watch][0]
 
-    def full_key(self, key: str) -> bytes:
-        """For sessions and elections: the key as etcd has it."""
-        return self._full(key).encode()
-
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn(
-                f"the KV at etcd {self.connection.where} was not closed: await kv.close()",
+                f"the KV at etcd {self.calls.connection.where} was not closed: await kv.close()",
                 ResourceWarning,
                 source=self,
                 stacklevel=1,
@@ -205,22 +149,22 @@ class EtcdKV(KVBase):
     async def _load(self, keys: list[str]) -> list[str | None]:
         if len(keys) == 1:
             request = rpc.RangeRequest(key=keys[0].encode())
-            answers = [await self.counted(self.connection.read(RANGE, request, "loading a key"))]
+            answers = [await self.calls.count(self.calls.connection.read(RANGE, request, "loading a key"))]
         else:
             gets = [rpc.RequestOp(request_range=rpc.RangeRequest(key=key.encode())) for key in keys]
-            answer = await self.counted(
-                self.connection.read(TXN, rpc.TxnRequest(success=gets), f"loading {len(keys)} keys")
+            answer = await self.calls.count(
+                self.calls.connection.read(TXN, rpc.TxnRequest(success=gets), f"loading {len(keys)} keys")
             )
-            self.saw(answer)
+            self.calls.saw(answer)
             answers = [one.response_range for one in answer.responses]
         if len(keys) == 1:
-            self.saw(answers[0])
+            self.calls.saw(answers[0])
         return [decoded("value", one.kvs[0].value) if one.kvs else None for one in answers]
 
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         for _ in range(_SCANS_MAX):
             try:
-                return await self.counted(self._pages(prefix))
+                return await self.calls.count(self._pages(prefix))
             except CompactedError as error:
                 overtaken = error
         raise TruncatedError(
@@ -233,8 +177,8 @@ class EtcdKV(KVBase):
         revision, limit = 0, page_limit(0, 0)
         while True:
             request = rpc.RangeRequest(key=first, range_end=end, limit=limit, revision=revision)
-            answer = await self.connection.read(RANGE, request, "loading a prefix")
-            revision = revision or self.saw(answer)
+            answer = await self.calls.connection.read(RANGE, request, "loading a prefix")
+            revision = revision or self.calls.saw(answer)
             pairs += [(decoded("key", kv.key), decoded("value", kv.value)) for kv in answer.kvs]
             if not answer.more:
                 return pairs
@@ -253,8 +197,8 @@ class EtcdKV(KVBase):
             first, end = range_of(batch.removed_prefix)
             operations.append(rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=first, range_end=end)))
         if batch.compare is None:
-            return (await self.transact([], operations, "saving")).succeeded
-        return await self.counted(self._swap(*batch.compare, operations))
+            return (await self.calls.transact([], operations, "saving")).succeeded
+        return await self.calls.count(self._swap(*batch.compare, operations))
 
     async def _swap(self, key: str, expected: str | None, operations: Sequence[rpc.RequestOp]) -> bool:
         """All of it, a long value's comparison here included, is one call under way: `close` waits for it."""
@@ -262,7 +206,7 @@ class EtcdKV(KVBase):
             compare = await self._compared(key, expected)
             if compare is None:
                 return False
-            answer = await self._transact([compare], operations, "comparing and swapping")
+            answer = await self.calls.send([compare], operations, "comparing and swapping")
             if answer.succeeded or compare.target != rpc.Compare.MOD:
                 return answer.succeeded
             # It was written again since it was compared here, perhaps with the same value.
@@ -275,7 +219,7 @@ class EtcdKV(KVBase):
         value = expected.encode()
         if len(value) <= _COMPARED_BYTES_MAX:
             return rpc.Compare(target=rpc.Compare.VALUE, key=encoded, value=value)
-        answer = await self.connection.read(RANGE, rpc.RangeRequest(key=encoded), "comparing a value")
+        answer = await self.calls.connection.read(RANGE, rpc.RangeRequest(key=encoded), "comparing a value")
         if not answer.kvs or answer.kvs[0].value != value:
             return None
         return rpc.Compare(target=rpc.Compare.MOD, key=encoded, mod_revision=answer.kvs[0].mod_revision)
@@ -286,18 +230,20 @@ class EtcdKV(KVBase):
         # The start is asked for first, so that a member that lags behind does not show what was before.
         start = await self.store_revision() + 1
         self._check_open()
-        watcher = Watcher(self.connection, watch, subject, is_prefix=is_prefix, root_length=root_length, start=start)
-        task = self._loop.create_task(watcher.run(), name=f"etcd: watching {subject!r}")
+        watcher = Watcher(
+            self.calls.connection, watch, subject, is_prefix=is_prefix, root_length=root_length, start=start
+        )
+        task = self.calls.loop.create_task(watcher.run(), name=f"etcd: watching {subject!r}")
         self._watchers[watch] = watcher, task
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         try:
-            await asyncio.wait([watcher.active], timeout=self.connection.timeout_s)
+            await asyncio.wait([watcher.active], timeout=self.calls.connection.timeout_s)
             if not watcher.active.done():
                 if watch.ended:
                     raise ClosedError("the KV was closed while a watch was being opened: open it again")
                 raise UnavailableError(
-                    f"{watcher} was not confirmed within {self.connection.timeout_s} s: is the member alive? Try again"
+                    f"{watcher} was not confirmed within {self.calls.connection.timeout_s} s: is the member alive? Try again"
                 )
             watcher.active.result()
         except BaseException:
@@ -311,16 +257,16 @@ class EtcdKV(KVBase):
             task.cancel()
 
     async def _close(self) -> None:
-        self.connection.stop()
+        self.calls.connection.stop()
         await asyncio.gather(*(session.close() for session in list(self._sessions)))
-        await self._idle.wait()
+        await self.calls.idle.wait()
         await asyncio.gather(*(session.close() for session in list(self._sessions)))  # of one that was being opened
         error = ClosedError("the KV was closed: open it again, load the keys again and watch them again")
         for watch in list(self._watchers):
             watch.fail(error)
         if self._ending:
             await asyncio.wait(list(self._ending))
-        await self.connection.close()
+        await self.calls.connection.close()
 
 
 def _masked(endpoints: Sequence[str]) -> list[str]:

@@ -12,18 +12,16 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import grpc.aio
 
 from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, WALError
 from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.methods import GRANT, KEEP_ALIVE, REVOKE
+from wal.kv.etcd.calls import EtcdCalls
 from wal.kv.etcd.refusals import Refusal
+from wal.kv.etcd.requests import GRANT, KEEP_ALIVE, REVOKE
 from wal.kv.keys import check_key, check_value
-
-if TYPE_CHECKING:
-    from wal.kv.etcd.kv import EtcdKV
 
 __all__ = ["EtcdSession"]
 
@@ -42,7 +40,7 @@ class EtcdSession:
 
     def __init__(
         self,
-        kv: EtcdKV,
+        calls: EtcdCalls,
         lease: int,
         ttl_s: float,
         sent: float,
@@ -55,7 +53,7 @@ class EtcdSession:
         """Seconds, as etcd granted it."""
         self.renewals: int = 0
         """Renewals that etcd has answered."""
-        self._kv = kv
+        self._calls = calls
         self._clock = clock
         self._on_end = on_end
         self._until = self._owned_until(sent)
@@ -67,7 +65,7 @@ class EtcdSession:
     @classmethod
     async def open(
         cls,
-        kv: EtcdKV,
+        calls: EtcdCalls,
         *,
         ttl_s: float,
         on_end: Callable[[EtcdSession], object],
@@ -78,8 +76,8 @@ class EtcdSession:
             raise InvalidArgumentError(f"ttl_s={ttl_s} is below {TTL_MIN_S}: a lease needs time to be renewed")
         sent = clock()
         # Made again after a lost answer, it leaves a lease that nobody renews, and that ends by itself.
-        answer = await kv.connection.read(GRANT, rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)), "taking a lease")
-        return cls(kv, answer.ID, float(answer.TTL), sent, clock, on_end)
+        answer = await calls.connection.read(GRANT, rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)), "taking a lease")
+        return cls(calls, answer.ID, float(answer.TTL), sent, clock, on_end)
 
     @property
     def alive(self) -> bool:
@@ -118,7 +116,7 @@ class EtcdSession:
         """Puts `value` on `key` for as long as the session is held: etcd removes it with the lease. SessionLostError when it is gone."""
         self.check_alive()
         put = rpc.PutRequest(
-            key=self._kv.full_key(check_key(key)), value=check_value(key, value).encode(), lease=self.lease
+            key=self._calls.full_key(check_key(key)), value=check_value(key, value).encode(), lease=self.lease
         )
         await self.transact([], [rpc.RequestOp(request_put=put)], "saving for a session")
 
@@ -127,7 +125,7 @@ class EtcdSession:
     ) -> rpc.TxnResponse:
         """One transaction that names the lease; SessionLostError when etcd does not know it any more."""
         try:
-            return await self._kv.transact(compares, operations, what)
+            return await self._calls.transact(compares, operations, what)
         except InvalidArgumentError as error:
             if "lease not found" not in str(error):
                 raise
@@ -156,7 +154,7 @@ class EtcdSession:
             self._task.cancel()
             await asyncio.wait([self._task])
             with contextlib.suppress(WALError):
-                await self._kv.connection.read(
+                await self._calls.connection.read(
                     REVOKE, rpc.LeaseRevokeRequest(ID=self.lease), "giving a lease back", timeout_s=_REVOKE_TIMEOUT_S
                 )
 
@@ -187,7 +185,7 @@ class EtcdSession:
             pause = self.ttl_s / _RENEWALS_PER_TTL if renewed else max(0.0, self.ttl_s / 60 - (loop.time() - began))
 
     async def _renew(self) -> bool:
-        connection = self._kv.connection
+        connection = self._calls.connection
         timeout_s = min(max(0.5, self.ttl_s / _MARGIN), max(0.0, self._until - self._clock()))
         sent = self._clock()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
@@ -11,7 +12,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["EtcdTls"]
+__all__ = ["EtcdTls", "Token"]
 
 
 class EtcdTls(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,3 +41,30 @@ def _read(path: str | os.PathLike[str] | None) -> bytes | None:
         return Path(path).read_bytes()
     except OSError as error:
         raise InvalidArgumentError(f"the TLS file {os.fspath(path)!r} cannot be read: {error.strerror}") from error
+
+
+class Token:
+    """`authenticate` gives a new token; None when etcd runs without authentication, and needs none."""
+
+    def __init__(self, authenticate: Callable[[], Awaitable[str | None]]) -> None:
+        self._authenticate = authenticate
+        self._lock = asyncio.Lock()
+        self._known = False
+        self.value: str | None = None
+
+    async def get(self) -> str | None:
+        """The token for the next call."""
+        if not self._known:
+            await self._renew(None, first=True)
+        return self.value
+
+    async def renew(self, refused: str | None) -> None:
+        """Another one than `refused`; nothing is done when somebody renewed it meanwhile."""
+        await self._renew(refused, first=False)
+
+    async def _renew(self, refused: str | None, *, first: bool) -> None:
+        async with self._lock:
+            if (first and self._known) or self.value != refused:
+                return
+            self.value = await self._authenticate()
+            self._known = True

@@ -1,24 +1,64 @@
-"""IdAllocator: numbers that are given once, over restarts and over all allocators on one key.
+"""TimestampAllocator: ticks for callers who are far from the oracle.
 
-Owns: one key of a KV, which holds the next number that no allocator has fetched. It promises that no number is given twice and
-that the numbers of one call are contiguous. Numbers fetched and not given are lost at a restart; it never gives them back.
-
-    value on the key:  the next number, decimal; a missing key means FIRST_ID
+Owns: a small stock of ticks that is never old. It promises that results increase strictly, for each caller and over all of them,
+and that no result is older than `expire_s` before its request. It never makes a tick itself.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
 
 from wal.errors import FormatError, InvalidArgumentError, KeyNotExistError, WouldBlockError
-from wal.timestamp.clock import SystemClock
+from wal.timestamp.clock import MonotonicClock, SystemClock
 from wal.timestamp.range_allocator import RangeAllocator
-from wal.timestamp.statistics import AllocatorStatistics
+from wal.timestamp.timestamp import COUNT_MAX
 
 if TYPE_CHECKING:
     from wal.kv import KVBase
 
-__all__ = ["FIRST_ID", "ID_BATCH", "ID_MAX", "IdAllocator"]
+__all__ = ["FIRST_ID", "ID_BATCH", "ID_MAX", "TIMESTAMP_BATCH", "IdAllocator", "TimestampAllocator"]
+
+TIMESTAMP_BATCH: Final = 1000
+"""Ticks of one request to the source, unless callers want more."""
+
+
+class TimestampAllocator(RangeAllocator):
+    """Merges the requests of many callers into few requests to `source` (`source(count)` answers with a contiguous range).
+
+    What is left of a range expires `expire_s` after it was asked for, so that ticks keep up with time. A failing source fails those
+    who wait for it; the next request tries again. A caller may be cancelled without harm to the others.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[int], Awaitable[range]],
+        *,
+        batch: int = TIMESTAMP_BATCH,
+        expire_s: float = 0.05,
+        clock: MonotonicClock | None = None,
+    ) -> None:
+        super().__init__(
+            source,
+            batch=batch,
+            count_max=COUNT_MAX,
+            expire_s=expire_s,
+            clock=SystemClock() if clock is None else clock,
+            what="timestamp allocator",
+        )
+
+    async def alloc(self, count: int) -> list[int]:
+        """`count` ticks (1 … 262,144), contiguous and ascending, above all that were given before."""
+        return list(await self._allocate(count))
+
+    async def alloc_one(self) -> int:
+        """One tick."""
+        return (await self._allocate(1))[0]
+
+    async def sync(self) -> None:
+        """Throws the stock away and asks the source: every later tick is one that it gives after this call."""
+        await self._refresh()
+
 
 FIRST_ID: Final = 1
 """The first number; 0 is left to mean none."""
@@ -32,57 +72,39 @@ _SWAPS_MAX: Final = 1000
 """Other allocators that may get in first before one gives up."""
 
 
-class IdAllocator:
+class IdAllocator(RangeAllocator):
     """Numbers from `kv` under `key`, fetched `batch` at a time by compare-and-swap."""
 
     def __init__(self, kv: KVBase, *, key: str, batch: int = ID_BATCH) -> None:
-        self._kv = kv
-        self._key = key
-        self._ranges = RangeAllocator(
-            self._fetch,
+        super().__init__(
+            self._take_numbers,
             batch=batch,
             count_max=_COUNT_MAX,
             expire_s=None,
             clock=SystemClock(),
             what=f"id allocator on {key!r}",
         )
-
-    async def start(self) -> None:
-        """Makes it ready; the first call fetches. Idempotent; after close() a ClosedError."""
-        self._ranges.start()
-
-    async def close(self) -> None:
-        """Ends it; calls that wait, and all later ones, get ClosedError. Idempotent."""
-        await self._ranges.close()
+        self._kv = kv
+        self._key = key
 
     async def alloc(self, count: int) -> range:
         """`count` numbers (1 … 2³² - 1), contiguous and ascending."""
-        return await self._ranges.allocate(count)
+        return await self._allocate(count)
 
     async def alloc_range(self, count: int) -> tuple[int, int]:
         """`count` numbers as `(start, end)`: from `start` on, below `end`."""
-        given = await self._ranges.allocate(count)
+        given = await self._allocate(count)
         return given.start, given.stop
 
     async def alloc_one(self) -> int:
         """One number."""
-        return (await self._ranges.allocate(1)).start
+        return (await self._allocate(1)).start
 
     async def update_id(self) -> None:
         """Throws away what was fetched before and fetches a batch: every later number was in nobody's hands before this call."""
-        await self._ranges.refresh()
+        await self._refresh()
 
-    def statistics(self) -> AllocatorStatistics:
-        return self._ranges.statistics()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def _fetch(self, count: int) -> range:
+    async def _take_numbers(self, count: int) -> range:
         for _ in range(_SWAPS_MAX):
             try:
                 text: str | None = await self._kv.load(self._key)

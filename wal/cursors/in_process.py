@@ -19,10 +19,54 @@ from wal.cursors.cursor import Cursor, CursorKey
 from wal.cursors.store import CursorStore, DamagedCursor
 from wal.errors import CorruptionError, KeyNotExistError, StorageError, WALError, WouldBlockError
 
-__all__ = ["CursorsInKV"]
+__all__ = ["CursorsInKV", "MemoryCursors"]
 
 _T = TypeVar("_T")
 ANSWER_TIMEOUT_S: Final = 30.0
+
+
+class _LockedByThreads(CursorStore):
+    """A CursorStore of one process, whose lock is one of its threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
+        waited_s = 0.0 if since_s is None else time.monotonic() - since_s
+        if not self._lock.acquire(timeout=max(0.0, timeout_s - waited_s)):
+            raise WouldBlockError(f"the cursors are held for more than {timeout_s} s by another call: try again")
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class MemoryCursors(_LockedByThreads):
+    """See `CursorStore`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cursors: dict[CursorKey, Cursor] = {}
+
+    def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        with self.locked():
+            for key in list(self._cursors):
+                if key.name == name and vchannels in (None, key.vchannels):
+                    del self._cursors[key]
+
+    def load(self, key: CursorKey) -> Cursor | None:
+        return self._cursors.get(key)
+
+    def load_all(self) -> list[Cursor | DamagedCursor]:
+        return [cursor for _, cursor in sorted(self._cursors.copy().items())]
+
+    def sync(self) -> None:
+        """There is no power to be cut."""
+
+    def _put(self, cursor: Cursor) -> None:
+        self._cursors[cursor.key] = cursor
+
+    def _remove(self, key: CursorKey) -> None:
+        self._cursors.pop(key, None)
 
 
 class CursorTexts(Protocol):
@@ -39,13 +83,13 @@ class CursorTexts(Protocol):
     async def remove_with_prefix(self, prefix: str) -> None: ...
 
 
-class CursorsInKV(CursorStore):
+class CursorsInKV(_LockedByThreads):
     """See `CursorStore`. Made on the loop of the KV, whose keys are all cursors' (give it a root path of its own)."""
 
     def __init__(self, kv: CursorTexts) -> None:
         self._kv = kv
+        super().__init__()
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
 
     def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
         with self.locked():
@@ -72,14 +116,6 @@ class CursorsInKV(CursorStore):
                 damaged.append(DamagedCursor(name, error))
         cursors.sort(key=lambda cursor: cursor.key)
         return [*cursors, *damaged]
-
-    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
-        waited_s = 0.0 if since_s is None else time.monotonic() - since_s
-        if not self._lock.acquire(timeout=max(0.0, timeout_s - waited_s)):
-            raise WouldBlockError(f"the cursors are held for more than {timeout_s} s by another call: try again")
-
-    def release(self) -> None:
-        self._lock.release()
 
     def sync(self) -> None:
         """What the KV has taken is durable."""

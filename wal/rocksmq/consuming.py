@@ -1,0 +1,176 @@
+"""Consuming: what consumer groups are handed, where they stand, and the calls of `consume` that wait.
+
+Owns: the calls that wait or are being answered. It is the part of the broker's turn that reads the store, and it runs within that turn
+alone. It promises that nobody is shown a message before its position is written, and that a consumer that was cancelled has taken nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
+from wal.rocksmq.catalog import Catalog
+from wal.rocksmq.channel import Channel, ConsumerMessage, Group
+from wal.rocksmq.keys import NOTHING, Changes
+from wal.rocksmq.requests import Ack, Consume, Seek, Waiting
+from wal.rocksmq.store import Store
+
+__all__ = ["Consuming"]
+
+
+class Consuming:
+    """The consumer groups of a catalog. `run` carries out a blocking call on the store's thread."""
+
+    def __init__(self, store: Store, catalog: Catalog, run: Callable[..., Awaitable[Any]], *, bytes_max: int) -> None:
+        self.consumed: int = 0
+        self.waiting = Waiting()
+        self.serving: list[Consume] = []
+        """The calls in hand that waited: neither an inbox nor a batch holds them."""
+        self._store = store
+        self._catalog = catalog
+        self._run = run
+        self._bytes_max = bytes_max
+
+    def end_waiting(self, channel: Channel, group: str | None) -> None:
+        """Those who wait for messages of the channel, or of this group, learn that it was destroyed."""
+        for consume in self.waiting.of(channel.name, group):
+            self.waiting.remove(consume)
+            if not consume.reply.done():
+                what = f"channel {channel.name!r}" if group is None else f"consumer group {group!r}"
+                consume.reply.set_exception(ChannelNotExistError(f"{what} was destroyed while this call waited"))
+
+    async def seek(self, request: Seek, changes: Changes) -> None:
+        channel, group = self._catalog.group(request.group, request.channel)
+        if request.message_id is None:
+            behind = channel.last_id
+        elif request.message_id == NOTHING:
+            behind = self._beginning(channel)
+        else:
+            behind = await self._found(channel, request.message_id)
+            if not request.inclusive:
+                behind = request.message_id
+        group = channel.groups[group.name] = Group(group.name)  # what was handed out before is nothing to give back
+        channel.move(group, behind, changes)
+
+    async def ack(self, request: Ack, changes: Changes) -> None:
+        channel, group = self._catalog.group(request.group, request.channel)
+        if request.message_id > group.read_id:
+            raise InvalidArgumentError(
+                f"group {group.name!r} was handed messages of {channel.name!r} up to {group.read_id}, not {request.message_id}: "
+                "acknowledge what was consumed"
+            )
+        channel.ack(group, request.message_id, changes, held=await self._held(channel, group))
+
+    async def consume(self, consumes: list[Consume]) -> None:
+        """Answers those for whom there is something; what is left waits. Positions are written once, unsynced, before the answers."""
+        while consumes:
+            self.serving = consumes
+            changes = Changes()
+            answers: list[tuple[Consume, list[ConsumerMessage]]] = []
+            for consume in consumes:
+                if not consume.reply.done():
+                    try:
+                        messages = await self._serve(consume, changes)
+                    except WALError as error:
+                        if not consume.reply.done():
+                            consume.reply.set_exception(error)
+                        continue
+                    if messages:
+                        answers.append((consume, messages))
+            if changes:
+                await self._run(self._store.write, changes, sync=False)
+            changes, again = Changes(), []
+            for consume, messages in answers:
+                self.consumed += len(messages)
+                if consume.reply.done():  # cancelled meanwhile
+                    await self.take_back(consume, messages, changes)
+                    again += self.waiting.take(consume.channel)
+                else:
+                    consume.reply.set_result(messages)
+            self.serving = consumes = again
+            if changes:
+                await self._run(self._store.write, changes, sync=False)
+
+    async def _serve(self, consume: Consume, changes: Changes) -> list[ConsumerMessage]:
+        """What this call gets; it waits, or has its empty answer, when there is nothing."""
+        channel, group = self._catalog.group(consume.group, consume.channel)
+        messages = await self._next(channel, group, consume.count_max)
+        if messages:
+            first, last = messages[0].message_id, messages[-1].message_id
+            acked = last if consume.auto_ack else group.acked_id
+            if not consume.auto_ack and first <= group.acked_id:  # acknowledged for one who gave it back
+                acked = group.acked_id = await self._id_before(channel, first)
+            channel.ack(group, acked, changes, held=await self._held(channel, group))
+            consume.taken = group
+        elif consume.waits:
+            self.waiting.add(consume)
+        elif not consume.reply.done():
+            consume.reply.set_result([])
+        return messages
+
+    async def take_back(self, consume: Consume, messages: list[ConsumerMessage], changes: Changes) -> None:
+        """The next call of the group gets them first, unless it is not where it was when they were handed out."""
+        self.consumed -= len(messages)
+        channel = self._catalog.channels.get(consume.channel)
+        if channel is None or (group := channel.groups.get(consume.group)) is not consume.taken or group is None:
+            return
+        group.returned = sorted([*group.returned, *messages], key=lambda message: message.message_id)
+        channel.ack(group, group.acked_id, changes, held=await self._held(channel, group))
+
+    async def _next(self, channel: Channel, group: Group, count_max: int) -> list[ConsumerMessage]:
+        """What the group reads next; the group has read it then."""
+        if group.returned:
+            returned, group.returned = group.returned[:count_max], group.returned[count_max:]
+            return returned
+        if channel.is_lost(group):
+            raise self._truncated(
+                channel, f"messages of channel {channel.name!r} that group {group.name!r} has not consumed were dropped"
+            )
+        if channel.last_id in (NOTHING, group.read_id) or group.read_id > channel.last_id:
+            return []
+        messages: list[ConsumerMessage] = await self._run(
+            self._store.scan,
+            channel.prefix,
+            group.read_id,
+            channel.begin_id,
+            channel.last_id,
+            count_max=count_max,
+            bytes_max=self._bytes_max,
+        )
+        group.read_id = messages[-1].message_id
+        return messages
+
+    async def _found(self, channel: Channel, message_id: int) -> int:
+        """The id before this one; an error if there is no such message."""
+        if message_id <= channel.dropped_id:
+            raise self._truncated(channel, f"message {message_id} of channel {channel.name!r} was dropped")
+        before = None
+        if channel.begin_id <= message_id < channel.end_id:
+            before = await self._run(self._store.before, channel.prefix, message_id)
+        if before is None:
+            raise InvalidArgumentError(
+                f"channel {channel.name!r} has no message {message_id}: seek to the id of one, to -1 for the beginning or to the latest"
+            )
+        return self._beginning(channel) if message_id == channel.begin_id else before
+
+    def _beginning(self, channel: Channel) -> int:
+        """The position of a group that reads from the first message that is there."""
+        return channel.dropped_id or NOTHING
+
+    async def _held(self, channel: Channel, group: Group) -> int | None:
+        """The id before the first message that was given back: the group has consumed nothing behind it. None when there is none."""
+        return await self._id_before(channel, group.returned[0].message_id) if group.returned else None
+
+    async def _id_before(self, channel: Channel, message_id: int) -> int:
+        """Where a group stands that reads on with this message; where it was dropped, with the first that is left."""
+        if message_id <= channel.begin_id:
+            return self._beginning(channel)
+        before = await self._run(self._store.before, channel.prefix, message_id)
+        return self._beginning(channel) if before is None else before
+
+    def _truncated(self, channel: Channel, what: str) -> TruncatedError:
+        earliest = None if channel.begin_id == channel.end_id else channel.begin_id
+        return TruncatedError(
+            f"{what}; the earliest is {earliest}: seek to it, to -1 or to the latest", earliest=earliest
+        )
