@@ -237,12 +237,12 @@ async def test_close_lets_go_of_everything_when_the_kv_breaks(location: str, mon
 
 async def test_waiting_readers_that_give_up_are_forgotten() -> None:
     """An idle log with one patient reader, and others that look in with a timeout, for as long as it likes."""
-    tail = Tail(durable_end=0, promise=0, newest=None)
+    tail = Tail(durable_end=0, promised_tick=0, newest=None)
     patient = tail.waiter(ticks=False)
     for _ in range(10_000):
         tail.waiter(ticks=False).cancel()
     assert len(tail._data) < 1_000
-    tail.data_moved(durable_end=1, promise=1, newest=None)
+    tail.data_moved(durable_end=1, promised_tick=1, newest=None)
     assert patient.done()
 
 
@@ -322,7 +322,7 @@ async def test_no_event_at_or_below_a_tick_that_was_promised(log: WALAccesser) -
 
     async def write(number: int) -> None:
         for count in range(60):
-            before = pchannel.tail.promise
+            before = pchannel.tail.promised_tick
             if count % 5 == 4:
                 responses = await log.append_messages(Message("orders", b"a"), Message("orders", b"b"))
                 tick = responses[0].time_tick
@@ -333,7 +333,7 @@ async def test_no_event_at_or_below_a_tick_that_was_promised(log: WALAccesser) -
     async def look() -> None:
         while not over:
             pchannel.timer_turn()
-            promised.append(pchannel.tail.promise)
+            promised.append(pchannel.tail.promised_tick)
             await asyncio.sleep(0)
 
     async with log.read("orders", deliver_policy=Latest()) as scanner:

@@ -84,7 +84,7 @@ class BackendConformance:
             assert log.state.end == log.durable_end
             if written:
                 assert log.state.end > written[-1][0]
-                assert log.state.promise >= written[-1][1].header.promise
+                assert log.state.promised_tick >= written[-1][1].header.promised_tick
                 assert log.state.newest == self._newest(written)
             maker = FrameMaker(term)
             readers = [asyncio.create_task(self._until_tick(log, term)) for _ in range(2)]
@@ -144,7 +144,7 @@ class BackendConformance:
         nothing = await log.read(log.durable_end, names=None, bytes_max=1 << 20)
         assert nothing.frames == []
         assert nothing.next_position == log.durable_end
-        assert (nothing.last_event, nothing.promise) == (None, 0)
+        assert (nothing.last_event, nothing.promised_tick) == (None, 0)
 
     async def test_an_empty_log(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as log:
@@ -153,7 +153,7 @@ class BackendConformance:
             assert log.durable_end == state.end
             assert log.earliest == (0, 0)
             page = await log.read(0, names=None, bytes_max=1 << 20)
-            assert (page.frames, page.last_event, page.promise) == ([], None, 0)
+            assert (page.frames, page.last_event, page.promised_tick) == ([], None, 0)
             assert page.next_position >= log.durable_end
 
     async def test_frames_of_every_kind_come_back(self, tmp_path: Path) -> None:
@@ -196,7 +196,9 @@ class BackendConformance:
                         events = [p for p in stretch if by_position[p].header.indices]
                         last = (events[-1], by_position[events[-1]].header.indices - 1) if events else None
                         assert page.last_event == last
-                        assert page.promise == max((by_position[p].header.promise for p in stretch), default=0)
+                        assert page.promised_tick == max(
+                            (by_position[p].header.promised_tick for p in stretch), default=0
+                        )
                         assert all(start <= frame.position < page.next_position for frame in page.frames)
                         start = page.next_position
                     assert start == log.durable_end
@@ -395,7 +397,7 @@ class BackendConformance:
             assert all(one.end == other.start for one, other in itertools.pairwise(stretches)), "without gaps"
             for stretch in stretches[:-1]:
                 ticks = [
-                    frame.header.promise
+                    frame.header.promised_tick
                     for position, frame in zip(positions, frames, strict=True)
                     if stretch.start <= position < stretch.end
                 ]
@@ -560,7 +562,7 @@ class BackendConformance:
             await log.close()
         async with self.opened(tmp_path, 2) as log:
             assert log.state.clean
-            assert log.state.promise < 1 << 60
+            assert log.state.promised_tick < 1 << 60
             assert [frame.position for frame in await read_all(log)] == positions
 
     async def test_a_cancelled_read_harms_nothing(self, tmp_path: Path) -> None:
@@ -589,7 +591,7 @@ class BackendConformance:
             log.promise(high - 5, high + 100)
         async with self.opened(tmp_path, 2) as log:
             assert log.state.clean
-            assert log.state.promise == high
+            assert log.state.promised_tick == high
 
     async def test_large_frames(self, tmp_path: Path) -> None:
         backend = self.make(tmp_path)

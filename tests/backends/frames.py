@@ -64,7 +64,7 @@ class FrameMaker:
             term=self.term,
             sequence=self.sequence,
             first_tick=first_tick,
-            promise=None if draft.indices else first_tick,
+            promised_tick=None if draft.indices else first_tick,
         )
         self.sequence += 1
         return frame

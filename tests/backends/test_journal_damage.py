@@ -171,7 +171,7 @@ async def test_the_control_page_is_made_again(fast: Path) -> None:
         async with journal(copy, 2, segment=8 << 10) as log:
             assert log.state.last_term == 1
             assert not log.state.clean
-            assert log.state.promise == frames[-1].header.promise
+            assert log.state.promised_tick == frames[-1].header.promised_tick
             assert [content(frame.view) for frame in await read_all(log)] == [content_of(frame) for frame in frames]
         shutil.rmtree(copy)
 

@@ -29,7 +29,7 @@ HEADER = SegmentHeader(
     previous_term=3,
     previous_sequence=41,
     first_tick=0x51,
-    promise=0x50,
+    promised_tick=0x50,
     newest=(0x1E00, 7),
 )
 HEADER_GOLDEN = (
@@ -101,7 +101,7 @@ async def test_a_sealed_segment_and_its_successor(tmp_path: Path) -> None:
     assert Envelope.unpack(data, base, generation=old.generation, position=base) == Envelope(0, old.generation, base)
     assert (new.base, new.previous_base, new.previous_term, new.previous_sequence) == (base, 0, 1, 0)
     assert new.newest == (first, 0)
-    assert new.promise < new.first_tick
+    assert new.promised_tick < new.first_tick
     generations = {
         SegmentHeader.unpack(path.read_bytes()[:4096]).generation for path in sorted(folder(tmp_path).glob("*.wal"))
     }

@@ -121,7 +121,7 @@ async def test_it_reads_what_the_writer_reads(tmp_path: Path) -> None:
                     await log.truncate(rng.choice(positions), 0)
                 state = observed.refresh()
                 assert (state.durable_end, state.earliest, state.term) == (log.durable_end, log.earliest, 1)
-                assert state.promise == written[-1].header.promise
+                assert state.promised_tick == written[-1].header.promised_tick
                 assert not state.closed
                 newest = (
                     next(
@@ -156,10 +156,10 @@ async def test_pages_go_as_far_and_say_the_same_as_the_writers(tmp_path: Path) -
             while at < log.durable_end:
                 theirs = await log.read(at, names=names, bytes_max=10_000)
                 ours = await asyncio.to_thread(observed.page, at, log.durable_end, names, 10_000)
-                assert (ours.next_position, ours.last_event, ours.promise) == (
+                assert (ours.next_position, ours.last_event, ours.promised_tick) == (
                     theirs.next_position,
                     theirs.last_event,
-                    theirs.promise,
+                    theirs.promised_tick,
                 )
                 at = ours.next_position
         observed.close()

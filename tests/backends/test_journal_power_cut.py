@@ -66,11 +66,11 @@ class Model:
         if found:
             last = found[-1].view.header
             assert (state.last_term, state.last_sequence) == (last.term, last.sequence)
-            assert state.promise >= last.promise
+            assert state.promised_tick >= last.promised_tick
         elif self.acked:
             last = self.acked[-1][1].header
             assert (state.last_term, state.last_sequence) == (last.term, last.sequence)
-            assert state.promise >= last.promise
+            assert state.promised_tick >= last.promised_tick
         events = [(position, frame.header.indices - 1) for position, frame in self.acked if frame.header.indices]
         assert state.newest == max(events, default=None)
 
@@ -96,7 +96,7 @@ class Model:
                     assert isinstance(outcome, StorageError), outcome
             if any(outcomes):
                 return
-            log.promise(frames[-1].header.promise, frames[-1].header.promise + 1000)
+            log.promise(frames[-1].header.promised_tick, frames[-1].header.promised_tick + 1000)
             if rng.random() < 0.3:
                 index = rng.randrange(len(self.acked))
                 self.truncating = max(self.earliest, (self.acked[index][0], rng.randrange(2)))

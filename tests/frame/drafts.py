@@ -103,7 +103,7 @@ def build(plan: list[Call]) -> tuple[FrameDraft, Model]:
 
 
 def encode(draft: FrameDraft) -> EncodedFrame:
-    return encode_frame(draft, **HEADER, promise=None if draft.indices else 99)
+    return encode_frame(draft, **HEADER, promised_tick=None if draft.indices else 99)
 
 
 def view_of(data: bytes) -> FrameView:

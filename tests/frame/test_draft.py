@@ -48,7 +48,7 @@ def test_nothing_appended_makes_no_run() -> None:
     draft = FrameDraft()
     assert draft.append(A, []) == 0
     assert draft.runs == []
-    assert encode_frame(draft, incarnation=1, term=1, sequence=1, first_tick=5, promise=4).vchannels == ()
+    assert encode_frame(draft, incarnation=1, term=1, sequence=1, first_tick=5, promised_tick=4).vchannels == ()
 
 
 def test_the_callers_list_is_not_kept() -> None:

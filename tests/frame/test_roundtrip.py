@@ -23,7 +23,7 @@ def test_decode_finds_what_the_model_says(plan: list[Call]) -> None:
     ]
     assert bool(frame.header.compatible & BROADCAST) == bool(model.copies)
     assert view.header.indices == model.indices
-    assert view.header.promise == (HEADER["first_tick"] + model.indices - 1 if model.indices else 99)
+    assert view.header.promised_tick == (HEADER["first_tick"] + model.indices - 1 if model.indices else 99)
     seen = [(run.name, run.incarnation) for run in view.runs if run.name]
     assert frame.vchannels == tuple(dict.fromkeys(seen))
     assert frame.pchannel_wide == (RunKind.PCHANNEL in model.runs)

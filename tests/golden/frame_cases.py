@@ -96,11 +96,11 @@ def abort() -> Case:
 def term_start() -> Case:
     draft = FrameDraft()
     draft.term_start(previous_term=3, previous_last_sequence=5)
-    return draft, {"sequence": 0, "first_tick": TICK + 20, "promise": TICK + 19}
+    return draft, {"sequence": 0, "first_tick": TICK + 20, "promised_tick": TICK + 19}
 
 
 def time_tick() -> Case:
-    return FrameDraft(), {"sequence": 6, "first_tick": TICK + 30, "promise": TICK + 30}
+    return FrameDraft(), {"sequence": 6, "first_tick": TICK + 30, "promised_tick": TICK + 30}
 
 
 def keyed() -> Case:

@@ -39,7 +39,12 @@ def new_table(**changes: float) -> IdempotencyTable:
 
 def view_of(draft: FrameDraft, first_tick: int) -> FrameView:
     frame = encode_frame(
-        draft, incarnation=1, term=1, sequence=1, first_tick=first_tick, promise=None if draft.indices else first_tick
+        draft,
+        incarnation=1,
+        term=1,
+        sequence=1,
+        first_tick=first_tick,
+        promised_tick=None if draft.indices else first_tick,
     )
     data = b"".join(frame.buffers)
     head = frame.header.head_bytes

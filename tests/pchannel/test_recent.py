@@ -47,7 +47,7 @@ async def test_pages_are_those_of_the_log() -> None:
         for names in (frozenset(NAMES), frozenset("a"), frozenset(("b", "c")), frozenset(("nobody",))):
             at: int = start
             told: list[tuple[int, object]] = []
-            newest, promise = None, 0
+            newest, promised_tick = None, 0
             if start < recent.start:
                 assert recent.page(start, end, names=names, bytes_max=100_000) is None
                 continue
@@ -58,7 +58,7 @@ async def test_pages_are_those_of_the_log() -> None:
                 told += seen(page, names)
                 at = page.next_position
                 newest = page.last_event or newest
-                promise = max(promise, page.promise)
+                promised_tick = max(promised_tick, page.promised_tick)
             at, expected = start, []
             expected_newest, expected_promise = None, 0
             while at < log.durable_end:
@@ -66,9 +66,9 @@ async def test_pages_are_those_of_the_log() -> None:
                 expected += seen(page, names)
                 at = page.next_position
                 expected_newest = page.last_event or expected_newest
-                expected_promise = max(expected_promise, page.promise)
+                expected_promise = max(expected_promise, page.promised_tick)
             assert told == expected
-            assert (newest, promise) == (expected_newest, expected_promise)
+            assert (newest, promised_tick) == (expected_newest, expected_promise)
     await log.close()
 
 

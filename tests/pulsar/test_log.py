@@ -22,8 +22,8 @@ async def test_a_time_tick_follows_data_without_being_asked_for(address: PulsarA
     ticks = await asyncio.to_thread(headers_in, address, "p0")
     assert [header.indices for header in ticks] == [0, 1, 0, 0], "term start, message, TimeTick, close"
     assert result.time_tick is not None
-    assert ticks[2].promise > result.time_tick
-    assert ticks[3].promise > ticks[2].promise
+    assert ticks[2].promised_tick > result.time_tick
+    assert ticks[3].promised_tick > ticks[2].promised_tick
 
 
 async def test_pulsar_deletes_what_was_truncated_and_nothing_else(address: PulsarAddress) -> None:

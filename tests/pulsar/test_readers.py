@@ -35,7 +35,7 @@ def frame_of(term: int, sequence: int) -> EncodedFrame:
         term=term,
         sequence=sequence,
         first_tick=tick,
-        promise=None if draft.indices else tick,
+        promised_tick=None if draft.indices else tick,
     )
 
 

@@ -134,7 +134,7 @@ def writer_on(client: Client) -> Writer:
     ledgers = LedgerTable([Ledger(5, 1, 0)])
     return Writer(
         client, None, client, ledgers, FloorIndex(), topic="t", mark=Mark(1, 7), last=position_of(5, 0),  # type: ignore[arg-type]
-        floor=Floor(1, -1), promise=0, newest=None, ledger_full=lambda position: None,
+        floor=Floor(1, -1), promised_tick=0, newest=None, ledger_full=lambda position: None,
     )  # fmt: skip
 
 

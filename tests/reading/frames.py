@@ -114,7 +114,7 @@ def build(
         term=1,
         sequence=sequence,
         first_tick=first_tick,
-        promise=None if draft.indices else first_tick,
+        promised_tick=None if draft.indices else first_tick,
     )
     return stored(frame, position), events
 

@@ -25,7 +25,7 @@ class ModelTail(msgspec.Struct):
     """The durable end of a `ModelLog`."""
 
     durable_end: int
-    promise: int
+    promised_tick: int
     newest: tuple[int, int] | None
     failure: BaseException | None = None
 
@@ -44,12 +44,12 @@ class ModelLog:
 
     def tail(self) -> ModelTail:
         """The end as it is now. The promise may be above the last frame, as a fresh tick makes it."""
-        promise = self.frames[self.durable - 1].view.header.promise if self.durable else 0
+        promised_tick = self.frames[self.durable - 1].view.header.promised_tick if self.durable else 0
         newest = None
         for number in range(self.durable):
             if indices := self.frames[number].view.header.indices:
                 newest = (number * STRIDE, indices - 1)
-        return ModelTail(self.durable * STRIDE, promise, newest)
+        return ModelTail(self.durable * STRIDE, promised_tick, newest)
 
     def page(self, start: int, names: frozenset[str], random: Random) -> FramePage:
         """The wanted frames from `start` on, of a random number of frames, as far as the log is durable."""
@@ -64,7 +64,7 @@ class ModelLog:
             [frame for frame in looked_at if frame.view.find(names) or random.random() < 0.2],
             end * STRIDE,
             last_event,
-            max((frame.view.header.promise for frame in looked_at), default=0),
+            max((frame.view.header.promised_tick for frame in looked_at), default=0),
         )
 
     def delivered(self, options: ReadOptions, bound: dict[str, int], *, begun: int) -> list[tuple[Any, ...]]:

@@ -167,7 +167,7 @@ def test_a_time_tick_is_a_promise(read: tuple[ModelLog, ReadOptions, Random]) ->
             assert after is None or message.time_tick < after.time_tick
             if message.message_id is not None and reader.progress.position is not None:
                 assert message.message_id <= reader.progress.position.message_id
-    if options.until_time_tick and options.follow and log.tail().promise >= options.until_time_tick:
+    if options.until_time_tick and options.follow and log.tail().promised_tick >= options.until_time_tick:
         assert ticks[-1] == options.until_time_tick
         assert isinstance(messages[-1], TimeTickMessage)
 

@@ -19,7 +19,7 @@ def end_of(directory: Path) -> StreamOffset:
         places = {}
         for name, log in journal.logs.items():
             state = log.refresh()
-            places[name] = PChannelOffset(name, log.incarnation, (state.durable_end, 0), state.promise)
+            places[name] = PChannelOffset(name, log.incarnation, (state.durable_end, 0), state.promised_tick)
         return StreamOffset(places)
     finally:
         journal.close()

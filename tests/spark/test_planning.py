@@ -24,11 +24,13 @@ def logs(draw: st.DrawFn) -> dict[str, list[FrameWeight]]:
         frames = found[draw(st.sampled_from(sorted(found)))]
         position = (frames[-1].next_position if frames else 0) + draw(st.integers(0, 3))
         rows = draw(st.integers(0, 20))
-        promise = tick + max(rows - 1, 0)
+        promised_tick = tick + max(rows - 1, 0)
         frames.append(
-            FrameWeight(position, position + draw(st.integers(1, 9)), tick, promise, rows, draw(st.integers(0, 20)))
+            FrameWeight(
+                position, position + draw(st.integers(1, 9)), tick, promised_tick, rows, draw(st.integers(0, 20))
+            )
         )
-        tick = promise + draw(st.integers(1, 3))
+        tick = promised_tick + draw(st.integers(1, 3))
     return found
 
 

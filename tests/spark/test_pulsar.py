@@ -204,7 +204,7 @@ def put_late(place: Place, message_id: MessageID) -> None:
         incarnation=header.incarnation,
         term=header.term,
         sequence=header.sequence + 1,
-        first_tick=header.promise + 1,
+        first_tick=header.promised_tick + 1,
     )
     client = raw_client(place.address)
     try:

@@ -108,12 +108,12 @@ def test_behind_a_writer_that_was_killed_it_is_what_all_pchannels_promised(data_
     for run in range(3 * soak):
         with Writer(data_dir, run=str(run), pause_s=0.001) as writer:
             writer.kill()
-        promise = promised(data_dir)
+        promised_tick = promised(data_dir)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             rows = batch(data_dir)
             everything = batch(data_dir, endingOffsets='{"p0": "latest", "p1": "latest"}')
-        assert ids(rows) == ids([row for row in everything if row["time_tick"] <= promise])
+        assert ids(rows) == ids([row for row in everything if row["time_tick"] <= promised_tick])
         assert [one.category for one in caught] == [SnapshotWarning] * (len(rows) < len(everything))
         left_out += len(rows) < len(everything)
     assert left_out, "no kill left a row above the promise"
@@ -123,7 +123,7 @@ def promised(data: Path) -> int:
     """What all pchannels have promised."""
     journal = FileJournal(data)
     try:
-        return min(log.refresh().promise for log in journal.logs.values())
+        return min(log.refresh().promised_tick for log in journal.logs.values())
     finally:
         journal.close()
 

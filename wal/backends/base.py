@@ -67,7 +67,7 @@ class FramePage(msgspec.Struct, frozen=True, gc=False):
     frames: list[StoredFrame]
     next_position: int
     last_event: tuple[int, int] | None
-    promise: int
+    promised_tick: int
 
 
 class Stretch(msgspec.Struct, frozen=True, gc=False):
@@ -101,7 +101,7 @@ class LogState(msgspec.Struct, frozen=True, gc=False):
     end: int
     last_term: int
     last_sequence: int
-    promise: int
+    promised_tick: int
     earliest: tuple[int, int]
     clean: bool
     newest: tuple[int, int] | None = None
@@ -158,7 +158,7 @@ class ReadOnlyState(msgspec.Struct, frozen=True, gc=False):
     term: int
     durable_end: int
     earliest: tuple[int, int]
-    promise: int
+    promised_tick: int
     closed: bool
     newest: tuple[int, int] | None
 

@@ -265,7 +265,7 @@ class FileRead:
                 self._log, self._state = there, there.reach()
                 self._progress.move(log_origin(there), self._state, since=there.earliest)
                 return True
-        return state.durable_end != before.durable_end or state.promise != before.promise
+        return state.durable_end != before.durable_end or state.promised_tick != before.promised_tick
 
     def _truncated(self, what: str) -> TruncatedError:
         first = first_event(self._log)

@@ -54,7 +54,7 @@ def encode_frame(
     term: int,
     sequence: int,
     first_tick: int,
-    promise: int | None = None,
+    promised_tick: int | None = None,
 ) -> EncodedFrame:
     """The frame of this draft.
 
@@ -79,7 +79,7 @@ def encode_frame(
         term,
         sequence,
         first_tick,
-        first_tick + draft.indices - 1 if promise is None else promise,
+        first_tick + draft.indices - 1 if promised_tick is None else promised_tick,
         draft.indices,
         tables.records,
         tables.runs,

@@ -127,7 +127,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
     term: int
     sequence: int
     first_tick: int
-    promise: int
+    promised_tick: int
     indices: int
     records: int
     runs: int
@@ -158,7 +158,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
             self.term,
             self.sequence,
             self.first_tick,
-            self.promise,
+            self.promised_tick,
             self.indices,
             self.records,
             self.runs,

@@ -142,8 +142,8 @@ class PChannel(ReadablePChannel, Member):
         monotonic: Callable[[], float],
         state: RecoveryState,
     ) -> None:
-        self.ledger: PromiseLedger = PromiseLedger(log.state.promise)
-        super().__init__(log, form=form, promise=self.ledger.promise, newest=log.state.newest)
+        self.ledger: PromiseLedger = PromiseLedger(log.state.promised_tick)
+        super().__init__(log, form=form, promised_tick=self.ledger.promise, newest=log.state.newest)
         self.actor_group = group
         self.limits = limits
         self.keepalive: float = whole_ms(keepalive)
@@ -496,13 +496,15 @@ class PChannel(ReadablePChannel, Member):
             term=self.log.term,
             sequence=sequence,
             first_tick=first_tick,
-            promise=promise,
+            promised_tick=promise,
         )
         self._prepared = None
         self._sequence = sequence + 1
         self.ledger.submitted(first_tick)
         self._flights.append(
-            _Flight(submissions, sequence, first_tick, frame.header.promise, draft.indices, frame, self._monotonic())
+            _Flight(
+                submissions, sequence, first_tick, frame.header.promised_tick, draft.indices, frame, self._monotonic()
+            )
         )
         self.log.append(frame, self._settled)
 
@@ -537,7 +539,7 @@ class PChannel(ReadablePChannel, Member):
         newest = (position, flight.indices - 1) if flight.indices else None
         self.recent.add(position, flight.frame)
         # Not the log's own durable end, which may lie behind a frame of which this actor has not heard yet.
-        self.tail.data_moved(durable_end=position + 1, promise=promise, newest=newest)
+        self.tail.data_moved(durable_end=position + 1, promised_tick=promise, newest=newest)
         if flight.frame.header.compatible and self.checkpointer is not None:
             self.checkpointer.look()  # keyed events: how many there are to replay has a bound
         self._release_barriers()

@@ -41,7 +41,7 @@ class ReadOnlyPChannel(ReadablePChannel):
 
     def __init__(self, log: ObservableLog, *, form: int, clock: Clock, awaited: Callable[[], None]) -> None:
         shown = log.shown
-        super().__init__(log, form=form, promise=shown.promise, newest=shown.newest)
+        super().__init__(log, form=form, promised_tick=shown.promised_tick, newest=shown.newest)
         self._tail: _WatchedTail = _WatchedTail(self._begun_to_wait, shown)
         self.tail: Tail = self._tail
         self._clock = clock
@@ -98,7 +98,7 @@ class ReadOnlyPChannel(ReadablePChannel):
             barriers=0,
             readers=len(self.readers),
             durable_end=self.tail.durable_end,
-            promise=self.tail.promise,
+            promise=self.tail.promised_tick,
         )
 
     # -- looking
@@ -183,11 +183,13 @@ class ReadOnlyPChannel(ReadablePChannel):
         self.log.show(state)
         known = max(tail.newest or _NONE, state.newest or _NONE, newest or _NONE)
         if state.durable_end > tail.durable_end:
-            promise = max(tail.promise, state.promise)
-            tail.data_moved(durable_end=state.durable_end, promise=promise, newest=None if known == _NONE else known)
+            promised_tick = max(tail.promised_tick, state.promised_tick)
+            tail.data_moved(
+                durable_end=state.durable_end, promised_tick=promised_tick, newest=None if known == _NONE else known
+            )
         else:
             tail.newest = None if known == _NONE else known
-            tail.tick_moved(state.promise)
+            tail.tick_moved(state.promised_tick)
 
     def _begun_to_wait(self) -> None:
         self._wanted.set()
@@ -200,7 +202,7 @@ class _WatchedTail(Tail):
     __slots__ = ("_awaited",)
 
     def __init__(self, awaited: Callable[[], None], state: ReadOnlyState) -> None:
-        super().__init__(durable_end=state.durable_end, promise=state.promise, newest=state.newest)
+        super().__init__(durable_end=state.durable_end, promised_tick=state.promised_tick, newest=state.newest)
         self._awaited = awaited
 
     def waiter(self, *, ticks: bool) -> asyncio.Future[None]:

@@ -45,7 +45,7 @@ class ReadablePChannel(abc.ABC):
 
     log: ReadableLog
 
-    def __init__(self, log: ReadableLog, *, form: int, promise: int, newest: tuple[int, int] | None) -> None:
+    def __init__(self, log: ReadableLog, *, form: int, promised_tick: int, newest: tuple[int, int] | None) -> None:
         """`promise` and `newest` as they are known with `log.durable_end`."""
         self.channel: str = log.pchannel
         self.log = log
@@ -53,7 +53,7 @@ class ReadablePChannel(abc.ABC):
         # Weak, so that a scanner which nobody closed is collected, and its place is free.
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self.recent: RecentFrames = RecentFrames(log.durable_end)
-        self.tail: Tail = Tail(durable_end=log.durable_end, promise=promise, newest=newest)
+        self.tail: Tail = Tail(durable_end=log.durable_end, promised_tick=promised_tick, newest=newest)
 
     @property
     def log_id(self) -> MessageID:

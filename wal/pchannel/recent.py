@@ -67,7 +67,7 @@ class RecentFrames:
         frames: list[StoredFrame] = []
         next_position = end
         last_event: tuple[int, int] | None = None
-        promise = taken = 0
+        promised_tick = taken = 0
         for recent in self._from(start):
             if recent.position >= end:
                 break
@@ -77,11 +77,11 @@ class RecentFrames:
             header = recent.header
             if header.indices:
                 last_event = (recent.position, header.indices - 1)
-            promise = max(promise, header.promise)
+            promised_tick = max(promised_tick, header.promised_tick)
             if recent.pchannel_wide or not names.isdisjoint(recent.names):
                 frames.append(recent.stored())
                 taken += header.frame_bytes
-        return FramePage(frames, next_position, last_event, promise)
+        return FramePage(frames, next_position, last_event, promised_tick)
 
     def _shrink(self) -> None:
         while self._size > self._bytes_max:

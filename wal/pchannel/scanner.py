@@ -416,7 +416,7 @@ class Scanner(AsyncOnly):
         None when there is no need to wait. It is no coroutine of its own, whose frame each idle scanner would keep.
         """
         tail, options = self._pchannel.tail, self._options
-        wanted = [tick for tick, _ in self._tick_waiters if tick > tail.promise]
+        wanted = [tick for tick, _ in self._tick_waiters if tick > tail.promised_tick]
         if options.until_time_tick is not None:
             wanted.append(options.until_time_tick)
         if wanted and self._pchannel.advance_for(min(wanted)):

@@ -20,11 +20,11 @@ class Tail:
     `newest`: (position, index) of the newest durable event known, None before any.
     """
 
-    __slots__ = ("_data", "_sweep_at", "_ticks", "durable_end", "failure", "newest", "promise")
+    __slots__ = ("_data", "_sweep_at", "_ticks", "durable_end", "failure", "newest", "promised_tick")
 
-    def __init__(self, *, durable_end: int, promise: int, newest: tuple[int, int] | None) -> None:
+    def __init__(self, *, durable_end: int, promised_tick: int, newest: tuple[int, int] | None) -> None:
         self.durable_end: int = durable_end
-        self.promise: int = promise
+        self.promised_tick: int = promised_tick
         self.newest = newest
         self.failure: BaseException | None = None
         """Why nothing comes any more: the log was closed, or it failed."""
@@ -32,19 +32,19 @@ class Tail:
         self._ticks: list[asyncio.Future[None]] = []
         self._sweep_at = _SWEEP_MIN
 
-    def data_moved(self, *, durable_end: int, promise: int, newest: tuple[int, int] | None) -> None:
+    def data_moved(self, *, durable_end: int, promised_tick: int, newest: tuple[int, int] | None) -> None:
         """A frame became durable."""
         self.durable_end = durable_end
         if newest is not None:
             self.newest = newest
-        self.promise = promise
+        self.promised_tick = promised_tick
         _wake(self._data)
         _wake(self._ticks)
 
-    def tick_moved(self, promise: int) -> None:
+    def tick_moved(self, promised_tick: int) -> None:
         """Only the promise advanced."""
-        if promise > self.promise:
-            self.promise = promise
+        if promised_tick > self.promised_tick:
+            self.promised_tick = promised_tick
             _wake(self._ticks)
 
     def fail(self, cause: BaseException) -> None:

@@ -33,7 +33,7 @@ class TailView(Protocol):
     def durable_end(self) -> int: ...
 
     @property
-    def promise(self) -> int: ...
+    def promised_tick(self) -> int: ...
 
     @property
     def newest(self) -> tuple[int, int] | None: ...
@@ -134,7 +134,7 @@ class Progress:
         options = self._options
         self._log, self.selection = log, selection
         self._end = None if options.follow else tail.durable_end
-        self._end_promise, self._end_event = tail.promise, tail.newest
+        self._end_promise, self._end_event = tail.promised_tick, tail.newest
         if self._went_on is not None:
             return self._begin_there(self._went_on, earliest)
         policy = options.policy
@@ -158,7 +158,7 @@ class Progress:
             self.at = max(start[0], earliest[0])
         elif isinstance(policy, Latest):
             self.at = tail.durable_end
-            self._tick = tail.promise
+            self._tick = tail.promised_tick
             self._event = tail.newest
             self._passed = (self.at, 0)
         else:
@@ -203,7 +203,7 @@ class Progress:
             self.frame = self._frames.pop()
             return Need.FRAME
         options = self._options
-        durable_end, promise = tail.durable_end, tail.promise
+        durable_end, promised_tick = tail.durable_end, tail.promised_tick
         if self._over:
             return self._last_tick(options.until_time_tick or 0)
         end = durable_end if self._end is None else min(self._end, durable_end)
@@ -216,14 +216,14 @@ class Progress:
             self._pass(self._end_event, self._end_promise, (self._end, 0))
             return self._last_tick(self._end_promise)
         until = options.until_time_tick
-        if promise > self._tick:  # at the tail everything up to the promise was handed over
-            self._tick = promise
-        if until is not None and promise >= until:
+        if promised_tick > self._tick:  # at the tail everything up to the promise was handed over
+            self._tick = promised_tick
+        if until is not None and promised_tick >= until:
             return self._last_tick(until)
         if tail.failure is not None:
             raise tail.failure
-        if options.include_time_ticks and promise > self._told_tick:
-            return self._tell_tick(promise)
+        if options.include_time_ticks and promised_tick > self._told_tick:
+            return self._tell_tick(promised_tick)
         return Need.TAIL
 
     def take(self, page: FramePage) -> None:
@@ -231,13 +231,13 @@ class Progress:
         self.at = page.next_position
         self.page_count += 1
         end = self._end
-        if end is not None and page.promise > self._end_promise:
+        if end is not None and page.promised_tick > self._end_promise:
             # The page reaches beyond this read's end: only its frames below the end count.
             self._frames = [frame for frame in reversed(page.frames) if frame.position < end]
             self._page_event, self._page_promise, self._page_passed = None, 0, _BEGINNING
         else:
             self._frames = page.frames[::-1]
-            self._page_event, self._page_promise = page.last_event, page.promise
+            self._page_event, self._page_promise = page.last_event, page.promised_tick
             self._page_passed = (page.next_position, 0)
 
     def assemble(self) -> bool:
@@ -248,7 +248,7 @@ class Progress:
             messages = self._skip(frame, messages)
         self._reach(frame)
         until = self._options.until_time_tick
-        if until is not None and frame.view.header.promise >= until:
+        if until is not None and frame.view.header.promised_tick >= until:
             messages = self._cut(frame, messages, until)
         del self.frame  # what is decoded of a frame of many vchannels takes hundreds of KiB
         self.messages = messages
@@ -267,7 +267,9 @@ class Progress:
         if self._after is not None and position > self._after[0]:
             self._after = None
         until = self._options.until_time_tick
-        if (self._after is not None and position == self._after[0]) or (until is not None and header.promise >= until):
+        if (self._after is not None and position == self._after[0]) or (
+            until is not None and header.promised_tick >= until
+        ):
             return None  # once or twice a read: what was handed over has to be known to the event
         first = self._from[1] if self._from is not None and position == self._from[0] else 0
         tick_min = self._filter.tick_min - header.first_tick
@@ -291,7 +293,7 @@ class Progress:
         self.following = 0
         if header.indices:
             self._frame_event = (frame.position, header.indices - 1)
-        self._frame_tick = header.promise
+        self._frame_tick = header.promised_tick
         self._frame_passed = (frame.next_position, 0)
 
     # -- what was handed over
@@ -413,26 +415,26 @@ class Progress:
         self._frames.clear()
         self._page_event, self._page_promise, self._page_passed = None, 0, _BEGINNING
         messages = [message for message in messages if message.time_tick <= until]
-        if frame.view.header.promise > until:
+        if frame.view.header.promised_tick > until:
             self._frame_event = (frame.position, messages[-1]._index) if messages else None
             self._frame_tick = until
             self._frame_passed = (frame.position, messages[-1]._index + 1) if messages else _BEGINNING
         return messages
 
-    def _last_tick(self, promise: int) -> Need:
+    def _last_tick(self, promised_tick: int) -> Need:
         """At the end of a read: its last TimeTick message, if it wants those and has not had it."""
-        if not self._options.include_time_ticks or promise <= self._told_tick:
+        if not self._options.include_time_ticks or promised_tick <= self._told_tick:
             return Need.OVER
-        return self._tell_tick(promise)
+        return self._tell_tick(promised_tick)
 
-    def _tell_tick(self, promise: int) -> Need:
-        self._told_tick = promise
+    def _tell_tick(self, promised_tick: int) -> Need:
+        self._told_tick = promised_tick
         event = self._event
         self.messages = [
             TimeTickMessage(
                 self._origin(event[0] if event else 0),
                 event[1] if event else 0,
-                promise,
+                promised_tick,
                 "",
                 b"",
                 int(MessageType.TIME_TICK),

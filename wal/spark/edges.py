@@ -38,7 +38,7 @@ def at_start(logs: FrameLogs, moment: LogMoment, options: SourceOptions) -> PCha
         _check_past(options.starting_tick)
         tick = max(options.starting_tick - 1, 0)
         place = logs.place_after(moment.origin.pchannel, tick, moment.earliest[0], moment.durable_end)
-        return _offset(moment, max(place, moment.earliest), min(tick, moment.promise))
+        return _offset(moment, max(place, moment.earliest), min(tick, moment.promised_tick))
     return at_edge(moment, options.starting)
 
 
@@ -61,7 +61,7 @@ def at_edge(moment: LogMoment, edge: Edge) -> PChannelOffset:
         return edge
     if edge == EARLIEST:
         return _offset(moment, moment.earliest, 0)
-    return _offset(moment, (moment.durable_end, 0), moment.promise)
+    return _offset(moment, (moment.durable_end, 0), moment.promised_tick)
 
 
 def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool = False) -> None:

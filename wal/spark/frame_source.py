@@ -31,7 +31,7 @@ class LogMoment(msgspec.Struct, frozen=True, gc=False):
     origin: Origin
     earliest: Place
     durable_end: int
-    promise: int
+    promised_tick: int
     closed: bool = False
     last_truncated: Place | None = None
 

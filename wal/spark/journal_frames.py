@@ -83,7 +83,7 @@ class JournalFrames:
             state = log.reach()
             self._reached[pchannel] = state.earliest
         return LogMoment(
-            log_origin(log), state.earliest, state.durable_end, state.promise, state.closed, log.last_truncated
+            log_origin(log), state.earliest, state.durable_end, state.promised_tick, state.closed, log.last_truncated
         )
 
     def lives(self) -> JournalLives:
@@ -230,7 +230,7 @@ class JournalFrames:
                 frame.position,
                 frame.next_position,
                 frame.view.header.first_tick,
-                frame.view.header.promise,
+                frame.view.header.promised_tick,
                 sum(1 if run.kind == RunKind.COPY else run.end - run.first for run in runs),
                 sum(run.body_end - run.body_start for run in runs),
             )

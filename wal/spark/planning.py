@@ -36,7 +36,7 @@ class FrameWeight(msgspec.Struct, frozen=True, gc=False):
     position: int
     next_position: int
     first_tick: int
-    promise: int
+    promised_tick: int
     rows: int
     size: int
 
@@ -185,7 +185,7 @@ def weight_of(frame: StoredFrame, choice: ChannelChoice) -> FrameWeight | None:
         size = sum(run.body_end - run.body_start for run in runs)
     if not rows:
         return None
-    return FrameWeight(frame.position, frame.next_position, header.first_tick, header.promise, rows, size)
+    return FrameWeight(frame.position, frame.next_position, header.first_tick, header.promised_tick, rows, size)
 
 
 def _count(frames: deque[FrameWeight], end: int, rows_max: int | None, bytes_max: int | None) -> tuple[int, bool]:

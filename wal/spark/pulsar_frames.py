@@ -110,7 +110,7 @@ class PulsarFrames:
             Origin(pchannel, topic.incarnation, 0, FORM_PULSAR),
             state.earliest,
             state.durable_end,
-            state.promise,
+            state.promised_tick,
             state.closed,
             state.last_truncated,
         )
@@ -240,7 +240,7 @@ class PulsarFrames:
 
         def is_above(back: int) -> bool:
             frames = topic.heads(place(back), end, 1).frames
-            return not frames or frames[0].view.header.promise > tick
+            return not frames or frames[0].view.header.promised_tick > tick
 
         low, high = 0, 1
         while high < count and is_above(high):

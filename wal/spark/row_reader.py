@@ -198,6 +198,6 @@ class _Tail(msgspec.Struct, frozen=True):
     """A log that ends where the piece does. See `TailView`."""
 
     durable_end: int
-    promise: int = 0
+    promised_tick: int = 0
     newest: tuple[int, int] | None = None
     failure: BaseException | None = None

@@ -46,10 +46,10 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
     newest = {name: logs.newest_tick(name) for name in moments}
     tick = max(newest.values(), default=0) if time_tick is None else time_tick
     moments = _wait(logs, moments, tick, timeout_s, given=time_tick is not None)
-    reached = min((moment.promise for moment in moments.values()), default=tick)
+    reached = min((moment.promised_tick for moment in moments.values()), default=tick)
     if reached < tick:
         if time_tick is not None:
-            late = ", ".join(name for name, moment in moments.items() if moment.promise < tick)
+            late = ", ".join(name for name, moment in moments.items() if moment.promised_tick < tick)
             raise WouldBlockError(
                 f"time tick {tick} is not promised by {late} yet, which stands at {reached}, after {timeout_s:g} s: events at or below "
                 "it may still come. Ask for a tick that has passed, raise tickTimeoutMs, or let a writer open the log: it promises "
@@ -78,7 +78,7 @@ def _wait(
     moved_s = time.monotonic()
     while True:
         now = time.monotonic()
-        if min((moment.promise for moment in moments.values()), default=tick) >= tick or now >= deadline:
+        if min((moment.promised_tick for moment in moments.values()), default=tick) >= tick or now >= deadline:
             return moments
         if not given and logs.writer_is_gone() and now - moved_s >= _QUIET_S:
             return moments

@@ -182,7 +182,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif taken.cut:
                 ends[name] = self._cut(logs, start, end, lives, taken, rows_max, bytes_max)
             else:
-                ends[name] = start.moved((taken.frame.next_position, 0), taken.frame.promise)
+                ends[name] = start.moved((taken.frame.next_position, 0), taken.frame.promised_tick)
         return ends
 
     def _cut(
@@ -207,7 +207,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 start.pchannel, frame.next_position, end.place[0], self._options.channels, rows_max=0
             )
             # Nothing for this query behind it: it has everything then, and its progress says so.
-            return start.moved((frame.next_position, 0), frame.promise) if following else end
+            return start.moved((frame.next_position, 0), frame.promised_tick) if following else end
         return start.moved((frame.position, index), frame.first_tick + index - 1)
 
     # -- what a batch reads

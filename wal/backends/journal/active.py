@@ -36,7 +36,7 @@ def begin_segment(
     last: tuple[int, int],
     newest: tuple[int, int] | None,
     first_tick: int,
-    promise: int,
+    promised_tick: int,
 ) -> ActiveSegment:
     """Seals the active segment and begins the next one in this file; all of it is durable when it returns.
 
@@ -58,7 +58,7 @@ def begin_segment(
         previous_term=last[0],
         previous_sequence=last[1],
         first_tick=first_tick,
-        promise=promise,
+        promised_tick=promised_tick,
         newest=newest,
     )
     target = spare.path.with_name(segment_name(header.base))

@@ -67,7 +67,7 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
     term: int
     durable: int
     earliest: tuple[int, int]
-    promise: int
+    promised_tick: int
     limit: int
     closed: bool
 
@@ -84,7 +84,7 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
             position,
             index,
             self.closed,
-            self.promise,
+            self.promised_tick,
             self.limit,
         )
         return packed + _CRC.pack(google_crc32c.value(packed))
@@ -102,20 +102,20 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
         if google_crc32c.value(packed) != crc:
             return None
         fields = _SLOT.unpack(packed)
-        magic, version, sequence, incarnation, term, durable, position, index, closed, promise, limit = fields
+        magic, version, sequence, incarnation, term, durable, position, index, closed, promised_tick, limit = fields
         if magic != _MAGIC:
             return None
         if version != _VERSION:
             raise FormatError(
                 f"control page version {version} is not known here (known: {_VERSION}): upgrade to read it"
             )
-        numbers = (sequence, durable, position, promise, limit, 0 if term == REPLACED_TERM else term)
+        numbers = (sequence, durable, position, promised_tick, limit, 0 if term == REPLACED_TERM else term)
         if closed > 1 or max(numbers) >= _NUMBERS_END:
             raise CorruptionError(
                 f"a slot says sequence, durable, earliest, promise, limit, term = {numbers} and closed = {closed}",
                 expected=f"numbers below {_NUMBERS_END:#x}, and 0 or 1",
             )
-        return sequence, cls(incarnation, term, durable, (position, index), promise, limit, closed != 0)
+        return sequence, cls(incarnation, term, durable, (position, index), promised_tick, limit, closed != 0)
 
 
 class ControlPage:

@@ -104,7 +104,7 @@ class SegmentIndex:
             self._keyed.append(ordinal)
         length = header.frame_bytes
         self.first_ticks.append(header.first_tick)
-        self.promises.append(header.promise)
+        self.promises.append(header.promised_tick)
         self.lengths.append(length)
         self.head_lens.append(header.head_bytes)
         self.indices.append(header.indices)

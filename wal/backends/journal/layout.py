@@ -63,7 +63,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
     previous_term: int = 0
     previous_sequence: int = -1
     first_tick: int = 0
-    promise: int = 0
+    promised_tick: int = 0
     newest: tuple[int, int] | None = None
 
     def pack(self) -> bytes:
@@ -80,7 +80,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
             self.previous_term,
             self.previous_sequence,
             self.first_tick,
-            self.promise,
+            self.promised_tick,
             *(self.newest or (0, 0)),
         )
         return (packed + _CRC.pack(google_crc32c.value(packed))).ljust(HEADER_PAGE_BYTES, b"\0")

@@ -186,11 +186,11 @@ class JournalLog(PChannelLog):
         segments = self._segments.segments
         found = [
             # What was promised when the next one was begun: nothing in this one is newer.
-            Stretch(segment.base, following.base, following.header.promise, sealed=True)
+            Stretch(segment.base, following.base, following.header.promised_tick, sealed=True)
             for segment, following in pairwise(segments)
         ]
         end = max(self.durable_end, segments[-1].base)
-        found.append(Stretch(segments[-1].base, end, segments[-1].header.promise, sealed=False))
+        found.append(Stretch(segments[-1].base, end, segments[-1].header.promised_tick, sealed=False))
         return found
 
     @property

@@ -203,7 +203,7 @@ class ReadOnlyJournalLog:
 
 
 def _state(record: ControlRecord, newest: tuple[int, int] | None) -> ReadOnlyState:
-    return ReadOnlyState(record.term, record.durable, record.earliest, record.promise, record.closed, newest)
+    return ReadOnlyState(record.term, record.durable, record.earliest, record.promised_tick, record.closed, newest)
 
 
 def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:

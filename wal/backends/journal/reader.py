@@ -117,7 +117,7 @@ class LogReader:
         for segment, following in zip(segments, (*segments[1:], None), strict=True):
             if segment.base >= end:
                 return
-            if following is None or (following.base > start and following.header.promise > above):
+            if following is None or (following.base > start and following.header.promised_tick > above):
                 with self._failures(segment, start, end):
                     index = self._segments.index(segment)
                 yield segment, index

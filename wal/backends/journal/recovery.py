@@ -104,7 +104,9 @@ def recover_log(
             undo.callback(active.file.close)
             state = _state(before, active, torn)
             control.store(
-                msgspec.structs.replace(before, term=term, closed=False, durable=state.end, promise=state.promise)
+                msgspec.structs.replace(
+                    before, term=term, closed=False, durable=state.end, promised_tick=state.promised_tick
+                )
             )
             control.note_boot(boot)
         undo.pop_all()
@@ -115,11 +117,11 @@ def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
     """After a crash a reader may have been promised anything up to the oracle's limit: later stores may be lost."""
     index = active.index
     header = active.segment.header
-    given = max(header.promise, index.promise(0, len(index)))
-    promise = max(before.promise, given, 0 if before.closed else before.limit)
+    given = max(header.promised_tick, index.promise(0, len(index)))
+    promised_tick = max(before.promised_tick, given, 0 if before.closed else before.limit)
     newest = index.last_event(0, len(index)) or header.newest
     term, sequence = index.last or (header.previous_term, header.previous_sequence)
-    return LogState(index.end, term, sequence, promise, before.earliest, before.closed, newest, torn)
+    return LogState(index.end, term, sequence, promised_tick, before.earliest, before.closed, newest, torn)
 
 
 def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int | None) -> tuple[Segment, ...]:
@@ -253,4 +255,4 @@ def _rebuilt(disk: Disk, directory: Path) -> ControlRecord:
         file.close()
     header = segment.header
     term, _ = index.last or (header.previous_term, header.previous_sequence)
-    return ControlRecord(header.incarnation, term, 0, (bases[0], 0), header.promise, 0, closed=False)
+    return ControlRecord(header.incarnation, term, 0, (bases[0], 0), header.promised_tick, 0, closed=False)

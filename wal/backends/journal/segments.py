@@ -273,7 +273,7 @@ def _agrees(disk: Disk, segment: Segment, index: SegmentIndex) -> bool:
         return False
     finally:
         file.close()
-    return (header.frame_bytes, header.head_bytes, header.indices, header.first_tick, header.promise) == (
+    return (header.frame_bytes, header.head_bytes, header.indices, header.first_tick, header.promised_tick) == (
         index.lengths[-1],
         index.head_lens[-1],
         index.indices[-1],
@@ -290,7 +290,7 @@ def _fits(index: SegmentIndex, segment: Segment, following: Segment) -> bool:
     count = len(index)
     return (
         _last(index, segment) == (header.previous_term, header.previous_sequence)
-        and index.promise(0, count) <= header.promise
+        and index.promise(0, count) <= header.promised_tick
         and (index.last_event(0, count) or segment.header.newest) == header.newest
     )
 

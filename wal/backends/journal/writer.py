@@ -207,7 +207,7 @@ class Writer:
             record = self._control.load_owned(self._pchannel, self._term)
             if spare is not None:
                 try:
-                    active = self._roll(spare, frame.header.first_tick, record.promise)
+                    active = self._roll(spare, frame.header.first_tick, record.promised_tick)
                 except OSError as error:
                     if error.errno in NO_DESCRIPTOR:
                         self._preparer.adopt(spare)
@@ -228,7 +228,7 @@ class Writer:
             self._last = (header.term, header.sequence)
             if header.indices:
                 self._newest = (position, header.indices - 1)
-            self._control.store_owned(self._next(record, active.index.end, header.promise))
+            self._control.store_owned(self._next(record, active.index.end, header.promised_tick))
         self.durable_end = active.index.end
         self._keeper.look(active.index)
         self._frames += 1
@@ -239,10 +239,16 @@ class Writer:
             self._preparer.prepare(2 * spare.size)
         return position
 
-    def _roll(self, spare: Spare, first_tick: int, promise: int) -> ActiveSegment:
+    def _roll(self, spare: Spare, first_tick: int, promised_tick: int) -> ActiveSegment:
         old = self.active
         self.active = begin_segment(
-            self._disk, old, spare, last=self._last, newest=self._newest, first_tick=first_tick, promise=promise
+            self._disk,
+            old,
+            spare,
+            last=self._last,
+            newest=self._newest,
+            first_tick=first_tick,
+            promised_tick=promised_tick,
         )
         self._segments += 1
         self._held.watch(self.active.segment.path, os.fstat(self.active.file.fd))
@@ -251,13 +257,13 @@ class Writer:
         self._keeper.begin(self.active.segment, self.active.index)
         return self.active
 
-    def _next(self, record: ControlRecord, durable: int, promise: int) -> ControlRecord:
+    def _next(self, record: ControlRecord, durable: int, promised_tick: int) -> ControlRecord:
         return ControlRecord(
             record.incarnation,
             record.term,
             durable,
             record.earliest,
-            max(record.promise, promise, self._tick),
+            max(record.promised_tick, promised_tick, self._tick),
             max(record.limit, self._limit),
             closed=False,
         )
@@ -269,7 +275,7 @@ class Writer:
         try:
             with self._control.locked():
                 record = self._control.load_owned(self._pchannel, self._term)
-                if self._tick > record.promise or self._limit > record.limit:
+                if self._tick > record.promised_tick or self._limit > record.limit:
                     self._control.store_owned(self._next(record, record.durable, 0))
         except WALError as error:
             self.failure = error

@@ -86,7 +86,7 @@ class MemoryLog(PChannelLog):
 
     def promise(self, tick: int, limit: int) -> None:
         if not self._closed and self._fenced() is None:
-            self._channel.promise = max(self._channel.promise, tick)
+            self._channel.promised_tick = max(self._channel.promised_tick, tick)
 
     async def save_state(self, position: int, pieces: Sequence[bytes]) -> None:
         self._check_writer()

@@ -65,7 +65,7 @@ class StoredChannel:
         self.term = 0
         self.end: int = 0
         self.earliest: tuple[int, int] = (0, 0)
-        self.promise: int = 0
+        self.promised_tick: int = 0
         self.clean = True
         self.states: dict[int, bytes] = {}
         self.checkpoint: int | None = None
@@ -83,7 +83,7 @@ class StoredChannel:
 
     def state(self) -> LogState:
         """What an opening finds now."""
-        return LogState(self.end, *self._last, self.promise, self.earliest, self.clean, self._newest)
+        return LogState(self.end, *self._last, self.promised_tick, self.earliest, self.clean, self._newest)
 
     def add(self, frame: EncodedFrame) -> int:
         """Puts a frame behind the last one and answers its position."""
@@ -99,14 +99,14 @@ class StoredChannel:
         self._last = (header.term, header.sequence)
         if header.indices:
             self._newest = (position, header.indices - 1)
-        self.promise = max(self.promise, header.promise)
-        self._last_tick = header.promise
+        self.promised_tick = max(self.promised_tick, header.promised_tick)
+        self._last_tick = header.promised_tick
         return position
 
     def stretches(self) -> list[Stretch]:
         """See `PChannelLog.stretches`."""
         start = max(self.sealed_end, self._positions[0] if self._positions else self.end)
-        return [*self._sealed, Stretch(start, self.end, self.promise, sealed=False)]
+        return [*self._sealed, Stretch(start, self.end, self.promised_tick, sealed=False)]
 
     def page(self, start: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """The frames from `start` on, as `PChannelLog.read` describes them."""
@@ -128,7 +128,7 @@ class StoredChannel:
         first = at = bisect_left(self._positions, start)
         frames: list[StoredFrame] = []
         last_event: tuple[int, int] | None = None
-        promise = taken = 0
+        promised_tick = taken = 0
         next_position = max(start, self.end)
         while at < len(self._frames):
             frame = self._frames[at]
@@ -138,13 +138,13 @@ class StoredChannel:
             taken += frame.length
             position = self._positions[at]
             header = frame.header
-            promise = max(promise, header.promise)
+            promised_tick = max(promised_tick, header.promised_tick)
             if header.indices:
                 last_event = (position, header.indices - 1)
             if wanted(frame):
                 frames.append(StoredFrame(position, position + frame.length, self._view(at)))
             at += 1
-        return FramePage(frames, next_position, last_event, promise)
+        return FramePage(frames, next_position, last_event, promised_tick)
 
     def truncate(self, position: int, index: int) -> None:
         """Makes (position, index) the earliest event and lets go of the frames below it and the checkpoint."""

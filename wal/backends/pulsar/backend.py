@@ -163,7 +163,7 @@ class PulsarBackend(LogBackend):
             at + 1,
             last_term,
             last_sequence,
-            max(end.promise, before.promise),
+            max(end.promised_tick, before.promised_tick),
             before.earliest,
             before.clean,
             end.newest or before.newest,

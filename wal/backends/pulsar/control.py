@@ -57,15 +57,15 @@ class SavedState(msgspec.Struct, frozen=True, gc=False):
 
 class ControlRecord(msgspec.Struct, frozen=True):
     """`term`: of the owner, 0 before the first. `earliest`: the first event that is not truncated, and `floor` the (term, sequence) of
-    the frame before it. `kept_from`: what lies below may be gone. `clean`, `promise`, `newest`, `end`: as the last writer said when it
-    closed the log. `last_truncated`: the newest event below `earliest`, if it is known. `states`: the checkpoints, by position.
+    the frame before it. `kept_from`: what lies below may be gone. `clean`, `promised_tick`, `newest`, `end`: as the last writer said when
+    it closed the log. `last_truncated`: the newest event below `earliest`, if it is known. `states`: the checkpoints, by position.
     """
 
     version: int
     incarnation: int
     term: int = 0
     clean: bool = True
-    promise: int = 0
+    promised_tick: int = msgspec.field(default=0, name="promise")
     end: int = 0
     newest: tuple[int, int] | None = None
     earliest: tuple[int, int] = (0, 0)

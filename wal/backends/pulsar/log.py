@@ -68,7 +68,7 @@ class PulsarLog(PChannelLog):
         self._connection = opened.connection
         self._control = opened.control
         self._ledgers = opened.ledgers
-        self._promise = opened.state.promise
+        self._promise = opened.state.promised_tick
         self._working: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._writer = Writer(
@@ -81,7 +81,7 @@ class PulsarLog(PChannelLog):
             mark=opened.mark,
             last=opened.state.end - 1,
             floor=opened.floor,
-            promise=opened.state.promise,
+            promised_tick=opened.state.promised_tick,
             newest=opened.state.newest,
             ledger_full=self._ledger_full,
         )
@@ -164,7 +164,7 @@ class PulsarLog(PChannelLog):
         await self._whole(self._truncation.truncate((position, index)))
 
     def stretches(self) -> list[Stretch]:
-        return self._ledgers.stretches(self.durable_end, self._writer.promise)
+        return self._ledgers.stretches(self.durable_end, self._writer.promised_tick)
 
     def bytes_between(self, start: int, end: int) -> int:
         return self._ledgers.bytes_between(start, end)
@@ -212,7 +212,7 @@ class PulsarLog(PChannelLog):
                 await self._control.change(
                     self.term,
                     clean=True,
-                    promise=max(self._promise, self._writer.promise),
+                    promised_tick=max(self._promise, self._writer.promised_tick),
                     end=self.durable_end,
                     newest=self._writer.newest,
                 )
@@ -225,7 +225,7 @@ class PulsarLog(PChannelLog):
     def _ledger_full(self, position: int) -> None:
         """The ledger before the one of this position is full."""
         full = self._ledgers.ledgers[-2]
-        full.record = LedgerRecord(full.entries, full.size, self._writer.promise, self._writer.newest)
+        full.record = LedgerRecord(full.entries, full.size, self._writer.promised_tick, self._writer.newest)
         saving = self._loop.create_task(self._save_record(full.number, full.record), name="save the record of a ledger")
         self._working.add(saving)
         saving.add_done_callback(self._ended)

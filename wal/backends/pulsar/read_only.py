@@ -46,7 +46,7 @@ class TopicState(msgspec.Struct, frozen=True, gc=False):
     """
 
     durable_end: int
-    promise: int
+    promised_tick: int
     newest: tuple[int, int] | None
     earliest: tuple[int, int]
     last_truncated: tuple[int, int] | None
@@ -99,12 +99,12 @@ class ReadOnlyTopic:
         end = max(end, record.kept_from)
         if end > self._end:
             self._follow(end)
-        promise = self._promise
+        promised_tick = self._promise
         if end >= record.end:  # it was given for everything below that
-            promise = max(promise, record.promise)
+            promised_tick = max(promised_tick, record.promised_tick)
         self.state = TopicState(
             end,
-            promise,
+            promised_tick,
             max(filter(None, (self._newest, record.newest)), default=None),
             record.earliest,
             record.last_truncated,
@@ -183,12 +183,12 @@ class ReadOnlyTopic:
                 floors=self._floors,
                 term_at=self._term_at,
             )
-            self._promise = max(self._promise, found.promise)
+            self._promise = max(self._promise, found.promised_tick)
             self._newest = found.newest or self._newest
         else:
             while at < end:
                 page = self._reader.heads(at, end, 1 << 20)
-                self._promise = max(self._promise, page.promise)
+                self._promise = max(self._promise, page.promised_tick)
                 self._newest = page.last_event or self._newest
                 at = page.next_position
         self._end = end

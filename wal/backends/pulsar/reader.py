@@ -158,7 +158,7 @@ class LogReader:
     ) -> FramePage:
         frames: list[StoredFrame] = []
         last_event: tuple[int, int] | None = None
-        promise = taken = 0
+        promised_tick = taken = 0
         at = self._ledgers.first_at(start)
         if at is None or at >= end:
             return FramePage(frames, max(start, end), None, 0)
@@ -179,7 +179,7 @@ class LogReader:
                 if not self._moves(floor, entry) or header is None:
                     continue
                 taken += header.frame_bytes
-                promise = max(promise, header.promise)
+                promised_tick = max(promised_tick, header.promised_tick)
                 if header.indices:
                     last_event = (entry.position, header.indices - 1)
                 if select(header):
@@ -193,7 +193,7 @@ class LogReader:
             else:
                 self._drop(reader)
         next_position = end if at is None or at >= end else at
-        return FramePage(frames, next_position, last_event, promise)
+        return FramePage(frames, next_position, last_event, promised_tick)
 
     def _view(self, entry: Entry) -> FrameView:
         assert entry.header is not None

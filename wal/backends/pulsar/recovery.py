@@ -27,7 +27,7 @@ class LogEnd(msgspec.Struct, frozen=True):
     """`floor`: the last frame that counts. `promise`: its promise, 0 without one. `newest`: (position, index) of the newest event."""
 
     floor: Floor
-    promise: int
+    promised_tick: int
     newest: tuple[int, int] | None
 
     @property
@@ -91,7 +91,7 @@ def _read(
     search = FloorSearch(window=FRAMES_IN_FLIGHT, term=term)
     search.found = floor
     exact = floor is not None
-    promise, newest = 0, None
+    promised_tick, newest = 0, None
     reader = TopicReader(connection, topic, at)
     try:
         while at is not None and at < end:
@@ -104,13 +104,13 @@ def _read(
                     search.frame(header.term, header.sequence, entry.position)
                 elif search.found.takes(header.term, header.sequence, entry.position):
                     exact = True
-                    promise = max(promise, header.promise)
+                    promised_tick = max(promised_tick, header.promised_tick)
                     if header.indices:
                         newest = (entry.position, header.indices - 1)
             at = ledgers.first_at(entry.position + 1)
     finally:
         reader.close()
-    return LogEnd(search.found, promise, newest) if exact and search.found is not None else None
+    return LogEnd(search.found, promised_tick, newest) if exact and search.found is not None else None
 
 
 def missing_records(
@@ -138,7 +138,7 @@ def missing_records(
                 stop=ledger.start,
             )
             ledger.record = made[ledger.number] = LedgerRecord(
-                ledger.entries, ledger.size, max(tick, end.promise), end.newest or newest
+                ledger.entries, ledger.size, max(tick, end.promised_tick), end.newest or newest
             )
         tick, newest = ledger.record.newest_tick, ledger.record.newest
     return made

@@ -85,12 +85,12 @@ class Writer:
         mark: Mark,
         last: int,
         floor: Floor,
-        promise: int,
+        promised_tick: int,
         newest: tuple[int, int] | None,
         ledger_full: Callable[[int], None],
     ) -> None:
         self.durable_end: int = last + 1
-        self.promise: int = promise
+        self.promised_tick: int = promised_tick
         """The newest tick in the log."""
         self.newest = newest
         self.keyed_bytes: int = 0
@@ -268,7 +268,7 @@ class Writer:
         if self._ledgers.added(position, size):
             self._ledger_full(position)
         if header is not None:
-            self.promise = max(self.promise, header.promise)
+            self.promised_tick = max(self.promised_tick, header.promised_tick)
             if header.indices:
                 self.newest = (position, header.indices - 1)
 

@@ -608,8 +608,8 @@ class LocalLog:
         self._undo.append(log.close)
         state, last, (replayed, replayed_bytes) = await self._recover_state(log, meta, record)
         self._announcements.recovered(log.term, log.state, replayed=replayed)
-        if log.state.promise >= self.oracle.last:
-            self.oracle.observe(log.state.promise)
+        if log.state.promised_tick >= self.oracle.last:
+            self.oracle.observe(log.state.promised_tick)
         group = self.system.group(meta.name, inbox_max=INBOX_MAX, on_turn_end=lambda: pchannel.turn_ended())
         pchannel = PChannel(
             log,
