@@ -25,7 +25,7 @@ from benchmarks.table import document, lines, opening_lines, target_lines
 from benchmarks.targets import judge
 
 BUSY_LOAD: Final = 0.5
-"""A load average above this before the run is somebody else's."""
+"""A load average above this before the run comes from other processes."""
 RESULTS: Final = Path(__file__).parent / "results"
 
 

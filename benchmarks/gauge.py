@@ -1,4 +1,4 @@
-"""Gauge: what a stretch of time cost: seconds, processor time, bytes written to the device, lag of the loop.
+"""Gauge: what a period of time cost: seconds, processor time, bytes written to the device, lag of the loop.
 
 Device bytes are the sectors that the block device under the directory says it was given (/sys/dev/block/…/stat): everything counts,
 the file system's own journal and what other processes write as well, so the machine must be quiet. /proc/self/io would not do: for
@@ -45,7 +45,7 @@ class Gauge:
         self._began = time.perf_counter()
 
     def stop(self) -> Cost:
-        """The cost so far; the gauge is done with."""
+        """Stops the gauge and returns the cost."""
         seconds = time.perf_counter() - self._began
         cpu = time.process_time() - self._cpu
         written = _written_bytes(self._directory)

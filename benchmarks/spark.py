@@ -45,7 +45,7 @@ _SETTINGS: Final = {
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure, and where files can be made; they are left to who ordered."""
+    """What to measure, and where files can be created; the caller removes them."""
 
     rows: tuple[Row, ...]
     rounds: int

@@ -42,7 +42,7 @@ MANY: Final = Tuning(32_768, 2048)
 _INSERT: Final = "INSERT INTO log (vchannel, payload, properties) VALUES (?, ?, ?)"
 _Row = tuple[str, bytes, str | None]
 _Waiting = asyncio.Future[int] | None
-"""Who waits for a row: of several that were appended at once the caller waits for the last one."""
+"""The callers that wait for rows; a caller that appended several at once waits for the last one."""
 _Group = tuple[list[_Row], list[_Waiting]]
 
 _encode_json: Final = msgspec.json.Encoder().encode
@@ -158,7 +158,7 @@ class SqliteGroup:
 
 
 class _Committed:
-    """Tells who listens, and gives every caller of a group its rowid, on the loop."""
+    """Calls the listener, and gives every caller of a group its rowid, on the loop."""
 
     __slots__ = ("_first", "_listener", "_waiting")
 

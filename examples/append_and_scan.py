@@ -22,7 +22,7 @@ async def main(location: str = "data/") -> None:
 
 
 async def write(log: WALAccesser) -> None:
-    """Three ways to append. Each result is durable when it is there."""
+    """Appends in three ways. A message is durable when its result is returned."""
     first = await log.raw_append(Message("sensors", b"21.5", properties={"room": "kitchen"}))
     print(f"appended {first.message_id.pchannel}:…:{first.message_id.index} durably")
 
@@ -36,7 +36,7 @@ async def write(log: WALAccesser) -> None:
 
 
 async def read_back(log: WALAccesser) -> None:
-    """`follow=False` ends behind what was durable when the read began."""
+    """Reads to the end: with `follow=False` the read ends after the last event that was durable when it began."""
     async with log.read("sensors", follow=False) as scanner:
         messages = [message async for message in scanner]
     print(f"{len(messages)} messages, the first {messages[0].payload!r} from the {messages[0].properties['room']}")
@@ -53,7 +53,7 @@ async def read_back(log: WALAccesser) -> None:
 
 
 async def follow(log: WALAccesser) -> None:
-    """A handler runs by itself; `wait_for` a tick gives read-your-writes."""
+    """Follows the log with a handler; waiting for a tick gives read-your-writes."""
     seen: list[bytes] = []
     scanner = log.read("sensors", deliver_policy=Latest(), handler=lambda message: seen.append(message.payload))
     async with scanner:

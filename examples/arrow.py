@@ -1,4 +1,4 @@
-"""A journal as Arrow batches: columns for whatever counts, joins and charts, read from the files beside their writer.
+"""A journal as Arrow batches: columns for counting, joining and plotting, read from the files while another process writes them.
 
     python -m examples.arrow [directory]          (default: data/)
 
@@ -30,10 +30,10 @@ def main(directory: str = "data/") -> None:
     for row in counted.sort_by("carrier").to_pylist():
         print(f"{row['carrier']}: {row['bytes_count']} flights, {row['bytes_sum']} bytes")
 
-    # Ids are bytes that sort as the log does; any of them is a place to begin.
+    # Ids are bytes that sort as the log does; a read can begin at any of them.
     middle = MessageID.from_bytes(table["message_id"][599].as_py())
     rest = bridge.record_batches(directory, "flights", follow=False, deliver_policy=StartAfter(middle))
-    print(f"{sum(batch.num_rows for batch in rest)} rows behind row 600")
+    print(f"{sum(batch.num_rows for batch in rest)} rows after row 600")
 
 
 def write(directory: str) -> None:

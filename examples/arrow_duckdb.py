@@ -1,4 +1,4 @@
-"""SQL over a journal: DuckDB reads its Arrow batches as they come, beside whoever writes it.
+"""SQL over a journal: DuckDB reads its Arrow batches one by one, while another process may write it.
 
     python -m examples.arrow_duckdb [directory]          (default: data/)
 
@@ -17,7 +17,7 @@ from wal import Message, bridge
 
 def main(directory: str = "data/") -> None:
     write(directory)
-    # Only the columns that the query needs: the others are not even gathered.
+    # Only the columns that the query needs; the others cost nothing.
     with bridge.record_batches(directory, "flights", follow=False, columns=["properties", "payload"]) as batches:
         flights = pa.RecordBatchReader.from_batches(batches.schema, batches)
         connection = duckdb.connect()

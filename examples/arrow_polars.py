@@ -1,4 +1,4 @@
-"""Data frames of a journal: Polars takes its Arrow batches, a stretch at a time, and a cursor says where the next run goes on.
+"""Data frames of a journal: Polars reads its Arrow batches, part by part, and a cursor says where the next run continues.
 
     python -m examples.arrow_polars [directory]          (default: data/)
 
@@ -20,7 +20,7 @@ def main(directory: str = "data/") -> None:
         columns = ["time_tick", "append_time", "payload"]
         with bridge.record_batches(directory, "delays", cursor="mean", follow=False, columns=columns) as batches:
             frame = pl.DataFrame(batches)
-            batches.save()  # behind the rows of the frame: the next run begins there
+            batches.save()  # the position after the rows of the frame: the next run begins there
         minutes: list[int] = frame.get_column("payload").cast(pl.String).cast(pl.Int64).to_list()
         print(f"{frame.height} rows, {sum(minutes) / len(minutes):.1f} minutes late on average")
 

@@ -16,7 +16,7 @@ from wal import Message, bridge
 def main(directory: str = "data/") -> None:
     with bridge.blocking(directory) as log:
         take_orders(log)
-        report(directory)  # beside the log that is open for writing; it could as well be another process
+        report(directory)  # while the log is open for writing; this could be another process
     report(directory)
 
 
@@ -36,13 +36,13 @@ def take_orders(log: bridge.BlockingWAL) -> None:
 
 
 def report(directory: str) -> None:
-    """Goes on where the last report stopped."""
+    """Continues where the last report stopped."""
     with bridge.iterate(directory, "orders", cursor="report", timeout_s=0.1) as messages:
         count = 0
         try:
             for message in messages:
                 count += len(message.bodies())
-        except TimeoutError:  # nothing came for a while; the iteration could go on
+        except TimeoutError:  # no message arrived for a while; the iteration could continue
             messages.save()
         print(f"{count} new entries")
 

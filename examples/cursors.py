@@ -18,7 +18,7 @@ from wal.errors import InvalidArgumentError
 ORDERS = 500
 PAGE = 50
 KILL_AFTER = 3
-"""The first auditor is killed when it has reported so many pages."""
+"""The first auditor is killed after it has reported this many pages."""
 
 
 async def main(directory: str = "data/") -> None:
@@ -48,7 +48,7 @@ async def main(directory: str = "data/") -> None:
 
 
 async def bill(log: WALAccesser, count: int) -> list[int]:
-    """Reads up to so many orders, and saves behind each page what was done with it."""
+    """Reads up to this many orders, and saves the cursor after each page was processed."""
     seen: list[int] = []
     async with log.read("orders", cursor="billing", follow=False) as scanner:
         async for page in scanner.batches(size_max=PAGE):
@@ -60,7 +60,7 @@ async def bill(log: WALAccesser, count: int) -> list[int]:
 
 
 async def audit(directory: str, *, kill_after: int | None = None) -> list[int]:
-    """Runs an auditor in a process of its own; what it reported until its end."""
+    """Runs an auditor in a process of its own. Returns what it reported until its end."""
     auditor = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "examples.cursors", "--audit", directory, stdout=PIPE
     )
@@ -78,7 +78,7 @@ async def audit(directory: str, *, kill_after: int | None = None) -> list[int]:
 
 
 async def auditor(directory: str) -> None:
-    """Reads beside the writer, without a lock that could be in its way."""
+    """Reads while another process writes, without a lock that could delay the writer."""
     async with (
         open_wal(directory, read_only=True) as log,
         log.read("orders", cursor="audit", follow=False) as scanner,

@@ -17,7 +17,7 @@ from wal import Message, ProducerKey, open_wal
 
 ORDERS = 300
 KILL_EVERY = 60
-"""A worker is killed when it has reported so many orders."""
+"""A worker is killed after it has reported this many orders."""
 
 
 def main(directory: str = "data/") -> None:
@@ -41,7 +41,7 @@ def start_worker(directory: str, done: int) -> subprocess.Popen[str]:
 
 
 async def work(directory: str, done: int) -> None:
-    """Appends the orders behind the last that was reported; some of them may be there."""
+    """Appends the orders after the last reported one; some of them may be in the log already."""
     async with open_wal(directory) as log:
         for number in range(done + 1, ORDERS + 1):
             await log.raw_append(Message("orders", b"order %d" % number), idempotency_key=ProducerKey("shop", number))
@@ -52,7 +52,7 @@ async def work(directory: str, done: int) -> None:
 
 
 async def count_orders(directory: str) -> tuple[Counter[bytes], Counter[bytes]]:
-    """How often each order and each invoice is in the log."""
+    """Counts how often each order and each invoice is in the log."""
     async with open_wal(directory) as log:
         async with log.read("orders", follow=False) as scanner:
             orders = Counter([message.payload async for message in scanner])

@@ -1,4 +1,4 @@
-"""One process writes a log, another reads it as it grows, and goes on reading when the writer is killed and a second one takes over.
+"""One process writes a log; another one reads it as it grows, and continues when the writer is killed and a second one takes over.
 
     python -m examples.read_from_another_process [directory]      (default: data/)
 
@@ -16,14 +16,14 @@ from wal import Message, ProducerKey, Scanner, open_wal
 from wal.errors import InvalidArgumentError, NotLocalError
 
 KILL_AT = 100
-"""The first writer, which would never end, is killed when so many of its orders were read."""
+"""The first writer would never end; it is killed after this many of its orders were read."""
 MORE = 100
-"""So many are there from the second one."""
+"""The number of orders that the second writer appends."""
 
 
 async def main(directory: str = "data/") -> None:
     written = writer(directory, first=0, count=sys.maxsize)
-    first = await anext(written)  # the journal is there now
+    first = await anext(written)  # the journal exists now
     async with open_wal(directory, read_only=True) as log, log.read("orders") as scanner:
         seen = await read_to(scanner, first)
         print(f"reading beside the writer, from the beginning: {seen == [0]}")
@@ -35,11 +35,11 @@ async def main(directory: str = "data/") -> None:
         await written.aclose()
         print(f"the first writer was killed; the reader has all that it reported: {seen == list(range(len(seen)))}")
 
-        async with log.read("orders", follow=False) as whole:  # nobody writes now
+        async with log.read("orders", follow=False) as whole:  # no process writes now
             durable = [int(message.payload) async for message in whole]
-        print(f"without a writer the log ends behind what is durable: {durable[: len(seen)] == seen}")
+        print(f"without a writer the read ends after the last durable event: {durable[: len(seen)] == seen}")
 
-        # What the first one wrote last may be in the log without having been durable yet: its key tells.
+        # The last orders of the first writer may have become durable after it reported; their keys show whose they are.
         async for tick in writer(directory, first=len(durable), count=MORE):
             seen += await read_to(scanner, tick)
         print(f"a second one went on, and so did the scanner: {seen == list(range(len(durable) + MORE))}")
@@ -55,7 +55,7 @@ async def main(directory: str = "data/") -> None:
 
 
 async def read_to(scanner: Scanner, tick: int) -> list[int]:
-    """The orders up to this tick, waiting for them: what the other process wrote until it reported the tick is among them."""
+    """Waits for the orders up to this tick, which include all that the other process wrote before it reported the tick."""
     seen = []
     while scanner.position is None or scanner.position.time_tick < tick:
         seen.append(int((await anext(scanner)).payload))
@@ -63,7 +63,7 @@ async def read_to(scanner: Scanner, tick: int) -> list[int]:
 
 
 async def writer(directory: str, *, first: int, count: int) -> AsyncGenerator[int, None]:
-    """Runs a writer in a process of its own; the tick of each order that it reports. Killed when nobody wants more."""
+    """Runs a writer in a process of its own, and yields the tick of each order that it reports. Closing the generator kills it."""
     command = [sys.executable, "-m", "examples.read_from_another_process", "--write", directory, str(first), str(count)]
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
     assert process.stdout is not None

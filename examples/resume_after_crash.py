@@ -1,4 +1,4 @@
-"""A consumer that is killed with SIGKILL and goes on exactly where it was.
+"""A consumer that is killed with SIGKILL and continues exactly where it was.
 
     python -m examples.resume_after_crash [directory]      (default: data/)
 
@@ -20,7 +20,7 @@ from wal import Message, ReadPosition, open_wal
 NUMBERS = 2000
 PAGE = 20
 KILL_AFTER = 30
-"""The first worker is killed when it has reported so many pages."""
+"""The first worker is killed after it has reported this many pages."""
 
 
 def main(directory: str = "data/") -> None:
@@ -46,7 +46,7 @@ def main(directory: str = "data/") -> None:
 async def produce(location: str) -> None:
     """Appends the numbers, unless an earlier run of this program did."""
     async with open_wal(location) as log:
-        if not await log.vchannels():  # a read of one that does not exist is a warning
+        if not await log.vchannels():  # reading a vchannel that does not exist would warn
             await log.create_vchannel("numbers")
         async with log.read("numbers", follow=False) as scanner:
             present = sum([len(page) async for page in scanner.batches()])
@@ -74,7 +74,7 @@ async def work(directory: str) -> None:
 
 
 def load(state: Path) -> tuple[ReadPosition | None, int, int]:
-    """Position, sum and count as they were stored together."""
+    """Returns position, sum and count, which were stored together."""
     if not state.exists():
         return None, 0, 0
     stored = json.loads(state.read_text())
@@ -82,7 +82,7 @@ def load(state: Path) -> tuple[ReadPosition | None, int, int]:
 
 
 def store(state: Path, position: ReadPosition | None, total: int, count: int) -> None:
-    """Whole or not at all: a temporary file, synced, takes the place of the old one."""
+    """Stores all or nothing: a temporary file is synced and then replaces the old one."""
     temporary = state.with_suffix(".tmp")
     with temporary.open("w") as file:
         json.dump({"position": str(position), "sum": total, "count": count}, file)

@@ -1,4 +1,4 @@
-"""A log that keeps itself small, and a reader that holds it until it is found to be gone.
+"""A log that keeps itself small, and the cursor of a reader that is gone, which holds the log until it turns stale.
 
     python -m examples.retention [directory]      (default: data/)
 
@@ -45,7 +45,7 @@ async def main(directory: str = "data/") -> None:
         await log.delete_cursor("dashboard")
         async with log.read("readings", cursor="dashboard", follow=False) as scanner:
             await anext(scanner)
-            print("deleted, the cursor begins anew")
+            print("deleted, the cursor starts again")
 
 
 async def write(log: WALAccesser, mib: int) -> None:
@@ -54,7 +54,7 @@ async def write(log: WALAccesser, mib: int) -> None:
 
 
 async def until(log: WALAccesser, condition: Callable[[PChannelRetention], bool]) -> PChannelRetention:
-    """Waits until retention has got so far; its turns come every second, and with every segment that is full."""
+    """Waits until retention has reached this point; it runs every second, and whenever a segment is full."""
     while True:
         (told,) = await log.retention()
         if condition(told):

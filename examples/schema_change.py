@@ -3,7 +3,7 @@
     python -m examples.schema_change [directory]      (default: data/)
 
 Each change is a broadcast that holds the collection's resource key until all 16 consumers have applied it, so the changes of the two
-services follow each other everywhere in one order. One consumer crashes behind its work, before it could acknowledge it.
+services are applied in the same order everywhere. One consumer crashes after its work, before it could acknowledge it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from wal.errors import ResourceAcquiredError
 SHARDS = [f"orders-{number:02d}" for number in range(16)]
 ORDERS = ResourceKey("collection", "orders")
 CHANGES = 3
-"""Of each service."""
+"""The number of changes that each service makes."""
 CRASHES = "orders-07"
 
 
 class CrashError(Exception):
-    """A consumer is gone."""
+    """Raised where a consumer crashes."""
 
 
 class Shard:
-    """What one consumer keeps: the columns of its part, in the order in which they were added."""
+    """The state of one consumer: the columns of its shard, in the order in which they were added."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class Shard:
         self.crashes = name == CRASHES
 
     async def consume(self, log: WALAccesser) -> None:
-        """Applies schema changes. Each is acknowledged when the loop asks for the next message."""
+        """Applies schema changes. Each one is acknowledged when the loop asks for the next message."""
         async with log.read(self.name, cursor="schema", auto_ack=True) as scanner:
             async for message in scanner:
                 if message.message_type is not MessageType.SCHEMA_CHANGE:
@@ -51,7 +51,7 @@ class Shard:
                 await scanner.save()
 
     async def run(self, log: WALAccesser) -> None:
-        """A consumer that crashes is started again, and goes on from its cursor."""
+        """Restarts the consumer whenever it crashes; it continues from its cursor."""
         while True:
             try:
                 await self.consume(log)
@@ -60,7 +60,7 @@ class Shard:
 
 
 async def change(log: WALAccesser, service: str) -> int:
-    """A service adds its columns; how often it found the collection being changed by the other one."""
+    """Adds the columns of one service. Returns how often the other service was changing the collection."""
     refused = 0
     for number in range(CHANGES):
         column = BroadcastMessage(
@@ -73,7 +73,7 @@ async def change(log: WALAccesser, service: str) -> int:
             await log.broadcast().append(column)
         except ResourceAcquiredError:
             refused += 1
-            await log.broadcast().append(column, wait=True)  # stands in line, behind who came before
+            await log.broadcast().append(column, wait=True)  # waits until earlier broadcasts have freed the key
     return refused
 
 

@@ -24,7 +24,7 @@ from wal.spark import decoded, lag, session
 FLIGHTS = 6000
 
 Statistics = dict[str, tuple[int, int, float]]
-"""Airport → flights, flights more than a quarter of an hour late, mean departure delay in minutes."""
+"""Maps an airport to its flights, its flights that were over 15 minutes late, and its mean departure delay in minutes."""
 
 
 def main(directory: str = "data/", flight_count: int = FLIGHTS) -> None:
@@ -53,7 +53,7 @@ def main(directory: str = "data/", flight_count: int = FLIGHTS) -> None:
 
 
 def delays(log: DataFrame) -> DataFrame:
-    """The statistics of each vchannel. Payloads are JSON; what is not named in the schema is not read."""
+    """Computes the statistics of each vchannel. Payloads are JSON; fields that the schema does not name are not read."""
     late = f.count_if(f.col("value.dep_delay") > 15)
     return (
         decoded(log, "dep_delay int")
@@ -63,12 +63,12 @@ def delays(log: DataFrame) -> DataFrame:
 
 
 def statistics(spark: SparkSession) -> Statistics:
-    """What the query has now."""
+    """Returns the query's present result."""
     return {row.airport: (row.flights, row.late, row.delay) for row in spark.table("delays").collect()}
 
 
 def expected(count: int) -> Statistics:
-    """The same from the CSV."""
+    """Computes the same statistics from the CSV."""
     found: dict[str, list[int | None]] = defaultdict(list)
     decode = msgspec.json.Decoder(Flight).decode
     for _, airport, message in islice(flights(), count):

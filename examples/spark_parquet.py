@@ -26,13 +26,13 @@ from wal.spark import Batch, foreach_batch, session
 
 FLIGHTS = 6000
 ROWS = 1000
-"""About so many a batch: never a part of a transaction."""
+"""About this many rows in a batch; a transaction is never split."""
 FAIL_AT = 2
-"""The handler fails behind its work on this batch, the first time."""
+"""The handler fails once, after its work on this batch."""
 
 
 class Handler:
-    """Writes what a batch adds up to: flights and minutes of delay, by airport and day."""
+    """Writes the totals of a batch: flights and minutes of delay, by airport and day."""
 
     def __init__(self, target: str, *, fail_at: int | None = None) -> None:
         self.target = target
@@ -74,7 +74,7 @@ def main(directory: str = "data/", flight_count: int = FLIGHTS) -> None:
 
 
 def run(spark: SparkSession, directory: str, handler: Handler, checkpoint: str) -> None:
-    """Everything that is there, then it ends."""
+    """Processes everything that is in the log, then ends."""
     stream = spark.readStream.format("wal").option("startingOffsets", "earliest").option("maxMessagesPerTrigger", ROWS)
     query = (
         stream.load(directory)
@@ -89,13 +89,13 @@ def run(spark: SparkSession, directory: str, handler: Handler, checkpoint: str) 
 
 
 def lag_bytes(directory: str) -> int:
-    """How much log the query's cursor holds, with or without a writer."""
+    """Returns how many bytes the query's cursor lags; works with and without a writer."""
     with bridge.blocking(directory, read_only=True) as log:
         return max(info.lag_bytes for info in log.cursors() if info.name == "delays")
 
 
 def same(spark: SparkSession, target: str, count: int) -> bool:
-    """Whether the Parquet files, all batches together, hold what the first flights of the CSV add up to."""
+    """Returns whether the Parquet files of all batches add up to the first flights of the CSV."""
     flights_, minutes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for _, airport, message in islice(flights(), count):
         flight = json.loads(message.payload)

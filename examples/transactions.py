@@ -1,4 +1,4 @@
-"""Transactions: whole or never, over one vchannel or several of one pchannel.
+"""Transactions, which are read as a whole or not at all, over one vchannel or several of one pchannel.
 
     python -m examples.transactions [location]             (default: data/)
 
@@ -23,7 +23,7 @@ async def main(location: str = "data/") -> None:
 
 
 async def commit_and_rollback(log: WALAccesser) -> None:
-    """`async with` commits at the end; an exception rolls back and nothing of the transaction reaches the log."""
+    """Commits at the end of `async with`; an exception rolls back, and nothing of the transaction reaches the log."""
     async with log.txn("orders") as txn:
         await txn.append(b"order 1: created")
         await txn.append(b"order 1: paid")
@@ -38,7 +38,7 @@ async def commit_and_rollback(log: WALAccesser) -> None:
 
 
 async def over_two_vchannels(log: WALAccesser) -> None:
-    """Both vchannels must lie on one pchannel: the transaction is one frame, so it is on both or on none."""
+    """Writes to two vchannels of one pchannel: the transaction is one frame, so it is on both or on none."""
     await log.create_vchannel("stock", pchannel="p0")
     async with log.txn(vchannels=["orders", "stock"]) as txn:
         await txn.append(Message("orders", b"order 3: created"))
@@ -53,7 +53,7 @@ async def over_two_vchannels(log: WALAccesser) -> None:
 
 
 async def expired(log: WALAccesser) -> None:
-    """A transaction to which nothing is appended for `keepalive` seconds expires; its next call says so."""
+    """Lets a transaction expire: after `keepalive` seconds without an append its next call raises an error."""
     txn = await log.txn("orders", keepalive=0.05)
     await txn.append(b"order 5: created")
     while True:
@@ -73,7 +73,7 @@ async def expired(log: WALAccesser) -> None:
 
 
 async def read_back(log: WALAccesser) -> None:
-    """Each reader gets one message a transaction, with the bodies on the vchannels that it reads."""
+    """Reads them back: each reader gets one message for a transaction, with the bodies on its vchannels."""
     for vchannels in ("orders", "stock", ["orders", "stock"]):
         async with log.read(vchannels, follow=False) as scanner:
             found = [message async for message in scanner]

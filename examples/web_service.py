@@ -28,7 +28,7 @@ EVENTS_MAX = 100
 
 
 def make_app(location: str, settings: Settings | None = None) -> Starlette:
-    """The application; its log is open from the first request to the last."""
+    """The application. Its log is open from its start to its stop."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -41,7 +41,7 @@ def make_app(location: str, settings: Settings | None = None) -> Starlette:
 
 
 async def create_order(request: Request) -> Response:
-    """The order and its items are one transaction: a client that gets 201 finds all of it after any crash."""
+    """Stores an order and its items in one transaction: once a client gets 201, all of it survives any crash."""
     log: WALAccesser = request.app.state.log
     try:
         order = await request.json()
@@ -56,7 +56,7 @@ async def create_order(request: Request) -> Response:
 
 
 async def events(request: Request) -> Response:
-    """Long poll: the events behind `after`, as soon as there are any; none after `wait_s` seconds."""
+    """Long poll: answers with the events after `after` as soon as there are any, or with none after `wait_s` seconds."""
     log: WALAccesser = request.app.state.log
     after, wait = request.query_params.get("after"), request.query_params.get("wait_s", "0")
     position = ReadPosition.parse(after) if after else None
@@ -82,7 +82,7 @@ async def events(request: Request) -> Response:
 
 
 async def failed(request: Request, error: Exception) -> Response:
-    """What the log refuses, as HTTP: the caller's mistake, a position that is gone, or try again."""
+    """Maps errors of the log to HTTP statuses: the caller's mistake, a position that was dropped, or a retry."""
     status = 400 if isinstance(error, InvalidArgumentError) else 410 if isinstance(error, TruncatedError) else 503
     return JSONResponse({"error": str(error)}, status_code=status)
 

@@ -1,4 +1,4 @@
-"""What every test gets: no blocking call of the product on the loop, the chosen event loop, the long form on request.
+"""Every test runs without blocking calls of the product on the loop, on the chosen event loop, and in its long form on request.
 
 * `SOAK=1` (by `make soak`): the `soak` fixture is SOAK_FACTOR instead of 1, Hypothesis tries as many times more examples, and every
   async test runs on asyncio's loop and on uvloop's.
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: no collector has to look through it again, whoever calls one."""
+    """Freezes what exists after collection, so that no later garbage collection has to traverse it."""
     gc.collect()
     gc.freeze()
 

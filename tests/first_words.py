@@ -16,7 +16,7 @@ LINES: Final = 40
 
 
 class FirstWords:
-    """Writes to the terminal behind the line of dots."""
+    """Writes to the terminal after the line of dots."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

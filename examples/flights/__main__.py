@@ -1,6 +1,6 @@
-"""`python -m examples.flights`: writes the flights, kills the writer, lets it recover, reads back, compares; then with Spark, once more.
+"""`python -m examples.flights`: writes the flights, kills the writer, recovers, reads back and compares; then reads with Spark as well.
 
-    --location DIR   where the log lives (default .demo, made anew); a directory given here must be empty or absent
+    --location DIR   where the log is (default .demo, recreated); a directory given here must be empty or absent
     --location pulsar   in a new namespace of a real Pulsar, with its metadata in etcd: `make demo LOCATION=pulsar` starts both
     --keep           leave the log there
     --seed N         decides when the writer is killed (default: chosen, and printed)
@@ -35,9 +35,9 @@ from examples.flights.table import AIRPORTS, ROWS, Totals, csv_carriers, csv_tot
 
 DEFAULT_LOCATION: Final = ".demo"
 KILL_FLIGHTS: Final = (80_000, 260_000)
-"""The writer is killed when a number of flights between these has been reported, …"""
+"""The writer is killed when a number of flights in this range has been reported, …"""
 KILL_DELAY_S: Final = 0.03
-"""… after a wait of up to so long, so that it is hit within a transaction, a commit or a sync."""
+"""… after a random wait of up to this many seconds, so that the kill hits a transaction, a commit or a sync."""
 
 
 def main() -> int:
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def demo(place: Place, seed: int, *, with_spark: bool) -> int:
-    """The five acts; the exit status."""
+    """Runs the five acts. Returns the exit status."""
     without_spark = spark_problem() if with_spark else "--no-spark"
     on = "LOCATION=pulsar " if place.settings else ""
     print(f"seed {seed} (the same kill again: make demo {on}DEMO_ARGS='--seed {seed}')")
@@ -113,7 +113,7 @@ def demo(place: Place, seed: int, *, with_spark: bool) -> int:
 
 
 def spark_act(place: Place) -> list[str]:
-    """Spark reads the same log; what differs from the CSV."""
+    """Reads the same log with Spark. Returns a line for each difference from the CSV."""
     print("reading the log with Spark (a session takes some seconds)", flush=True)
     with spark_session() as spark:
         started = time.perf_counter()
@@ -127,7 +127,7 @@ def spark_act(place: Place) -> list[str]:
 
 
 class Writer:
-    """A worker process as its parent sees it: what it recovered, and how much of what it appended was acknowledged."""
+    """A worker process as its parent sees it: what it recovered, and how many of its appends were acknowledged."""
 
     def __init__(self, place: Place) -> None:
         self._command = [sys.executable, "-m", "examples.flights", "--worker"]
@@ -136,12 +136,12 @@ class Writer:
         self.acked: Counter[str] = Counter()
 
     def run(self, *, kill_at: int | None = None, delay_s: float = 0.0) -> None:
-        """Starts it and follows its reports until it ends, or kills it once `kill_at` flights are acknowledged."""
+        """Starts the worker and follows its reports until it ends, or kills it once `kill_at` flights are acknowledged."""
         decode = msgspec.json.Decoder(worker.Report).decode
         process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(self._place)  # not for everybody to see in the list of processes: it can hold a token
+        process.stdin.write(self._place)  # not on the command line, which all users can see: it can contain a token
         process.stdin.close()
         started = time.perf_counter()
         size = appended = 0
@@ -149,7 +149,7 @@ class Writer:
         killed = False
         for line in process.stdout:
             if not line.endswith("\n"):
-                break  # the kill cut it short
+                break  # the kill cut the line short
             report = decode(line)
             if isinstance(report, worker.Recovered):
                 self.recovered = report
@@ -180,7 +180,7 @@ class Writer:
 
 
 def differences(found: Found, expected: dict[str, Totals]) -> list[str]:
-    """One line for each airport whose totals differ."""
+    """Returns one line for each airport whose totals differ."""
     return [
         f"{airport}: the log has {found.totals[airport]}, the CSV {expected[airport]}"
         for airport in AIRPORTS
@@ -189,7 +189,7 @@ def differences(found: Found, expected: dict[str, Totals]) -> list[str]:
 
 
 def carrier_differences(found: Carriers, expected: Carriers) -> list[str]:
-    """One line for each carrier at an airport whose totals differ."""
+    """Returns one line for each carrier at an airport whose totals differ."""
     return [
         f"{carrier} at {airport}: Spark found {found.get((airport, carrier))} in the log, the CSV has {expected.get((airport, carrier))}"
         for airport, carrier in sorted({*found, *expected})
@@ -198,7 +198,7 @@ def carrier_differences(found: Carriers, expected: Carriers) -> list[str]:
 
 
 def show(found: Found, expected: dict[str, Totals]) -> None:
-    """The totals of the log, with those of the CSV below."""
+    """Formats the totals of the log, with those of the CSV below."""
     print("              flights  cancelled  departure delay, min  arrival delay, min")
     for airport in AIRPORTS:
         for source, totals in (("log", found.totals[airport]), ("CSV", expected[airport])):

@@ -1,4 +1,4 @@
-"""Reading everything back, and comparing it with the CSV."""
+"""Reads everything back, and compares it with the CSV."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Found", "read_back"]
 
 
 class Found(msgspec.Struct):
-    """What the log holds: totals by airport, how many transactions that is, and how many flights from a tick on."""
+    """The content of the log: totals by airport, the number of transactions, and the number of flights from a tick on."""
 
     totals: dict[str, Totals]
     transactions: int
@@ -20,7 +20,7 @@ class Found(msgspec.Struct):
 
 
 async def read_back(place: Place, *, since_tick: int) -> Found:
-    """Scans each airport's vchannel; then once more, all three at a time, what has a tick of at least `since_tick`."""
+    """Scans the vchannel of each airport; then scans all three together from `since_tick` on."""
     async with place.open() as log:
         found = Found({}, 0, 0)
         for airport in AIRPORTS:

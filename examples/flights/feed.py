@@ -1,4 +1,4 @@
-"""A process that writes the first flights of the year into a log, in two goes, for whoever wants to see a log that is being written.
+"""A process that writes the first flights of the year into a log in two halves, for examples that read a log while it is written.
 
     python -m examples.flights.feed DIRECTORY COUNT
 
@@ -22,17 +22,17 @@ from wal import WALAccesser, open_wal
 __all__ = ["Feed", "feed"]
 
 BODIES: Final = 250
-"""Of a transaction, at most: the flights of one airport among so many rows."""
+"""The most rows of a transaction: it holds the flights of one airport among this many rows."""
 
 
 class Feed:
-    """The process as its parent sees it: half of the flights are durable, and it waits."""
+    """The process as its parent sees it: the first half of the flights is durable, and it waits."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def finish(self) -> None:
-        """Has it write the rest; returns when the log is closed."""
+        """Lets it write the second half; returns when the log is closed."""
         _, _ = self._process.communicate("go on\n")
         if self._process.returncode != 0:
             raise SystemExit(f"the writer ended with status {self._process.returncode}")
@@ -40,7 +40,7 @@ class Feed:
 
 @contextmanager
 def feed(directory: str, count: int) -> Iterator[Feed]:
-    """Starts it, and waits until half is there; it does not outlive the block."""
+    """Starts the process, waits until the first half is durable, and ends the process with the block."""
     command = [sys.executable, "-m", "examples.flights.feed", directory, str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -54,7 +54,7 @@ def feed(directory: str, count: int) -> Iterator[Feed]:
 
 
 async def write(directory: str, count: int) -> None:
-    """What the process does."""
+    """The main function of the process."""
     async with open_wal(directory) as log:
         await append(log, 0, count // 2)
         print("half", flush=True)
@@ -63,7 +63,7 @@ async def write(directory: str, count: int) -> None:
 
 
 async def append(log: WALAccesser, first: int, end: int) -> None:
-    """These flights: of every few rows one transaction for each airport."""
+    """Writes these flights: for every few rows, one transaction for each airport."""
     rows = islice(flights(), first, end)
     for _, some in groupby(enumerate(rows), key=lambda row: row[0] // BODIES):
         ordered = sorted((row for _, row in some), key=lambda row: row[1])

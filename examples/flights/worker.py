@@ -24,18 +24,18 @@ __all__ = ["Committed", "Recovered", "Report", "run", "work"]
 BODIES_MAX: Final = 4096
 """The setting `txn_bodies_max`: a busy month of an airport has 10,592 flights, so three transactions."""
 TRANSACTIONS: Final = 80
-"""About so many, where the log is to hold some of the flights only."""
+"""About this many bodies, if the log is to hold only some of the flights."""
 
 
 class Recovered(msgspec.Struct, tag=True):
-    """What was committed when the worker began: bodies by airport; and a tick below everything that it will append."""
+    """What was committed when the worker began: the bodies of each airport, and a tick below everything that it will append."""
 
     committed: dict[str, int]
     time_tick: int
 
 
 class Committed(msgspec.Struct, tag=True):
-    """A transaction is durable; `total` is how many flights its airport has now, `size` the bytes of its messages."""
+    """Reports a durable transaction; `total` is how many flights its airport has now, `size` the bytes of its messages."""
 
     month: str
     airport: str
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 async def work(place: Place) -> None:
-    """Appends what the log at this place lacks."""
+    """Appends the flights that the log does not have yet."""
     bodies_max = BODIES_MAX if place.rows is None else max(1, min(BODIES_MAX, place.rows // TRANSACTIONS))
     async with place.open() as log:
         committed = Counter({airport: await count_bodies(log, airport) for airport in AIRPORTS})
@@ -73,7 +73,7 @@ async def work(place: Place) -> None:
 
 
 async def commit(log: WALAccesser, month: str, airport: str, messages: list[Message], committed: Counter[str]) -> None:
-    """One transaction with these messages, which are then forgotten; nothing for none."""
+    """Commits these messages in one transaction and clears the list; does nothing if it is empty."""
     if not messages:
         return
     async with log.txn(airport) as txn:
@@ -86,7 +86,7 @@ async def commit(log: WALAccesser, month: str, airport: str, messages: list[Mess
 
 
 async def count_bodies(log: WALAccesser, airport: str) -> int:
-    """How many flights of this airport are in the log."""
+    """Counts the flights of this airport in the log."""
     async with log.read(airport, follow=False) as scanner:
         return sum([len(message.bodies()) async for message in scanner])
 
@@ -96,7 +96,7 @@ def report(what: Report) -> None:
 
 
 def run(coroutine: Coroutine[None, None, T]) -> T:
-    """On uvloop where it is installed."""
+    """Runs on uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:

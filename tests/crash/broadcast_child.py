@@ -4,7 +4,7 @@
     python -m tests.crash.broadcast_child point <directory> <number>
 
 It says what it knows to be durable on its standard output: `appended <id>`, `acked <id> <vchannel>`, `aborted <id>`, `points <count>`.
-A persist point lies before and behind each operation of the metadata, and before and behind each frame, when nobody has heard of it.
+There is a persist point before and after each operation of the metadata, and before and after each frame, before any caller is told of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process that appends keyed messages, truncates behind itself and makes checkpoints all the time, until it is killed.
+"""A process that appends keyed messages, truncates what it has appended and makes checkpoints all the time, until it is killed.
 
     python -m tests.crash.checkpoint_child <directory> <first number>
 

@@ -1,4 +1,4 @@
-"""A process that drops vchannels and makes them again until it is killed.
+"""A process that drops and recreates vchannels until it is killed.
 
     python -m tests.crash.incarnation_child held <directory>            the map of the vchannels is never replaced from the first drop on
     python -m tests.crash.incarnation_child load <directory> <seed>     any vchannels, as quickly as it can
@@ -46,7 +46,7 @@ async def drop(log: WALAccesser, name: str, number: int) -> None:
 
 
 async def held(directory: str) -> None:
-    """Drops a vchannel and makes it again, while the thread that would replace the map stands still."""
+    """Drops and recreates a vchannel, while the thread that would replace the map stands still."""
     stands_still = threading.Event()
 
     def write_or_stop(folder: Path, content: VChannelMap, *, durably: bool = False) -> bool:
@@ -75,7 +75,7 @@ async def held(directory: str) -> None:
 
 
 async def load(directory: str, seed: int) -> None:
-    """Each vchannel for itself: messages, a drop, and once more; now and then it is made elsewhere, or is not there for a while."""
+    """Each vchannel gets messages, a drop, and messages again; now and then it is recreated on another pchannel, or does not exist for a while."""
     numbers = itertools.count(seed * 1_000_000)
     async with open_wal(directory, pchannels=PCHANNELS) as log:
 

@@ -1,6 +1,6 @@
 """A process that appends with idempotency keys until it is killed: `python -m tests.crash.keyed_child '<json of a KeyedPlan>'`.
 
-What its workers append is numbered, and the same whoever does it: a process that was told to begin at a number appends everything
+Its workers append numbered messages, which are the same in every process: a process that was told to begin at a number appends everything
 from there on again, also what the one before it had written. It says each result on its standard output.
 """
 
@@ -25,7 +25,7 @@ PIPELINED: Final = 6
 """Appends that a worker with a producer's key has in flight."""
 CHECKPOINT_EVENTS: Final = 100
 TIME_TICK_INTERVAL_S: Final = 0.02
-"""How often it is looked whether a checkpoint is due."""
+"""How often the process checks whether a checkpoint is due."""
 
 
 class KeyedPlan(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 def payloads_of(worker: int, number: int) -> list[bytes]:
-    """What it appends, in one event."""
+    """The messages of one event."""
     return [b"%d %d %d" % (worker, number, body) for body in range(1 if worker < 3 else 3)]
 
 
@@ -73,7 +73,7 @@ async def append(log: WALAccesser, worker: int, number: int) -> AppendResult:
 
 
 async def work(log: WALAccesser, worker: int, number: int) -> None:
-    """Appends from this number on, for good."""
+    """Appends from this number on, without end."""
     under_way: deque[tuple[int, asyncio.Future[AppendResult]]] = deque()
     while True:
         if worker == 2:

@@ -19,7 +19,7 @@ __all__ = ["Event", "Ledger", "ObservedBody", "Violation"]
 
 
 class Violation(AssertionError):
-    """The log broke a promise."""
+    """The log broke a guarantee."""
 
 
 class ObservedBody(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 _Claimed = tuple[bool, list[Body]]
-"""Of an event: whether it is a transaction, and what its bodies claim."""
+"""The shape of an event: whether it is a transaction, and the claims of its bodies."""
 
 
 class Ledger:
@@ -59,7 +59,7 @@ class Ledger:
         self._tick_before_round = 0
         self._worker_ticks: dict[int, int] = {}
 
-    # -- what it is told
+    # -- reports
 
     def round_begins(self, number: int) -> None:
         """From now on operations are of this round; their ticks lie above all that were acknowledged before."""
@@ -97,7 +97,7 @@ class Ledger:
         """A follower was handed these: what is delivered is durable."""
         self._delivered |= report.events
 
-    # -- what it is shown
+    # -- checks
 
     def check(self, log: Mapping[str, Sequence[Event]]) -> None:
         """Judges the whole log after a crash; Violation says what is wrong with it."""

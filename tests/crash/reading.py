@@ -35,7 +35,7 @@ async def check_resuming(
     """Violation unless every read that begins somewhere else gives exactly the rest of `whole`.
 
     From the `stored` positions (texts, of followers that were killed); and on a random pchannel from a position taken at a random place
-    of a read, behind a random id, and of one vchannel alone.
+    of a read, after a random id, and of one vchannel alone.
     """
     names = await names_by_pchannel(log)
     for text in stored:

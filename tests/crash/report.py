@@ -89,7 +89,7 @@ class Absent(msgspec.Struct, frozen=True, tag=True):
 
 
 class Delivered(msgspec.Struct, frozen=True, tag=True):
-    """What a follower in the child was handed: (id, tick) of each message, and the scanner's position behind them."""
+    """What a follower in the child was handed: (id, tick) of each message, and the scanner's position after them."""
 
     events: list[tuple[str, int]]
     position: str

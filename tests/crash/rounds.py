@@ -23,7 +23,7 @@ from wal import open_wal
 __all__ = ["Rounds", "choose_seed"]
 
 AHEAD: Final = 2
-"""So many children wait for their round."""
+"""The number of children that wait for their round."""
 SETTINGS: Final[dict[str, Any]] = {"pchannels": 2, "time_tick_interval_s": 0.05}
 
 
@@ -35,7 +35,7 @@ def choose_seed(test: str) -> int:
 
 
 class Rounds:
-    """A log in `directory` that is killed again and again. Use it as `async with`, so that no child is left behind."""
+    """A log in `directory` that is killed again and again. Use it as `async with`, so that no child outlives it."""
 
     def __init__(self, directory: Path, *, test: str, settings: dict[str, Any] | None = None, **plan: Any) -> None:
         self.seed = choose_seed(test)

@@ -1,4 +1,4 @@
-"""A reader that is killed goes on exactly where it saved, and finds everything from there on, while retention cuts the log behind it."""
+"""A reader that is killed continues exactly where it saved and finds everything from there on, while retention drops what it has passed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_and_kill(directory: str, first: int, after: int) -> list[tuple[str, int]
 
 
 async def rest(directory: str) -> tuple[list[int], int]:
-    """What the cursor's reader is given after a reopening, and the number behind the last one that is there; nothing is saved."""
+    """Returns what the reader of the cursor gets after a reopening, and the number after the last one in the log; saves nothing."""
     async with open_wal(directory, segment_bytes=1 << 20, retention_bytes=2 << 20) as log:
         async with log.read("numbers", cursor="reader", follow=False) as scanner:
             found = [int(message.payload[:8]) async for message in scanner]

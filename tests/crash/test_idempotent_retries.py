@@ -24,7 +24,7 @@ RETRIED: Final = 30
 """Every process begins so many appends before the newest that was reported."""
 ACKED_MAX: Final = 400
 NEWEST_MIN: Final = 100
-"""Every worker has got so far before the killing ends: on a slow disk one that pipelines leaves the others far behind."""
+"""Every worker reaches this number before the killing ends: on a slow disk the others lag far behind one that pipelines."""
 OPENING_S: Final = 0.05
 """About what an opening takes: some are killed within it."""
 
@@ -45,7 +45,7 @@ class Results:
         place = done.worker, done.number
         first = self.first.get(place)
         if first is None:
-            self.unreported += done.duplicate  # written by a process that did not live to say so
+            self.unreported += done.duplicate  # written by a process that was killed before it reported
             assert done.message_id is not None, f"the first result of {place} is gone: {done}"
             assert done.last_confirmed == done.message_id
             assert (done.txn is not None) == (done.worker >= 3)
@@ -77,7 +77,9 @@ class Results:
                     found[worker, number] = str(message.message_id), message.time_tick
         assert [payload for payload, count in seen.items() if count > 1] == []
         for place, done in self.first.items():
-            assert found.get(place) == (done.message_id, done.time_tick), f"{done} is elsewhere: {found.get(place)}"
+            assert found.get(place) == (done.message_id, done.time_tick), (
+                f"{done} is at another position: {found.get(place)}"
+            )
         beyond = Counter(worker for worker, _ in found.keys() - self.first.keys())
         assert all(count <= PIPELINED for count in beyond.values())
         last = {worker: max(number for of, number in found if of == worker) for worker in (2, 4)}

@@ -1,7 +1,7 @@
 """The code in Markdown pages, run as it stands there.
 
 Every ```python block of a page is run, in order, in one namespace a page (so that a page can tell one story), with top-level
-`await` and `async with` as in `python -m asyncio`. A ```text block right behind it is what the block prints: compared line by line,
+`await` and `async with` as in `python -m asyncio`. A ```text block right after it is what the block prints: compared line by line,
 where `…` stands for anything and a number of 17 digits or more (a tick) for any such number.
 """
 
@@ -41,7 +41,7 @@ class Block(msgspec.Struct):
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The ```python blocks of a page, each with the ```text block right behind it."""
+    """The ```python blocks of a page, each with the ```text block right after it."""
     text = page.read_text()
     fences = list(_FENCE.finditer(text))
     for at, fence in enumerate(fences):

@@ -85,7 +85,7 @@ async def test_read_from_another_process(data_dir: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.splitlines() == [
         "reading beside the writer, from the beginning: True",
         "the first writer was killed; the reader has all that it reported: True",
-        "without a writer the log ends behind what is durable: True",
+        "without a writer the read ends after the last durable event: True",
         "a second one went on, and so did the scanner: True",
         "writing is refused here: True",
         "how far the writer is, only the writer knows: have it hand a tick over",
@@ -99,7 +99,7 @@ async def test_retention(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> 
         "held back by: cursor dashboard",
         "cursor dashboard is stale: True",
         "its reader is told so, and what is there instead: True",
-        "deleted, the cursor begins anew",
+        "deleted, the cursor starts again",
     ]
 
 
@@ -138,7 +138,7 @@ def test_arrow(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "900 rows: vchannel, message_id, time_tick, message_type, txn_id, payload, properties, append_time",
         "AA: 300 flights, 30000 bytes",
         "UA: 600 flights, 60000 bytes",
-        "300 rows behind row 600",
+        "300 rows after row 600",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What `tests/conftest.py` promises every test is so: blocking calls are found, both loops are used."""
+"""What `tests/conftest.py` guarantees every test: blocking calls are found, and both loops are used."""
 
 from __future__ import annotations
 

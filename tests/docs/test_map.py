@@ -1,4 +1,4 @@
-"""The ways into the project lead everywhere: README to every page, the pages to every example, ARCHITECTURE.md to every room and file."""
+"""The ways into the project lead everywhere: README to every page, the pages to every example, ARCHITECTURE.md to every room, and rooms to their files."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Real servers for tests, the demo and benchmarks: installed once, started on free loopback ports, never left behind."""
+"""Real servers for tests, the demo and benchmarks: installed once, started on free loopback ports, and always stopped."""

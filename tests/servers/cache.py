@@ -25,7 +25,7 @@ class MissingServerError(Exception):
 def installed(name: str, install: Callable[[Path], None]) -> Path:
     """The folder of the installation `name` (with its version in it), made by `install(empty folder)` where it is missing.
 
-    Whatever `install` raises leaves nothing behind, and the next one tries again.
+    If `install` raises, nothing is kept, and the next call tries again.
     """
     folder = cache_folder() / name
     if folder.is_dir():

@@ -143,7 +143,7 @@ _spawner_lock: Final = threading.Lock()
 
 
 def _spawn(command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    # The kernel sends PR_SET_PDEATHSIG when the *thread* that made the child ends, so one thread, which lives as long as this
+    # The kernel sends PR_SET_PDEATHSIG when the *thread* that made the child ends, so one thread, which runs as long as this
     # process, makes all of them: a test may then start a server from any thread.
     global _spawner
     with _spawner_lock:
@@ -167,7 +167,7 @@ def _serve() -> None:
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
-                        start_new_session=True,  # Ctrl-C is for the one who started it, which then ends it
+                        start_new_session=True,  # Ctrl-C goes to the process that started it, which then stops it
                     )
                 )
         except BaseException as error:

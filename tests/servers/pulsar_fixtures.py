@@ -1,4 +1,4 @@
-"""Fixtures of a real Pulsar, one for the session; namespaces of it, one for each who asks.
+"""Fixtures of a real Pulsar, one for the session, and of namespaces on it, one for each test.
 
 It gives ledgers of a hundred entries, so that every longer test goes over several; it wants a token, and speaks TLS on a second port.
 One that the environment names (WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN) is used as it is, but by tests that kill it or need its TLS.

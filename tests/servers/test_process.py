@@ -1,4 +1,4 @@
-"""The servers' class itself: nothing is left behind, whoever dies and whichever thread started it."""
+"""ServerProcess: no process survives, whichever side dies and whichever thread started it."""
 
 from __future__ import annotations
 

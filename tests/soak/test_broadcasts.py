@@ -49,7 +49,7 @@ class _Keys:
 
 
 async def _consume(log: WALAccesser, name: str, keys: _Keys, dice: random.Random) -> None:
-    """Handles and acknowledges, and begins again behind the last acknowledged copy whenever it crashes."""
+    """Handles and acknowledges, and restarts after the last acknowledged copy whenever it crashes."""
     position: ReadPosition | None = None
     while True:
         async with log.read(name, resume=position) as scanner:
@@ -57,7 +57,7 @@ async def _consume(log: WALAccesser, name: str, keys: _Keys, dice: random.Random
                 keys.seen(message)
                 if dice.random() < CRASHES:
                     keys.crashes += 1
-                    break  # handled, not acknowledged: its next life meets it again
+                    break  # handled but not acknowledged: the copy is redelivered after the restart
                 keys.acking(message)
                 await log.broadcast().ack(message)
                 position = scanner.position
