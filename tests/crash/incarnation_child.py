@@ -75,7 +75,7 @@ async def held(directory: str) -> None:
 
 
 async def load(directory: str, seed: int) -> None:
-    """Each vchannel gets messages, a drop, and messages again; now and then it is recreated on another pchannel, or does not exist for a while."""
+    """Runs every vchannel: messages, a drop, a recreation, at times on another pchannel or after a pause."""
     numbers = itertools.count(seed * 1_000_000)
     async with open_wal(directory, pchannels=PCHANNELS) as log:
 

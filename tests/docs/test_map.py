@@ -1,4 +1,4 @@
-"""The ways into the project lead everywhere: README to every page, the pages to every example, ARCHITECTURE.md to every room, and rooms to their files."""
+"""README links to every page, the pages to every example; ARCHITECTURE.md names every room, and a room its files."""
 
 from __future__ import annotations
 
