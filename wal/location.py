@@ -25,7 +25,6 @@ __all__ = [
     "PulsarLocation",
     "absolute_path",
     "check_admin_url",
-    "check_read_only",
     "check_token",
     "parse_kv",
     "parse_location",
@@ -179,20 +178,6 @@ class EtcdLocation(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"EtcdLocation({str(self)!r})"
-
-
-def check_read_only(location: Location) -> None:
-    """InvalidArgumentError for a location that cannot be read by another process than the one that writes there."""
-    if location.pulsar is not None:
-        raise InvalidArgumentError(
-            f"location {location} cannot be opened with read_only=True: beside the process that writes it, a log on Pulsar can be read "
-            "through that process only; name a journal's directory, or open it for writing (which takes it over)"
-        )
-    if location.path is None:
-        raise InvalidArgumentError(
-            f"location {location} cannot be opened with read_only=True: what is in memory belongs to the process that writes it; "
-            "name a journal's directory"
-        )
 
 
 def parse_kv(kv: str | Secret) -> EtcdLocation | Path:

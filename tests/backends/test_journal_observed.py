@@ -24,7 +24,6 @@ from tests.backends.test_journal_processes import child
 from wal.backends import FramePage
 from wal.backends.journal import (
     Disk,
-    FollowedLog,
     JournalBackend,
     JournalFile,
     JournalLog,
@@ -35,6 +34,7 @@ from wal.backends.journal.layout import HEADER_PAGE_BYTES
 from wal.backends.journal.segments import open_shared
 from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError
 from wal.frame import EncodedFrame
+from wal.pchannel import ThreadedLog
 
 SEGMENT = 32 << 10
 NOBODY = 65_534
@@ -518,7 +518,7 @@ async def test_a_log_that_is_made_anew_ends_the_view(tmp_path: Path) -> None:
     observed = observe(tmp_path)
     assert seen(observed) == []
     await backend.create(PCHANNEL, incarnation=INCARNATION + 1)
-    with pytest.raises(ClosedError, match="made anew"):
+    with pytest.raises(ClosedError, match="created again"):
         observed.refresh()
     assert observe(tmp_path).incarnation == INCARNATION + 1
     await backend.close()
@@ -530,7 +530,8 @@ async def test_on_a_loop(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         async with journal(tmp_path, segment=SEGMENT) as log:
             await append_all(log, random_frames(random.Random(4), maker, 20))
-            followed = FollowedLog(observe(tmp_path), pool)
+            observed = observe(tmp_path)
+            followed = ThreadedLog(observed, pool, observed.refresh())
             more = await append_all(log, random_frames(random.Random(5), maker, 20))
             end = followed.durable_end
             assert end <= more[0]

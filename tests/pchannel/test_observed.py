@@ -13,27 +13,27 @@ import pytest
 from actors import SystemClock
 from tests.backends.frames import FrameMaker, append, append_all
 from tests.backends.journals import PCHANNEL, journal
-from wal.backends import FramePage, ReadOnlyState
-from wal.backends.journal import FollowedLog, JournalLog, ReadOnlyJournal, ReadOnlyJournalLog
+from wal.backends import FramePage, LogSnapshot
+from wal.backends.journal import JournalLog, ReadOnlyJournal, ReadOnlyJournalLog
 from wal.errors import ClosedError, CorruptionError
 from wal.message import FORM_JOURNAL
-from wal.pchannel import ReadOnlyPChannel, Scanner
+from wal.pchannel import ReadOnlyPChannel, Scanner, ThreadedLog
 from wal.reading import Latest, ReadOptions, Selection
 
 SCANNERS = 100
 
 
-class CountedLog(FollowedLog):
+class CountedLog(ThreadedLog):
     """Counts what it is asked."""
 
     def __init__(self, observed: ReadOnlyJournalLog, pool: ThreadPoolExecutor) -> None:
-        super().__init__(observed, pool)
+        super().__init__(observed, pool, observed.refresh())
         self.looks = self.pages = 0
         self.damaged = False
 
-    def refresh(self) -> ReadOnlyState:
+    async def refresh(self) -> LogSnapshot:
         self.looks += 1
-        return super().refresh()
+        return await super().refresh()
 
     async def read_to(self, end: int, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         self.pages += 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from wal import MessageID
-from wal.bridge.file_journal import FileJournal
+from wal.engine.read_only.core import ReadOnlyCore
+from wal.engine.read_only.journal import ReadOnlyJournalSource
 from wal.spark.offsets import PChannelOffset, StreamOffset
 
 __all__ = ["end_of", "place_behind", "vchannels_of"]
@@ -13,7 +14,8 @@ __all__ = ["end_of", "place_behind", "vchannels_of"]
 
 def end_of(directory: Path) -> StreamOffset:
     """Everything that is durable."""
-    journal = FileJournal(directory)
+    journal = ReadOnlyCore(ReadOnlyJournalSource(directory))
+    journal.open()
     try:
         journal.look()
         places = {}
@@ -34,7 +36,8 @@ def place_behind(message_id: MessageID | None, directory: Path) -> StreamOffset:
 
 def vchannels_of(directory: Path) -> dict[str, int]:
     """The incarnation of each vchannel, as far as readers of the files know them."""
-    journal = FileJournal(directory)
+    journal = ReadOnlyCore(ReadOnlyJournalSource(directory))
+    journal.open()
     try:
         return {name: info.incarnation for name, info in journal.look().records.items()}
     finally:

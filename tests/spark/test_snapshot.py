@@ -14,7 +14,8 @@ from tests.spark.logs import write_everything
 from tests.spark.queries import Row, batch
 from tests.spark.writer import Payload, Writer, make_vchannels
 from wal import Message, bridge
-from wal.bridge.file_journal import FileJournal
+from wal.engine.read_only.core import ReadOnlyCore
+from wal.engine.read_only.journal import ReadOnlyJournalSource
 from wal.errors import WouldBlockError
 from wal.spark.snapshot import SnapshotWarning
 from wal.timestamp import compose, parse
@@ -121,7 +122,8 @@ def test_behind_a_writer_that_was_killed_it_is_what_all_pchannels_promised(data_
 
 def promised(data: Path) -> int:
     """What all pchannels have promised."""
-    journal = FileJournal(data)
+    journal = ReadOnlyCore(ReadOnlyJournalSource(data))
+    journal.open()
     try:
         return min(log.refresh().promised_tick for log in journal.logs.values())
     finally:

@@ -13,7 +13,7 @@ from wal.accesser.accesser import WALAccesser
 from wal.async_only import AsyncOnly
 from wal.engine.late_import import import_late
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.location import Location, absolute_path, check_read_only, parse_kv, parse_location
+from wal.location import Location, absolute_path, parse_kv, parse_location
 from wal.settings import Settings, SettingsOverrides
 from wal.ticks import check_wait
 
@@ -157,7 +157,9 @@ def _maker(
     parsed = parse_location(location)
     chosen = (settings or Settings()).replace(**overrides)
     if read_only:
-        check_read_only(parsed)
+        from wal.engine.read_only.source import check_source  # most programs write
+
+        check_source(parsed)
         return lambda: WALAccesser(str(parsed), lambda: _observed(parsed, chosen, wait_s=wait_s), read_only=True)
     if not create and parsed.scheme == "memory":
         raise InvalidArgumentError(

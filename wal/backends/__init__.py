@@ -7,13 +7,12 @@ from wal.backends.base import (
     FramePage,
     LogBackend,
     LogState,
-    ObservableLog,
     PChannelLog,
     ReadableLog,
-    ReadOnlyState,
     StoredFrame,
     Stretch,
 )
+from wal.backends.read_only import LogSnapshot, ReadOnlyPChannelLog
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -21,10 +20,10 @@ __all__ = [
     "AppendDone",
     "FramePage",
     "LogBackend",
+    "LogSnapshot",
     "LogState",
-    "ObservableLog",
     "PChannelLog",
-    "ReadOnlyState",
+    "ReadOnlyPChannelLog",
     "ReadableLog",
     "StoredFrame",
     "Stretch",

@@ -30,9 +30,7 @@ __all__ = [
     "FramePage",
     "LogBackend",
     "LogState",
-    "ObservableLog",
     "PChannelLog",
-    "ReadOnlyState",
     "ReadableLog",
     "StoredFrame",
     "Stretch",
@@ -146,53 +144,6 @@ class ReadableLog(abc.ABC):
     @abc.abstractmethod
     async def close(self) -> None:
         """Lets go of it; a log that was written is written out and marked closed before. Idempotent."""
-
-
-class ReadOnlyState(msgspec.Struct, frozen=True, gc=False):
-    """One moment of a log that another process writes: everything at or below `promise` lies below `durable_end`.
-
-    `newest`: (position, index) of the newest event as far as is known, None before any. `closed`: no writer has the log open (one that
-    was killed did not say so).
-    """
-
-    term: int
-    durable_end: int
-    earliest: tuple[int, int]
-    promised_tick: int
-    closed: bool
-    newest: tuple[int, int] | None
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why nothing comes any more: never known here, another writer may open the log at any time."""
-        return None
-
-
-class ObservableLog(ReadableLog):
-    """One pchannel's log that another process writes, or nobody. It moves by itself; its readers see what they are shown."""
-
-    shown: ReadOnlyState
-    """What `durable_end` goes by."""
-
-    @property
-    def durable_end(self) -> int:
-        return self.shown.durable_end
-
-    def show(self, state: ReadOnlyState) -> None:
-        """From now on readers see this moment."""
-        self.shown = state
-
-    @abc.abstractmethod
-    def refresh(self) -> ReadOnlyState:
-        """The log as it is now, without waiting; `newest` may lag behind. ClosedError when it was made anew."""
-
-    @abc.abstractmethod
-    async def reach(self) -> ReadOnlyState:
-        """The log as it is now, its newest event for certain."""
-
-    @abc.abstractmethod
-    async def read_to(self, end: int, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """`read` up to an end that is durable and need not be shown yet."""
 
 
 class PChannelLog(ReadableLog):

@@ -1,12 +1,19 @@
 """The bridge: the log for code that has no event loop.
 
-`iterate` and `record_batches` read a journal straight from its files, in any process; `blocking` opens a log and gives the accesser's
-calls as blocking methods. Importing it imports what reads a journal's files; what a log needs is imported when one is opened.
+`iterate` and `record_batches` read a log in the caller's thread, also while another process writes it; `blocking` opens a log and gives the
+accesser's calls as blocking methods. Importing this room imports nothing that only an open log needs.
 
 Files:
 
-* Files: iteration, record_batches, arrow, arrow_properties, over file_read, file_journal, file_cursor, file_events;
-  loop: blocking, blocking_txn, blocking_scanner, blocking_broadcast, loop_thread
+* iteration            iterate, Iteration, and what it has in common with record batches: a read in the caller's thread
+* record_batches       record_batches, RecordBatches: whole frames as Arrow batches
+* arrow                rows as Arrow record batches
+* arrow_properties     the column of properties, made from their stored bytes
+* blocking             blocking, BlockingWAL: the accesser's calls as blocking methods
+* blocking_scanner     BlockingScanner: a scanner as a plain iterator
+* blocking_txn         BlockingTxn
+* blocking_broadcast   BlockingBroadcast
+* loop_thread          LoopThread: an event loop in a thread of its own
 """
 
 from wal.bridge.blocking import BlockingOpening, BlockingWAL, blocking

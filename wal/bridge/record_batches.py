@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.bridge.arrow import load_pyarrow, record_batch, schema
-from wal.bridge.file_cursor import Place
-from wal.bridge.file_read import FileRead
+from wal.bridge.iteration import BlockingRead, Reached
 from wal.errors import InvalidArgumentError
 from wal.reading import DeliverFilter, DeliverPolicy, FrameRows, Need, ReadPosition, RowColumns, in_parts
+from wal.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +30,7 @@ def record_batches(
     *,
     timeout_s: float | None = None,
     wait_s: float = 0.0,
+    settings: Settings | None = None,
     rows_max: int = 65_536,
     bytes_max: int = 8 * 1024 * 1024,
     columns: Sequence[str] | None = None,
@@ -64,6 +65,7 @@ def record_batches(
         columns,
         timeout_s=timeout_s,
         wait_s=wait_s,
+        settings=settings,
         cursor=cursor,
         deliver_policy=deliver_policy,
         filters=filters,
@@ -75,7 +77,7 @@ def record_batches(
     )
 
 
-class RecordBatches(FileRead):
+class RecordBatches(BlockingRead):
     """Batches in the order of the log; an iterator and, like `Iteration`, a context manager with `position`, `save` and `close`.
 
     `position` is behind the batches that were given. Frames are taken as they lie; messages are made of none but the one or two that
@@ -98,7 +100,7 @@ class RecordBatches(FileRead):
         self._columns = columns
         self._batches: deque[pa.RecordBatch] = deque()
         self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the frame at hand, not yet among the rows
-        self._behind: Place | None = None  # the batches given, while there are rows that were not
+        self._behind: Reached | None = None  # the batches given, while there are rows that were not
 
     @property
     def schema(self) -> pa.Schema:
@@ -132,9 +134,9 @@ class RecordBatches(FileRead):
         """Takes frames as rows until these make a batch, or nothing more is there at the moment."""
         progress, rows = self._progress, self._rows
         if not rows.rows and not self._parts:
-            self._behind = Place.of(progress)
+            self._behind = Reached.by(progress)
         while True:
-            need = Need.FRAME if self._parts else progress.step(self._state)
+            need = Need.FRAME if self._parts else progress.step(self._tail)
             if need is Need.FRAME and not self._parts:
                 found = progress.rows()
                 if found is not None:
@@ -162,10 +164,10 @@ class RecordBatches(FileRead):
             self._cut()
         return bool(self._batches)
 
-    def _place(self) -> Place:
+    def _reached(self) -> Reached:
         if self._behind is not None and (self._batches or self._rows.rows or self._parts):
             return self._behind
-        return super()._place()
+        return super()._reached()
 
     def _cut(self) -> None:
         """Makes batches of the rows. One frame may hold more than a batch should."""

@@ -38,7 +38,7 @@ from wal.pchannel.operations import (
     Rollback,
 )
 from wal.pchannel.pchannel import PChannel, PChannelStatistics
-from wal.pchannel.read_only import ReadOnlyPChannel
+from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
 from wal.pchannel.readable import ReadablePChannel
 from wal.pchannel.recovery_state import RecoveryState
 from wal.pchannel.replay import recover
@@ -81,6 +81,7 @@ __all__ = [
     "Rollback",
     "Scanner",
     "ScannerStatistics",
+    "ThreadedLog",
     "TxnLimits",
     "VChannel",
     "check_handler",

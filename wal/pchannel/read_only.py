@@ -8,19 +8,21 @@ them cost about one read. With nobody at the tail it does nothing; a reader that
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from actors import Clock
-from wal.backends import ObservableLog, ReadOnlyState
+from wal.backends import FramePage, LogSnapshot, ReadableLog, ReadOnlyPChannelLog
 from wal.errors import ClosedError, StorageError, UnknownError, WALError
 from wal.message import MessageID
 from wal.pchannel.pchannel import PChannelStatistics
 from wal.pchannel.readable import ReadablePChannel
 from wal.pchannel.tail import Tail
 
-__all__ = ["ReadOnlyPChannel"]
+__all__ = ["ReadOnlyPChannel", "ThreadedLog"]
 
+_T = TypeVar("_T")
 LOOK_MIN_S: Final = 0.001
 LOOK_MAX_S: Final = 0.020
 LOOK_SLOWER: Final = 1.5
@@ -37,9 +39,9 @@ class ReadOnlyPChannel(ReadablePChannel):
     `awaited` is called whenever a reader begins to wait at the tail.
     """
 
-    log: ObservableLog
+    log: ThreadedLog
 
-    def __init__(self, log: ObservableLog, *, form: int, clock: Clock, awaited: Callable[[], None]) -> None:
+    def __init__(self, log: ThreadedLog, *, form: int, clock: Clock, awaited: Callable[[], None]) -> None:
         shown = log.shown
         super().__init__(log, form=form, promised_tick=shown.promised_tick, newest=shown.newest)
         self._tail: _WatchedTail = _WatchedTail(self._begun_to_wait, shown)
@@ -137,7 +139,7 @@ class ReadOnlyPChannel(ReadablePChannel):
     async def _move(self, *, certainly: bool) -> bool:
         """Moves the tail to where the log is now; whether there was new data. With `certainly` the newest event is known then."""
         async with self._moving:
-            state = self.log.refresh()
+            state = await self.log.refresh()
             start, end = self.tail.durable_end, state.durable_end
             if end <= start and (self._certain or not certainly):
                 self._show(state, None)
@@ -175,7 +177,7 @@ class ReadOnlyPChannel(ReadablePChannel):
             return None
         return newest
 
-    def _show(self, state: ReadOnlyState, newest: tuple[int, int] | None) -> None:
+    def _show(self, state: LogSnapshot, newest: tuple[int, int] | None) -> None:
         """Moves the tail to this moment, and tells those who wait at it."""
         tail = self.tail
         if state.durable_end < tail.durable_end:
@@ -196,12 +198,89 @@ class ReadOnlyPChannel(ReadablePChannel):
         self._awaited()
 
 
+class ThreadedLog(ReadableLog):
+    """A ReadOnlyPChannelLog for an event loop: calls that wait run in the threads of `pool`, which is its owner's.
+
+    The log moves by itself. Readers see it as far as they are `shown` it, which `durable_end` goes by.
+    """
+
+    def __init__(
+        self, log: ReadOnlyPChannelLog, pool: concurrent.futures.ThreadPoolExecutor, shown: LogSnapshot
+    ) -> None:
+        self.pchannel: str = log.pchannel
+        self.incarnation: int = log.incarnation
+        self.shown = shown
+        self._log = log
+        self._pool = pool
+        self._calls: set[concurrent.futures.Future[Any]] = set()
+        self._closed = False
+
+    @property
+    def durable_end(self) -> int:
+        return self.shown.durable_end
+
+    @property
+    def earliest(self) -> tuple[int, int]:
+        return self.shown.earliest if self._closed else self._log.earliest
+
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        return None if self._closed else self._log.last_truncated
+
+    def bytes_between(self, start: int, end: int) -> int:
+        return self._log.bytes_between(start, end)
+
+    def show(self, snapshot: LogSnapshot) -> None:
+        """Shows readers the log as it is in this snapshot."""
+        self.shown = snapshot
+
+    def snapshot(self) -> LogSnapshot:
+        """Returns the log as new as it is known without waiting."""
+        return self.shown if self._log.refresh_waits else self._log.refresh()
+
+    async def refresh(self) -> LogSnapshot:
+        """Returns the log as it is now; `newest` may be older than its end. ClosedError if another log was created in its place."""
+        return await self._in_thread(self._log.refresh) if self._log.refresh_waits else self._log.refresh()
+
+    async def reach(self) -> LogSnapshot:
+        """Returns the log as it is now, with the newest event for certain."""
+        return await self._in_thread(self._log.reach)
+
+    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        return await self.read_to(self.shown.durable_end, start, names=names, bytes_max=bytes_max)
+
+    async def read_to(self, end: int, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+        """Reads as `read` does, up to an end that is durable and need not be shown yet."""
+        return await self._in_thread(lambda: self._log.page(start, end, names, bytes_max))
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if calls := list(self._calls):
+                await asyncio.wait([asyncio.wrap_future(call) for call in calls])
+            self._log.close()
+
+    def abandon(self) -> None:
+        """Lets go of the log once the event loop has ended and nothing runs in the pool any more. Idempotent."""
+        self._closed = True
+        self._log.close()
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        """Runs a call in the pool. If the caller is cancelled, the call still finishes and its result is dropped."""
+        if self._closed:
+            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+        running = self._pool.submit(call)
+        self._calls.add(running)
+        running.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(running)
+
+
 class _WatchedTail(Tail):
     """A tail that says when somebody waits at it."""
 
     __slots__ = ("_awaited",)
 
-    def __init__(self, awaited: Callable[[], None], state: ReadOnlyState) -> None:
+    def __init__(self, awaited: Callable[[], None], state: LogSnapshot) -> None:
         super().__init__(durable_end=state.durable_end, promised_tick=state.promised_tick, newest=state.newest)
         self._awaited = awaited
 

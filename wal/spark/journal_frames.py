@@ -17,9 +17,9 @@ import msgspec
 
 from wal.backends import FramePage
 from wal.backends.journal import CONTROL_NAME, ReadOnlyJournalLog, SegmentIndex, is_being_written
-from wal.bridge.file_events import log_origin
-from wal.bridge.file_journal import FileJournal
 from wal.channels import VChannelView
+from wal.engine.read_only.core import ReadOnlyCore
+from wal.engine.read_only.journal import ReadOnlyJournalSource
 from wal.errors import ClosedError, CorruptionError, StorageError, TruncatedError
 from wal.frame import RunKind
 from wal.spark.frame_source import LogMoment
@@ -67,13 +67,15 @@ class JournalFrames:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._journal = FileJournal(directory)
+        self._journal = ReadOnlyJournalSource(directory)
+        self._core = ReadOnlyCore(self._journal)
+        self._core.open()
         self._files = {name: _file(log) for name, log in self._journal.logs.items()}
         self._reached: dict[str, Place] = {}
         self._matched: OrderedDict[tuple[str, int, ChannelChoice], tuple[int, frozenset[str]]] = OrderedDict()
 
     def pchannels(self) -> Sequence[str]:
-        self._journal.look()
+        self._core.look()
         return list(self._journal.logs)
 
     def moment(self, pchannel: str) -> LogMoment:
@@ -83,11 +85,16 @@ class JournalFrames:
             state = log.reach()
             self._reached[pchannel] = state.earliest
         return LogMoment(
-            log_origin(log), state.earliest, state.durable_end, state.promised_tick, state.closed, log.last_truncated
+            self._core.origin(log),
+            state.earliest,
+            state.durable_end,
+            state.promised_tick,
+            state.closed,
+            log.last_truncated,
         )
 
     def lives(self) -> JournalLives:
-        return JournalLives(self._journal.look())
+        return JournalLives(self._core.look())
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
         if choice.everything or choice.names is not None:
@@ -189,12 +196,12 @@ class JournalFrames:
         return is_being_written(self._directory) is False
 
     def close(self) -> None:
-        self._journal.close()
+        self._core.close()
 
     def _log(self, pchannel: str) -> ReadOnlyJournalLog:
         log = self._journal.logs.get(pchannel)
         if log is None:
-            self._journal.look()
+            self._core.look()
             log = self._journal.logs.get(pchannel)
         if log is None:
             raise ClosedError(

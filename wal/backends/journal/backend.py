@@ -22,7 +22,7 @@ from wal.backends.journal.layout import HEADER_PAGE_BYTES
 from wal.backends.journal.lock import DirectoryLock, claim_format
 from wal.backends.journal.log import JournalLog
 from wal.backends.journal.permissions import carry_out, choose_access
-from wal.backends.journal.presence import check_present
+from wal.backends.journal.read_only import absence
 from wal.backends.journal.recovery import Recovered, recover_log
 from wal.errors import ClosedError, InvalidArgumentError, StorageError
 from wal.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
@@ -181,7 +181,9 @@ class JournalBackend(LogBackend):
         if self._create:
             claim_format(self._disk, self._directory)
         else:
-            check_present(self._directory, remedy="open it without create=False to make one")
+            absent = absence(self._directory, remedy="open it without create=False to create one")
+            if absent is not None:
+                raise absent
         self._lock = lock = DirectoryLock.acquire(
             self._directory, access
         )  # known at once, so that it is always released

@@ -1,10 +1,12 @@
-"""ReadOnlyJournal and ReadOnlyJournalLog: a journal that this process only reads, beside its writer or without one.
+"""ReadOnlyJournal and ReadOnlyJournalLog: a journal that this process only reads, with its writer at work or without one.
 
-Owns: the read-only mapping of each pchannel's control page, and what is known of its segments. It promises the right bytes of frames
-that are durable, or TruncatedError for what is gone; anything else that does not hold is a CorruptionError. It never writes, never
-makes a file, takes no lock but the shared flock on a segment while it reads there, and needs no event loop: it blocks, and can be used
-from any thread. Without a writer, also after one was killed, it ends at the durable position of the control page, and goes on from
-there when another has opened the log.
+They own the read-only mapping of each pchannel's control page, and what is known of its segments. They return the right bytes of durable
+frames, or raise TruncatedError for frames that are gone; anything else that does not hold is a CorruptionError. They never write, never
+create a file, take no lock but the shared flock on a segment while they read it, and need no event loop: calls block, and any thread may
+call. Without a writer, also after one was killed, the log ends at the durable position of the control page; it goes on from there when
+another writer has opened it.
+
+Here is also how a process finds out whether a directory holds a journal: by its files `FORMAT` and the control page of a pchannel.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from wal.backends.base import FramePage, ReadOnlyState, StoredFrame
+from wal.backends.base import FramePage, StoredFrame
 from wal.backends.journal.control import CONTROL_NAME, REPLACED_TERM, ControlRecord, ControlView
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.index import SegmentIndex
@@ -23,48 +25,70 @@ from wal.backends.journal.read_only_segments import ReadOnlySegments
 from wal.backends.journal.reader import LogReader
 from wal.backends.journal.segment import damaged
 from wal.backends.journal.segments import last_truncated
+from wal.backends.read_only import LogSnapshot, ReadOnlyPChannelLog
 from wal.errors import ClosedError, CorruptionError, FormatError, StorageError
-from wal.files import HeldDirectory, HeldNames
+from wal.files import FORMAT_NAME, HeldDirectory, HeldNames
 
-__all__ = ["ReadOnlyJournal", "ReadOnlyJournalLog", "ReadOnlyState"]
+__all__ = ["ReadOnlyJournal", "ReadOnlyJournalLog", "absence"]
 
 _T = TypeVar("_T")
-_PCHANNELS: Final = "pchannels"
+_CONTROL_PAGES: Final = f"pchannels/*/{CONTROL_NAME}"
+
+
+def absence(directory: Path, *, remedy: str, waited_s: float = 0.0) -> FormatError | None:
+    """Returns None if the directory holds a journal that can be opened, else the error that says what is missing, with this remedy.
+
+    `waited_s` is for how long a journal was waited for. Raises FormatError if no writer would create a journal there, since the path is
+    that of a file, or of a journal of a newer version. Blocks.
+    """
+    try:
+        if directory.exists() and not directory.is_dir():
+            raise FormatError(f"{directory} is a file: name a directory for the journal")
+        has_format = (directory / FORMAT_NAME).exists()
+        if has_format:
+            check_format(directory)
+            if any(directory.glob(_CONTROL_PAGES)):
+                return None
+    except OSError as error:
+        raise StorageError(f"{error.filename or directory} cannot be read: {error.strerror or error}") from error
+    after = f"after waiting {waited_s:g} s for a process to open it for writing, " if waited_s else ""
+    if has_format:
+        return FormatError(
+            f"{directory} holds a journal that was never opened for writing to the end: {after}there is no log in it; {remedy}"
+        )
+    return FormatError(f"{directory} holds no journal: {after}there is no {FORMAT_NAME} in it; {remedy}")
 
 
 class ReadOnlyJournal:
-    """The journal in `directory`. FormatError when there is none, or one of a newer version."""
+    """The journal in a directory. FormatError if there is none, or one of a newer version."""
 
     def __init__(self, directory: Path, *, disk: Disk | None = None) -> None:
         self._directory = Path(directory)
         self._disk = Disk() if disk is None else disk
         _storage_errors(self._directory, lambda: check_format(self._directory))
         self.held: Final = _storage_errors(self._directory, lambda: HeldDirectory(self._directory))
-        """The directory, held until `close`; its check fails once the directory was removed or replaced."""
+        """The directory, held open until `close`. Its check fails once the directory was removed or replaced."""
 
     def pchannels(self) -> list[str]:
-        """The names of the pchannels that have a log, in the order of their numbers. There may be more of them later."""
+        """Returns the names of the pchannels that have a log, in the order of their numbers. There may be more of them later."""
         found = _storage_errors(
-            self._directory,
-            lambda: [path.parent.name for path in self._directory.glob(f"{_PCHANNELS}/*/{CONTROL_NAME}")],
+            self._directory, lambda: [path.parent.name for path in self._directory.glob(_CONTROL_PAGES)]
         )
         return sorted(found, key=lambda name: (len(name), name))
 
-    def folder(self, pchannel: str) -> Path:
-        """Where the files of this pchannel lie."""
-        return self._directory / _PCHANNELS / pchannel
-
     def open(self, pchannel: str) -> ReadOnlyJournalLog:
-        """The log of this pchannel; FormatError when it has none, CorruptionError when its control page is damaged."""
-        return ReadOnlyJournalLog(self._disk, self.folder(pchannel), pchannel, within=self.held)
+        """Opens the log of this pchannel. FormatError if it has none, CorruptionError if its control page is damaged."""
+        return ReadOnlyJournalLog(self._disk, self._directory / "pchannels" / pchannel, pchannel, within=self.held)
 
     def close(self) -> None:
-        """Lets go of the directory, after the logs. Idempotent."""
+        """Lets go of the directory, after its logs were closed. Idempotent."""
         self.held.close()
 
 
-class ReadOnlyJournalLog:
-    """One pchannel's log. Made by `ReadOnlyJournal.open`; `incarnation` is the life of the log that it reads."""
+class ReadOnlyJournalLog(ReadOnlyPChannelLog):
+    """One pchannel's log in a journal, opened by `ReadOnlyJournal.open`."""
+
+    refresh_waits = False
 
     def __init__(self, disk: Disk, directory: Path, pchannel: str, *, within: HeldNames | None = None) -> None:
         self.pchannel = pchannel
@@ -73,14 +97,14 @@ class ReadOnlyJournalLog:
             self._control = _storage_errors(directory, lambda: ControlView(directory / CONTROL_NAME))
         except FileNotFoundError as error:
             raise FormatError(
-                f"{directory} holds no log of pchannel {pchannel!r}: it is made when the journal is opened for writing"
+                f"{directory} holds no log of pchannel {pchannel!r}: it is created when the journal is opened for writing"
             ) from error
         try:
             record = self._control.load()
         except BaseException:
             self._control.close()
             raise
-        # A writer that creates the log again says so in the old page first.
+        # A writer that creates the log again says so in the old control page first.
         self._held = HeldNames(within=within, released=self._load)
         self._held.watch(directory / CONTROL_NAME, self._control.status)
         self._lost: StorageError | None = None
@@ -94,29 +118,27 @@ class ReadOnlyJournalLog:
 
     @property
     def earliest(self) -> tuple[int, int]:
-        """(position, index) of the first event that is not truncated, as it is now. Waits for nothing."""
         return self._load().earliest
 
     @property
     def last_truncated(self) -> tuple[int, int] | None:
-        """See `ReadableLog.last_truncated`. Waits for nothing; known from `reach` on."""
         return last_truncated(self._segments.segments, self.earliest)
 
-    def refresh(self) -> ReadOnlyState:
-        """What the control page says now. Takes some microseconds, touches no file and waits for nothing."""
-        newest = self._newest  # before the record: it must not lie above its durable end
-        return _state(self._load(), newest)
+    def refresh(self) -> LogSnapshot:
+        """Returns what the control page says now. Takes some microseconds, touches no file and waits for nothing."""
+        newest = self._newest  # read before the record, since it must not lie above the record's durable end
+        return _snapshot(self._load(), newest)
 
-    def reach(self) -> ReadOnlyState:
-        """What the control page says now, with the newest event for certain. Reads the heads of the frames it has not seen."""
+    def reach(self) -> LogSnapshot:
+        """Returns what the control page says now, with the newest event. Reads the heads of the frames that it has not seen."""
         with self._damage_or_loss():
-            return _state(*self._reach())
+            return _snapshot(*self._reach())
 
     def check(self) -> None:
-        """Returns if the control page that is mapped is the one that lies there; blocks for as long as a few `stat` calls take.
+        """Checks that the mapped control page is still the file at its path; blocks for as long as a few `stat` calls take.
 
-        StorageError, then and at every later call on the log, when the directory was removed or replaced. ClosedError when it was the
-        writer that created the log again.
+        StorageError, at once and at every later call on the log, if the directory was removed or replaced. ClosedError if the writer
+        created the log again.
         """
         self._load()
         try:
@@ -126,20 +148,16 @@ class ReadOnlyJournalLog:
             raise
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """The frames in [start, end) that readers of these names want, as `ReadableLog.read` describes; `end` is durable.
-
-        TruncatedError when `start` lies below the earliest event, also when that happens meanwhile.
-        """
         with self._damage_or_loss():
             self._reader.check(start, end)
             self._reach()
             return self._reader.page(start, end, names, bytes_max)
 
     def indices(self, start: int, end: int, *, above: int = -1) -> Iterator[tuple[SegmentIndex, int, int]]:
-        """What is known of the frames in [start, end) without reading them: the index of each segment, and their ordinals in it.
+        """Yields what is known of the frames in [start, end) without reading them: each segment's index, and their ordinals in it.
 
-        `end` is durable. Segments without ticks above this one may be left out. TruncatedError when `start` lies below the earliest
-        event, also when that happens meanwhile.
+        `end` is durable. Segments without ticks above the tick `above` may be left out. TruncatedError if `start` lies below the earliest
+        event, also if it comes to lie there while the call runs.
         """
         with self._damage_or_loss():
             self._reader.check(start, end)
@@ -148,14 +166,16 @@ class ReadOnlyJournalLog:
                 yield index, index.ordinal(start), index.ordinal(end)
 
     def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
-        """The frames in [start, end) that hold a run of one of these names, without their bodies. Otherwise as `indices`."""
+        """Yields the frames in [start, end) that hold a run of one of these names, without their bodies. Raises as `indices` does."""
         with self._damage_or_loss():
             self._reader.check(start, end)
             self._reach()
             yield from self._reader.heads(start, end, names)
 
+    def bytes_between(self, start: int, end: int) -> int:
+        return max(0, end - start)
+
     def close(self) -> None:
-        """Lets go of the control page; every later call is a ClosedError. Idempotent. Nothing may be under way."""
         self._closed = True
         self._control.close()
 
@@ -167,13 +187,13 @@ class ReadOnlyJournalLog:
         record = self._control.load()
         if record.term == REPLACED_TERM or record.incarnation != self.incarnation:
             raise ClosedError(
-                f"the log of pchannel {self.pchannel!r}, which was empty, was made anew by another process: open it again to go on"
+                f"the log of pchannel {self.pchannel!r}, which was empty, was created again by another process: open it again to go on"
             )
         return record
 
     @contextlib.contextmanager
     def _damage_or_loss(self) -> Iterator[None]:
-        """What is missing or damaged in a directory that was removed or replaced is no damage of this log."""
+        """Raises StorageError for damage in a directory that was removed or replaced, since that is no damage of this log."""
         try:
             yield
         except (CorruptionError, StorageError):
@@ -181,7 +201,7 @@ class ReadOnlyJournalLog:
             raise
 
     def _reach(self) -> tuple[ControlRecord, tuple[int, int] | None]:
-        """Takes in all that is durable now; the newest event below. What is missing or damaged may have been truncated meanwhile."""
+        """Takes in all frames that are durable now; returns the control record and the newest event below its durable position."""
         record = self._load()
         while True:
             try:
@@ -189,7 +209,7 @@ class ReadOnlyJournalLog:
             except (CorruptionError, OSError) as error:
                 before, record = record, self._load()
                 if record.earliest != before.earliest:
-                    continue
+                    continue  # it was truncated while it was read
                 if isinstance(error, CorruptionError):
                     raise
                 if not isinstance(error, FileNotFoundError):
@@ -202,12 +222,12 @@ class ReadOnlyJournalLog:
             return record, newest
 
 
-def _state(record: ControlRecord, newest: tuple[int, int] | None) -> ReadOnlyState:
-    return ReadOnlyState(record.term, record.durable, record.earliest, record.promised_tick, record.closed, newest)
+def _snapshot(record: ControlRecord, newest: tuple[int, int] | None) -> LogSnapshot:
+    return LogSnapshot(record.term, record.durable, record.earliest, record.promised_tick, record.closed, newest)
 
 
 def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:
-    """The call; what the operating system refuses is a StorageError, but that there is no such file."""
+    """Returns what the call returns. Any OSError is raised as StorageError, but for that of a file that does not exist."""
     try:
         return call()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,5 +1,11 @@
-"""The read-only log: the engine that reads what another process writes."""
+"""Reading a log that another process writes: one core that blocks, a shell of it for an event loop, and a source for each backend.
 
-from wal.engine.read_only.log import ReadOnlyLog
+The second shell, for callers without an event loop, is `wal.bridge`.
 
-__all__ = ["ReadOnlyLog"]
+Files:
+
+* source    ReadOnlySource: the questions that a backend answers; which source a location has
+* journal   ReadOnlyJournalSource: a journal, from its files alone
+* core      ReadOnlyCore: pchannels, vchannels, where a read begins and goes on; blocks, in any thread
+* log       ReadOnlyLog: the engine for an event loop, with threads and actors around the core
+"""

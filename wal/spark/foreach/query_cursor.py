@@ -11,12 +11,13 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from wal.backends import FramePage, ReadOnlyState
-from wal.bridge.file_journal import FileJournal
+from wal.backends import ReadOnlyPChannelLog
 from wal.channels import VChannelView
-from wal.cursors import Cursor, CursorFiles, CursorKey, check_cursor
+from wal.cursors import Cursor, CursorKey, CursorStore, check_cursor
+from wal.engine.read_only.core import ReadOnlyCore
+from wal.engine.read_only.journal import ReadOnlyJournalSource
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.spark.journal_frames import JournalSource
 from wal.spark.offsets import PChannelOffset, StreamOffset
@@ -53,7 +54,8 @@ class QueryCursor:
         Several sources of one query may read this journal: what all of them have passed counts. Ends in other journals are passed
         over; InvalidArgumentError when none is in this one. Otherwise it raises what `scanner.save` does.
         """
-        journal = FileJournal(self._directory)
+        journal = ReadOnlyCore(ReadOnlyJournalSource(self._directory))
+        journal.open()
         try:
             view = journal.look()
             here = [end for end in ends if _of_logs(end, journal)]
@@ -64,14 +66,14 @@ class QueryCursor:
                 )
             # One that reads all vchannels, or by a pattern, names none: then the cursor is of all.
             named = frozenset(name for end in here for name in end.lives) if all(end.lives for end in here) else _ALL
-            store = journal.cursors
+            store = journal.source.cursors
             for place in done.values():
                 self._save_pchannel(journal, store, place, self._vchannels(view, place.pchannel, named, store))
         finally:
             journal.close()
 
     def _vchannels(
-        self, view: VChannelView, pchannel: str, named: frozenset[str], store: CursorFiles
+        self, view: VChannelView, pchannel: str, named: frozenset[str], store: CursorStore
     ) -> Mapping[str, int]:
         """Those of this pchannel to save it for, with their incarnations: first those that have one, then by name."""
         alive = {
@@ -91,7 +93,7 @@ class QueryCursor:
         return {name: alive[name] for name in first[: max(VCHANNELS_MAX, len(saved & alive.keys()))]}
 
     def _save_pchannel(
-        self, journal: FileJournal, store: CursorFiles, place: PChannelOffset, vchannels: Mapping[str, int]
+        self, journal: ReadOnlyCore, store: CursorStore, place: PChannelOffset, vchannels: Mapping[str, int]
     ) -> None:
         log = journal.logs[place.pchannel]
         known: dict[tuple[int, int], tuple[int, int] | None] = {}
@@ -125,18 +127,7 @@ class QueryCursor:
                 )
 
 
-class _Log(Protocol):
-    """What is asked of a pchannel's log."""
-
-    @property
-    def earliest(self) -> tuple[int, int]: ...
-
-    def refresh(self) -> ReadOnlyState: ...
-
-    def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage: ...
-
-
-def _of_logs(end: StreamOffset, journal: FileJournal) -> bool:
+def _of_logs(end: StreamOffset, journal: ReadOnlyCore) -> bool:
     """Whether this is an offset in this journal."""
     return any(
         name in journal.logs and journal.logs[name].incarnation == place.incarnation
@@ -151,7 +142,7 @@ def _done(ends: Sequence[StreamOffset]) -> dict[str, PChannelOffset]:
     return {name: min((end.pchannels[name] for end in ends), key=lambda place: place.place) for name in sorted(names)}
 
 
-def _event_below(log: _Log, since: tuple[int, int], place: tuple[int, int]) -> tuple[int, int] | None:
+def _event_below(log: ReadOnlyPChannelLog, since: tuple[int, int], place: tuple[int, int]) -> tuple[int, int] | None:
     """The newest event below the place, if it is one at or above `since`; looked up in the indexes, no frame is read."""
     if place[1]:
         return place[0], place[1] - 1

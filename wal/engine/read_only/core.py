@@ -1,0 +1,165 @@
+"""ReadOnlyCore: which pchannels and vchannels a log has that another process writes, and where a read of them begins and goes on.
+
+It owns the open log of each pchannel and the vchannels as they were last seen. It knows a log by its `ReadOnlySource` alone, so it serves
+every backend. Everything here blocks and nothing here waits for the log to move: the two shells do that, `ReadOnlyLog` on an event loop
+with threads, the reads of `wal.bridge` in the caller's thread. It starts no thread and knows no event loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+from wal.backends import LogSnapshot, ReadOnlyPChannelLog
+from wal.channels import UnknownVChannels, VChannelInfo, VChannelView, common_place
+from wal.cursors import LogPlace, LogView
+from wal.engine.read_only.source import ReadOnlySource
+from wal.errors import ChannelNotExistError, ClosedError, TruncatedError
+from wal.message import MessageID, Origin
+from wal.reading import Selection, event_indices
+
+__all__ = ["ReadOnlyCore"]
+
+
+class ReadOnlyCore:
+    """The log of a source. Use it after `open` and until `close`; any number of threads may call at once."""
+
+    def __init__(self, source: ReadOnlySource, *, create_vchannels: bool = True) -> None:
+        """With `create_vchannels=False` a vchannel that is not known is a ChannelNotExistError, otherwise an empty log."""
+        self.source = source
+        self.logs: Mapping[str, ReadOnlyPChannelLog] = {}
+        """The open logs by pchannel. A look that finds more replaces the mapping, so that it can be iterated in any thread."""
+        self.view: VChannelView = VChannelView({}, {})
+        """The vchannels as the last look found them."""
+        self._create_vchannels = create_vchannels
+        self._unknown = UnknownVChannels(source.location)
+        self._looking = threading.RLock()  # a handler of a signal may close what its own thread is looking at
+        self._closed = False
+
+    def open(self) -> None:
+        """Opens the source and looks for the first time. FormatError if there is no log; a failure undoes what was done."""
+        try:
+            if (absent := self.source.absence(0.0)) is not None:
+                raise absent
+            self.source.open()
+            self.look()
+        except BaseException:
+            self.close()
+            raise
+
+    def look(self) -> VChannelView:
+        """Opens the logs of pchannels that are new, and returns the vchannels as they are known now.
+
+        StorageError if the log's place was removed or replaced since it was opened.
+        """
+        with self._looking:
+            if self._closed:
+                raise ClosedError(f"the log at {self.source.location} is closed: open it again to go on")
+            for name in self.source.pchannels():
+                if name not in self.logs:
+                    self.logs = {**self.logs, name: self.source.open_log(name)}
+            self.view = self.source.vchannels()
+            return self.view
+
+    def attach(self, names: tuple[str, ...]) -> tuple[ReadOnlyPChannelLog, Selection]:
+        """Returns the log to read these vchannels in, with its newest event known, and the vchannels as they are now.
+
+        InvalidArgumentError if they lie on several pchannels.
+        """
+        self.look()
+        while True:
+            pchannel = self.pchannel_of(names)
+            log = self.logs[pchannel]
+            log.reach()
+            view = self.look()
+            if self.pchannel_of(names) == pchannel:
+                break
+        self._unknown.note(names, view.records)
+        return log, Selection({name: _incarnation(view, name) for name in names}, floor=view.floor(pchannel))
+
+    def pchannel_of(self, names: tuple[str, ...]) -> str:
+        """Returns the pchannel that these vchannels lie on, as far as the last look knows."""
+        return common_place(names, self.view.records, list(self.logs), create_vchannels=self._create_vchannels)
+
+    def changes(
+        self, pchannel: str, names: tuple[str, ...], incarnation: Callable[[str], int | None]
+    ) -> Iterator[tuple[str, VChannelInfo | ChannelNotExistError]]:
+        """Yields what the last look means to a read of these vchannels on this pchannel, by vchannel.
+
+        `incarnation` says which incarnation of a vchannel is read, None if none was met yet. A vchannel that was dropped ends the read with
+        the error. One that none was met of, and that was created on another pchannel, is read there: its record says where.
+        """
+        view = self.view
+        for name in names:
+            bound, info = incarnation(name), view.records.get(name)
+            if bound is not None:
+                if view.is_over(pchannel, name, bound):
+                    yield name, ChannelNotExistError(f"vchannel {name!r} was dropped: nothing comes from it any more")
+            elif info is not None and info.pchannel != pchannel:
+                yield name, info
+
+    def cursor_view(self, snapshots: Mapping[str, LogSnapshot] | None = None) -> LogView:
+        """Returns what cursors are held against, as of these snapshots of the logs; None asks the logs."""
+        view, logs = self.view, self.logs
+        if snapshots is None:
+            snapshots = {name: log.refresh() for name, log in logs.items()}
+        places = {
+            name: LogPlace(
+                logs[name].incarnation,
+                snapshot.earliest,
+                snapshot.durable_end,
+                bytes_between=logs[name].bytes_between,
+            )
+            for name, snapshot in snapshots.items()
+        }
+        return LogView(places, lambda name: _incarnation(view, name), min(map(view.floor, logs), default=0))
+
+    def origin(self, log: ReadOnlyPChannelLog, position: int = 0) -> Origin:
+        """Returns the origin of the frame at this position of a log."""
+        return Origin(log.pchannel, log.incarnation, position, self.source.form)
+
+    def event_of(self, log: ReadOnlyPChannelLog, message_id: MessageID) -> MessageID | None:
+        """Returns the event that an id names: itself, or of a body its transaction. None if its frame is gone or holds no such event."""
+        position, index = message_id.position, message_id.index
+        snapshot = log.refresh()
+        if position < snapshot.earliest[0]:
+            return None
+        page = log.page(position, snapshot.durable_end, None, 1)
+        if not page.frames or page.frames[0].position != position:
+            return None
+        found = next((event for event in event_indices(page.frames[0].view) if event >= index), None)
+        return None if found is None else self.origin(log, position).message_id(found)
+
+    def first_event(self, log: ReadOnlyPChannelLog) -> MessageID | None:
+        """Returns the id of the earliest event that is not truncated, None if there is none."""
+        while True:
+            snapshot = log.refresh()
+            try:
+                return self._first_event(log, snapshot)
+            except TruncatedError:
+                if log.refresh().earliest == snapshot.earliest:
+                    raise  # otherwise it was truncated while it was read, and another event is the first one now
+
+    def close(self) -> None:
+        """Closes the logs and the source. Idempotent; no other call may be under way."""
+        with self._looking:
+            self._closed = True
+            for log in self.logs.values():
+                log.close()
+            self.source.close()
+
+    def _first_event(self, log: ReadOnlyPChannelLog, snapshot: LogSnapshot) -> MessageID | None:
+        at, end = snapshot.earliest[0], snapshot.durable_end
+        while at < end:
+            page = log.page(at, end, None, 1)
+            for frame in page.frames:
+                for index in event_indices(frame.view):
+                    if (frame.position, index) >= snapshot.earliest:
+                        return self.origin(log, frame.position).message_id(index)
+            at = page.next_position
+        return None
+
+
+def _incarnation(view: VChannelView, name: str) -> int | None:
+    info = view.records.get(name)
+    return None if info is None else info.incarnation
