@@ -1,4 +1,4 @@
-"""What Pulsar's own policies could do to a log is said when it is opened: on a real one, set as its administrators set them."""
+"""Policies of Pulsar that endanger a log are refused when it is opened: on a real Pulsar, set as administrators set them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.backends.frames import INCARNATION
 from tests.pulsar.conftest import admin, location_of
 from wal import Message, open_wal
 from wal.backends.pulsar import Allowances, PulsarAddress, PulsarBackend
-from wal.backends.pulsar.policies import check_policies
+from wal.backends.pulsar.broker_settings import check_policies
 from wal.errors import FormatError, InvalidArgumentError
 from wal.kv import MemoryKV
 
 
 async def opens(address: PulsarAddress, allowed: Allowances | None = None) -> None:
-    """Makes a log and opens it."""
+    """Creates a log and opens it."""
     backend = PulsarBackend(address, MemoryKV(), allowed=allowed)
     try:
         await backend.create("p", incarnation=INCARNATION)
@@ -53,7 +53,7 @@ async def test_subscriptions_that_expire(address: PulsarAddress) -> None:
         await opens(address)
 
 
-async def test_topics_that_are_deleted_when_read(address: PulsarAddress) -> None:
+async def test_topics_that_are_deleted_when_their_readers_have_caught_up(address: PulsarAddress) -> None:
     policies = {
         "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
         "maxInactiveDurationSeconds": 60,
@@ -74,7 +74,9 @@ async def test_deduplication_is_switched_off_for_the_log_alone(address: PulsarAd
     assert admin(address, "GET", f"namespaces/{address.path}/deduplication") == b"true"
 
 
-async def test_a_log_without_its_metadata_is_not_begun_anew(address: PulsarAddress, tmp_path: Path) -> None:
+async def test_a_log_is_not_created_again_over_one_that_the_metadata_does_not_know(
+    address: PulsarAddress, tmp_path: Path
+) -> None:
     location, settings = location_of(address, tmp_path / "one")
     async with open_wal(location, **settings) as log:
         await log.raw_append(Message("v", b"1"))
@@ -93,6 +95,6 @@ async def test_a_log_without_its_metadata_is_not_begun_anew(address: PulsarAddre
         {"inactive": {"inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up", "deleteWhileInactive": False}},
     ],
 )
-def test_what_does_no_harm_is_let_through(set_: dict[str, Any]) -> None:
+def test_harmless_policies_are_accepted(set_: dict[str, Any]) -> None:
     nothing: dict[str, Any] = {"ttl_s": None, "quotas": None, "subscription_expiry_min": None, "inactive": None}
     check_policies("t", "public/n", allowed=Allowances(), **{**nothing, **set_})

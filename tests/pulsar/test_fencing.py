@@ -1,4 +1,4 @@
-"""A new owner takes a log over while the old one, its producer open, goes on writing; on a real Pulsar, under load from both."""
+"""A new owner takes a log over while the old owner goes on writing with its open producer; on a real Pulsar, under load from both."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
 from tests.pulsar.conftest import new_namespace, raw_client
 from wal.backends import PChannelLog, StoredFrame
-from wal.backends.pulsar import PulsarAddress, PulsarBackend
-from wal.backends.pulsar import backend as backend_module
+from wal.backends.pulsar import PulsarAddress, PulsarBackend, opening
+from wal.backends.pulsar.connection import Connection
+from wal.backends.pulsar.topic import send_mark
 from wal.errors import ChannelFencedError, StorageError, WALError
 from wal.kv import MemoryKV
 
@@ -23,7 +24,7 @@ WRITERS = 6
 
 
 class Owner:
-    """One term's writers, and what they were told."""
+    """The writers of one term, and what they were told."""
 
     def __init__(self, log: PChannelLog) -> None:
         self.log = log
@@ -32,7 +33,7 @@ class Owner:
         self.errors: list[BaseException] = []
         self.enough = asyncio.Event()
         self.go_on = asyncio.Event()
-        """Set when the next one begins to take over: what is written while the test looks at the log has a bound."""
+        """Set when the next owner begins to take over, so that what is written while the test reads the log has a bound."""
         self._stop = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -77,7 +78,7 @@ def payloads(frames: list[StoredFrame]) -> dict[bytes, int]:
 
 
 async def follow(log: PChannelLog, start: int, frames: list[StoredFrame], stopped: asyncio.Event) -> None:
-    """A reader that goes on until it is stopped and has reached the end."""
+    """Reads on until it is stopped and has reached the end."""
     while True:
         last = stopped.is_set()
         end = log.durable_end
@@ -90,7 +91,7 @@ async def follow(log: PChannelLog, start: int, frames: list[StoredFrame], stoppe
         await asyncio.sleep(0.001)
 
 
-async def test_a_writer_that_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: int) -> None:
+async def test_a_log_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: int) -> None:
     address, kv = new_namespace(pulsar_server), MemoryKV()
     first = PulsarBackend(address, kv)
     await first.create("p", incarnation=INCARNATION)
@@ -128,16 +129,20 @@ async def test_a_writer_that_is_taken_over_under_load(pulsar_server: PulsarAddre
             with pytest.raises(ChannelFencedError):
                 await append(old.log, old.maker.data(("v", b"late")))
             acked |= old.acked
-            assert max(old.acked.values()) < owner.log.state.end, "acknowledged behind the mark of the next owner"
+            assert max(old.acked.values()) < owner.log.state.end, (
+                "no frame is acknowledged after the mark of the next owner"
+            )
             everything = await read_all(owner.log)
             found = payloads(everything)
-            assert acked.items() <= found.items(), "what was acknowledged is where it was said to be"
+            assert acked.items() <= found.items(), "every acknowledged frame lies where it was acknowledged"
             for frames in (everything, late, await read_all(owner.log, owner.log.state.end)):
                 order = [(frame.view.header.term, frame.view.header.sequence) for frame in frames]
-                assert order == sorted(set(order)), "no frame of an old term behind one of a new one, none twice"
+                assert order == sorted(set(order)), (
+                    "no frame of an old term comes after one of a new term, and none twice"
+                )
             assert all(
                 frame.view.header.term <= old.log.term and frame.position < owner.log.state.end for frame in early
-            ), "who reads at the old owner is shown nothing of the next"
+            ), "a reader at the old owner sees no frame of the next"
             by_position = {frame.position: frame.view.header for frame in everything}
             assert all(by_position[frame.position] == frame.view.header for frame in [*early, *late])
             print(
@@ -153,7 +158,7 @@ async def test_a_writer_that_is_taken_over_under_load(pulsar_server: PulsarAddre
     assert len(terms) >= ROUNDS
 
 
-async def test_an_owner_that_lost_its_term_while_it_was_idle(address: PulsarAddress) -> None:
+async def test_an_idle_owner_that_lost_its_term_is_fenced(address: PulsarAddress) -> None:
     kv = MemoryKV()
     one, other = PulsarBackend(address, kv), PulsarBackend(address, kv)
     try:
@@ -176,8 +181,8 @@ async def test_an_owner_that_lost_its_term_while_it_was_idle(address: PulsarAddr
         await other.close()
 
 
-async def test_two_that_claim_at_the_same_time(address: PulsarAddress) -> None:
-    """The one with the higher term has the log in the end, whichever order their fences come in."""
+async def test_of_concurrent_claims_the_highest_term_wins(address: PulsarAddress) -> None:
+    """The highest term has the log in the end, in whichever order the fences come."""
     kv = MemoryKV()
     backends = [PulsarBackend(address, kv) for _ in range(4)]
     try:
@@ -206,11 +211,11 @@ async def test_two_that_claim_at_the_same_time(address: PulsarAddress) -> None:
             await backend.close()
 
 
-@pytest.mark.parametrize("when", ["before the mark", "behind the mark"])
-async def test_one_that_claimed_before_us_fences_behind_us(
+@pytest.mark.parametrize("when", ["before the mark", "after the mark"])
+async def test_a_takeover_fences_again_when_a_late_fence_from_a_lower_term_evicts_it(
     address: PulsarAddress, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """It hears that it is too late; who was thrown out by it has the higher term, and takes over all the same."""
+    """A writer of a lower term claims the log before the takeover and fences after it. The takeover has the higher term and succeeds."""
     backend = PulsarBackend(address, MemoryKV())
     client = raw_client(address)
 
@@ -220,9 +225,9 @@ async def test_one_that_claimed_before_us_fences_behind_us(
 
     fenced = 0
 
-    def once(call: Callable[..., Any], *arguments: Any) -> Any:
+    def once(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         nonlocal fenced
-        found = call(*arguments)
+        found = call(*arguments, **keywords)
         if not fenced:
             fenced += 1
             fence()
@@ -231,9 +236,12 @@ async def test_one_that_claimed_before_us_fences_behind_us(
     try:
         await backend.create("p", incarnation=INCARNATION)
         if when == "before the mark":
-            monkeypatch.setattr(backend, "_fencing_producer", partial(once, backend._fencing_producer))
+            make = Connection.producer
+            monkeypatch.setattr(
+                Connection, "producer", lambda self, topic, fencing: once(make, self, topic, fencing=fencing)
+            )
         else:
-            monkeypatch.setattr(backend_module, "send_mark", partial(once, backend_module.send_mark))
+            monkeypatch.setattr(opening, "send_mark", partial(once, send_mark))
         log = await backend.open("p", incarnation=INCARNATION, term=2)
         assert fenced == 1
         maker = FrameMaker(2)

@@ -1,4 +1,4 @@
-"""Which messages of a topic are the log: the rule, and finding it from the middle, against one pass from the beginning."""
+"""The fencing floor: which messages of a topic are the log, and how that is found from the middle, against one pass from the beginning."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pulsar.physical import Item, Physical, meaning
-from wal.backends.pulsar.floor import Floor, FloorSearch
-from wal.backends.pulsar.floors import LATELY_MAX, FloorIndex
+from wal.backends.pulsar.fencing_floor import FencingFloor, FloorSearch
+from wal.backends.pulsar.floor_index import RECENT_MAX, FloorIndex
 from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_of, mark_properties
 from wal.errors import CorruptionError
 from wal.frame import TermStart
@@ -29,7 +29,7 @@ def grown(seed: int, steps: int, window: int = FRAMES_IN_FLIGHT) -> list[Item]:
 def test_the_rule_takes_what_the_model_takes(seed: int, steps: int) -> None:
     items = grown(seed, steps)
     counted, floors = meaning(items)
-    floor = Floor()
+    floor = FencingFloor()
     taken = []
     for at, item in enumerate(items):
         assert (floor.term, floor.sequence) == floors[at]
@@ -41,11 +41,11 @@ def test_the_rule_takes_what_the_model_takes(seed: int, steps: int) -> None:
 
 
 @given(seeds, st.integers(1, 400), st.data())
-def test_what_is_found_from_the_middle_is_right(seed: int, steps: int, data: st.DataObject) -> None:
+def test_a_floor_found_from_the_middle_is_right(seed: int, steps: int, data: st.DataObject) -> None:
     items = grown(seed, steps)
     _, floors = meaning(items)
     begin = data.draw(st.integers(0, len(items)))
-    # What the metadata knows: the last term whose owner noted its mark below. One that died behind its mark noted nothing.
+    # The metadata knows the last term whose owner noted its mark below. An owner that died after its mark noted nothing.
     noted = [
         item.term for at, item in enumerate(items[:begin]) if item.sequence is not None and floors[at][0] <= item.term
     ]
@@ -61,23 +61,23 @@ def test_what_is_found_from_the_middle_is_right(seed: int, steps: int, data: st.
             search.frame(item.term, item.sequence, at)
 
 
-def test_a_quiet_row_is_enough_and_a_shorter_one_is_not() -> None:
+def test_a_row_longer_than_the_window_is_enough_and_a_shorter_one_is_not() -> None:
     search = FloorSearch(window=4, term=1)
     for sequence in range(7, 11):
         search.frame(1, sequence, sequence)
         assert search.found is None
     search.frame(1, 11, 11)
-    assert search.found == Floor(1, 11)
+    assert search.found == FencingFloor(1, 11)
 
 
 @pytest.mark.parametrize(("term", "sequence"), [(3, 6), (3, 100), (4, 1)])
 def test_a_gap_is_loud(term: int, sequence: int) -> None:
     with pytest.raises(CorruptionError, match="missing"):
-        Floor(3, 4).takes(term, sequence, 1 << 64)
+        FencingFloor(3, 4).takes(term, sequence, 1 << 64)
 
 
-def test_the_first_frame_of_a_term_says_what_must_have_come_before() -> None:
-    floor = Floor(3, 4)
+def test_the_first_frame_of_a_term_names_the_last_frame_before_it() -> None:
+    floor = FencingFloor(3, 4)
     floor.mark(7)
     assert floor.takes(7, 0, 9)
     floor.check_start(TermStart(3, 4), 9)
@@ -86,19 +86,19 @@ def test_the_first_frame_of_a_term_says_what_must_have_come_before() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.booleans()), max_size=900), st.integers(0, 2000))
-def test_the_index_knows_the_nearest_of_what_it_keeps(places: list[tuple[int, bool]], asked: int) -> None:
+def test_the_index_returns_the_nearest_floor_that_it_keeps(places: list[tuple[int, bool]], asked: int) -> None:
     index = FloorIndex()
-    index.add(0, Floor(0, -1), lasting=True)
+    index.add(0, FencingFloor(0, -1), lasting=True)
     kept: dict[int, bool] = {0: True}
-    lately: list[int] = []
+    recent: list[int] = []
     for place, lasting in places:
         if place not in kept:
             kept[place] = lasting
             if not lasting:
-                lately.append(place)
-                if len(lately) > LATELY_MAX:
-                    del kept[lately.pop(0)]
-        index.add(place, Floor(1, place), lasting=lasting)
+                recent.append(place)
+                if len(recent) > RECENT_MAX:
+                    del kept[recent.pop(0)]
+        index.add(place, FencingFloor(1, place), lasting=lasting)
     found = index.before(asked)
     assert found is not None
     assert found[0] == max(place for place in kept if place <= asked)
@@ -109,7 +109,7 @@ def test_the_index_knows_the_nearest_of_what_it_keeps(places: list[tuple[int, bo
 
 
 @given(st.integers(1, 1 << 62), st.integers(1, 1 << 63))
-def test_marks_come_back(term: int, incarnation: int) -> None:
+def test_marks_are_decoded_as_they_were_encoded(term: int, incarnation: int) -> None:
     mark = Mark(term, incarnation)
     assert mark_of(mark_properties(mark), 0) == mark
     assert mark_of({}, 0) is None

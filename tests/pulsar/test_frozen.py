@@ -1,4 +1,4 @@
-"""A broker that stands still (SIGSTOP): connections stay open and nothing answers, so that what is on its way may or may not get into
+"""A broker that stands still (SIGSTOP): connections stay open and it answers nothing, so that frames on their way may or may not get into
 the log."""
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
 from tests.pulsar.conftest import new_namespace, own
 from tests.servers.pulsar import PulsarServer
 from wal.backends import PChannelLog
-from wal.backends.pulsar import PulsarBackend, connection, writer
+from wal.backends.pulsar import PulsarBackend, connection
+from wal.backends.pulsar.repair import Outage
 from wal.errors import StorageError
 from wal.kv import MemoryKV
 
@@ -27,7 +28,7 @@ async def sequences(log: PChannelLog) -> list[tuple[int, int, int]]:
     return [(frame.position, frame.view.header.term, frame.view.header.sequence) for frame in await read_all(log)]
 
 
-async def test_what_it_did_not_answer_is_looked_up_and_sent_again_only_if_it_is_not_there(
+async def test_unanswered_frames_are_sent_again_only_if_the_topic_does_not_hold_them(
     pulsar_process: PulsarServer, impatient: None, soak: int
 ) -> None:
     address, kv = new_namespace(own(pulsar_process)), MemoryKV()
@@ -62,7 +63,7 @@ async def test_what_it_did_not_answer_is_looked_up_and_sent_again_only_if_it_is_
 async def test_after_too_long_an_outage_the_outcome_is_unknown(
     pulsar_process: PulsarServer, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "OUTAGE_S", 1.0)
+    monkeypatch.setattr(Outage, "limit_s", 1.0)
     address, kv = new_namespace(own(pulsar_process)), MemoryKV()
     backend = PulsarBackend(address, kv)
     try:
@@ -79,7 +80,7 @@ async def test_after_too_long_an_outage_the_outcome_is_unknown(
         errors = [future.exception() for future in futures]
         unknown = [isinstance(error, StorageError) and error.outcome_unknown for error in errors]
         assert all(isinstance(error, StorageError) for error in errors)
-        assert unknown == [True] * 8 + [False] * 4, "what was never sent is certainly not written"
+        assert unknown == [True] * 8 + [False] * 4, "frames that were never sent are certainly not written"
         with pytest.raises(StorageError) as later:
             await append(log, maker.data(("v", b"later")))
         assert not later.value.outcome_unknown
@@ -88,7 +89,7 @@ async def test_after_too_long_an_outage_the_outcome_is_unknown(
         found = await sequences(log)
         assert found[0] == (acked, 1, 0)
         assert [number for _, _, number in found] == list(range(len(found)))
-        assert len(found) <= 9, "what was said not to be written is not in the log"
+        assert len(found) <= 9, "frames that are said not to be written are not in the log"
         await append(log, FrameMaker(2).term_start(1, found[-1][2]))
         await log.close()
     finally:

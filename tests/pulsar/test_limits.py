@@ -1,4 +1,4 @@
-"""A broker whose maxMessageSize was lowered: it is known before anything is written, and no frame above it leaves a gap."""
+"""A broker with a lowered maxMessageSize: the limit is known before anything is written, and no frame above it leaves a gap."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from wal import Message, open_wal
 from wal.backends import FRAME_BYTES_MAX
 from wal.backends.pulsar import PulsarBackend
 from wal.backends.pulsar.admin import Admin
+from wal.backends.pulsar.broker_settings import METADATA_BYTES_MAX, frame_bytes_limit, group_bytes
+from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT
-from wal.backends.pulsar.limits import METADATA_BYTES_MAX, frame_bytes_limit, group_bytes
 from wal.errors import InvalidArgumentError, StorageError
 from wal.kv import MemoryKV
 
@@ -30,7 +31,7 @@ SMALL: Final[dict[str, Any]] = {"txn_bytes_max": 400_000, "message_bytes_max": 3
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[PulsarServer]:
-    """A broker that takes messages of a mebibyte at most."""
+    """Starts a broker that takes messages of a mebibyte at most."""
     require(find_pulsar)
     options = {"maxMessageSize": MESSAGE_BYTES, "nettyMaxFrameSizeBytes": MESSAGE_BYTES + 100_000}
     with PulsarServer(options=options) as server:
@@ -39,7 +40,7 @@ def narrow() -> Iterator[PulsarServer]:
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The admin REST does not say the limit, as to a role that is no administrator."""
+    """Keeps the limit from the admin REST's answers, as for a role that is not an administrator."""
     monkeypatch.setattr(Admin, "message_bytes_max", lambda self: None)
 
 
@@ -51,7 +52,7 @@ async def test_settings_that_do_not_fit_are_refused_at_opening(narrow: PulsarSer
         await open_wal(location, **settings)
 
 
-async def test_settings_that_fit_write_all_they_allow(narrow: PulsarServer, tmp_path: Path) -> None:
+async def test_settings_that_fit_can_be_used_up_to_their_limits(narrow: PulsarServer, tmp_path: Path) -> None:
     location, settings = location_of(new_namespace(own(narrow)), tmp_path / "kv")
     sizes = [300_000 - 1_000] * 12
     async with open_wal(location, **settings, **SMALL) as log:
@@ -66,7 +67,7 @@ async def test_settings_that_fit_write_all_they_allow(narrow: PulsarServer, tmp_
     assert sorted(len(payload) for payload in found) == sorted([*sizes, 190_000, 190_000, 5])
 
 
-async def test_where_the_admin_rest_does_not_say_it_is_found_by_trying(narrow: PulsarServer, silent: None) -> None:
+async def test_a_limit_that_the_admin_rest_does_not_tell_is_found_by_trying(narrow: PulsarServer, silent: None) -> None:
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     try:
         await backend.start()
@@ -76,11 +77,11 @@ async def test_where_the_admin_rest_does_not_say_it_is_found_by_trying(narrow: P
         await backend.close()
 
 
-async def test_a_frame_that_the_client_refuses_ends_the_opening_without_a_gap(
+async def test_a_frame_that_the_client_refuses_ends_the_log_without_a_gap(
     narrow: PulsarServer, silent: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit was not to be found out: what stands before the frame is written, nothing behind it, and the log opens again."""
-    monkeypatch.setattr("wal.backends.pulsar.backend.probed_limit", lambda connection, topic: None)
+    """The limit could not be found out: frames before the refused one are written, none after it, and the log opens again."""
+    monkeypatch.setattr(Connection, "largest_message", lambda self, topic: None)
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     try:
         await backend.create("p", incarnation=INCARNATION)
@@ -113,11 +114,11 @@ async def test_a_frame_that_is_refused_for_its_size_leaves_no_gap(narrow: Pulsar
         log = await backend.open("p", incarnation=INCARNATION, term=1)
         maker = FrameMaker(1)
         first = await append(log, maker.data(("v", b"1")))
-        over, behind = append(log, maker.data(("v", bytes(MESSAGE_BYTES)))), append(log, maker.data(("v", b"3")))
+        over, after = append(log, maker.data(("v", bytes(MESSAGE_BYTES)))), append(log, maker.data(("v", b"3")))
         with pytest.raises(InvalidArgumentError, match=str(backend.frame_bytes_limit)):
             await over
         with pytest.raises(StorageError, match="would leave a gap"):
-            await behind
+            await after
         await log.close()
         log = await backend.open("p", incarnation=INCARNATION, term=2)
         assert [frame.position for frame in await read_all(log)] == [first]
@@ -141,7 +142,7 @@ async def test_a_checkpoint_larger_than_a_message(narrow: PulsarServer) -> None:
 
 
 @given(st.integers(1, 1 << 40))
-def test_what_follows_from_the_broker(message_bytes: int) -> None:
+def test_frames_and_groups_fit_the_broker(message_bytes: int) -> None:
     limit = frame_bytes_limit(message_bytes)
     assert 0 < limit <= min(message_bytes, FRAME_BYTES_LIMIT)
     assert limit >= min(FRAME_BYTES_LIMIT, message_bytes - METADATA_BYTES_MAX)

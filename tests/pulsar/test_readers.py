@@ -6,18 +6,22 @@ the terms would have noted.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
 import random
 
 import pulsar
 import pytest
 
-from tests.backends.frames import INCARNATION, append, read_all
-from tests.pulsar.conftest import raw_client
+from tests.backends.frames import INCARNATION, append, append_all, read_all
+from tests.pulsar.conftest import admin, raw_client
 from tests.pulsar.physical import Item, Physical, meaning
 from wal.backends.pulsar import PulsarAddress, PulsarBackend
-from wal.backends.pulsar.connection import position_of_id
+from wal.backends.pulsar.connection import READ_AHEAD, position_of_id
 from wal.backends.pulsar.control import Control
 from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, Mark, mark_properties
+from wal.backends.pulsar.reader import LogReader
 from wal.errors import CorruptionError
 from wal.frame import EncodedFrame, FrameDraft, Record, encode_frame
 from wal.kv import MemoryKV
@@ -149,4 +153,46 @@ async def test_a_writer_finds_its_frames_where_they_lie_first(address: PulsarAdd
         await log.close()
     finally:
         client.close()
+        await backend.close()
+
+
+async def test_a_fresh_read_is_answered_with_a_short_page_and_goes_on_with_long_ones(address: PulsarAddress) -> None:
+    backend = PulsarBackend(address, MemoryKV())
+    try:
+        await backend.create("p", incarnation=INCARNATION)
+        log = await backend.open("p", incarnation=INCARNATION, term=1)
+        positions = await append_all(log, [frame_of(1, sequence) for sequence in range(100)])
+        for first in (0, 50, 90):
+            start, pages = positions[first], []
+            while start < log.durable_end:
+                page = await log.read(start, names=None, bytes_max=1 << 20)
+                pages.append([frame.position for frame in page.frames])
+                start = page.next_position
+            assert list(itertools.chain(*pages)) == positions[first:]
+            assert len(pages[0]) == min(READ_AHEAD, 100 - first)
+            assert len(pages) == (2 if first + READ_AHEAD < 100 else 1)
+        await log.close()
+    finally:
+        await backend.close()
+
+
+async def test_idle_readers_are_closed(address: PulsarAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def readers() -> int:
+        stats = json.loads(await asyncio.to_thread(admin, address, "GET", f"persistent/{address.path}/p/stats"))
+        return sum(len(each["consumers"]) for each in stats["subscriptions"].values())
+
+    monkeypatch.setattr(LogReader, "idle_s", 2.0)
+    backend = PulsarBackend(address, MemoryKV())
+    try:
+        await backend.create("p", incarnation=INCARNATION)
+        log = await backend.open("p", incarnation=INCARNATION, term=1)
+        positions = await append_all(log, [frame_of(1, sequence) for sequence in range(50)])
+        await asyncio.gather(*(log.read(position, names=None, bytes_max=1) for position in positions[::5]))
+        assert 0 < await readers() <= 4
+        while await readers():
+            await asyncio.sleep(0.05)
+        assert len(await read_all(log)) == 50
+        await log.close()
+        assert await readers() == 0
+    finally:
         await backend.close()

@@ -2,16 +2,35 @@
 
 Files:
 
-* Pure: address, layout, floor (which messages count), floors, ledgers, policies, window (what the client may send
-  again); limits (how large a frame may be); the log: backend, log, writer, control (what the metadata keeps),
-  recovery, truncation, checkpoints
-* Read: reader, topic; by who does not write: observed; the way there: connection, client_log (what the client logs),
-  admin
-* read_only: one pchannel's log on Pulsar as a process sees it that does not write it
+* Pure:
+    address          the address of a Pulsar, and the names of topics
+    layout           messages and positions
+    ledgers          the ledgers of a topic: which positions there are
+    fencing_floor    which messages of a topic are the log
+    broker_settings  policies that endanger a log; how large a frame may be
+    in_flight        the frames of a writer that are not answered yet
+    repair           what a writer does after a gap, a lost producer or a fence: a table of states
+* The connection:
+    connection       the client, its threads, and what it logs
+    admin            the admin REST
+    topic            the messages of a topic, in their order
+* The log:
+    backend          the topics of a namespace
+    opening          taking a log over in a new term
+    recovery         what a log ends with
+    log              one open log
+    writer           frames into the topic
+    reader           pages of frames from the topic
+    floor_index      the positions whose fencing floor is known
+    control          the records in the metadata
+    truncation       what is given back to Pulsar
+    checkpoints      the states that recovery begins with
+    read_only        one log as a process reads it that does not write it
 """
 
-from wal.backends.pulsar.address import Allowances, PulsarAddress
+from wal.backends.pulsar.address import PulsarAddress
 from wal.backends.pulsar.backend import PulsarBackend
+from wal.backends.pulsar.broker_settings import Allowances
 from wal.backends.pulsar.control import RecordStore
 from wal.backends.pulsar.log import PulsarLog
 

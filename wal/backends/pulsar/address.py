@@ -1,6 +1,7 @@
-"""PulsarAddress: where a Pulsar is and how to get in. Pure.
+"""PulsarAddress: the address of a Pulsar, and what a client needs to be let in. Pure.
 
-Owns: the names of topics, and what is derived where it is not given (the admin REST's address). It holds a token, as a `Secret`.
+Owns: the names of topics, and the admin REST's address, which is derived from the service URL where it is not given. The token is a
+`Secret`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.secret import Secret
 
-__all__ = ["Allowances", "PulsarAddress"]
+__all__ = ["PulsarAddress"]
 
 ADMIN_PORT: Final = 8080
 ADMIN_TLS_PORT: Final = 8443
-"""Pulsar's defaults."""
+"""Pulsar's default ports."""
 
 
 class PulsarAddress(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ class PulsarAddress(msgspec.Struct, frozen=True):
         return f"{self.tenant}/{self.namespace}"
 
     def topic(self, pchannel: str) -> str:
-        """The topic of this pchannel's log. A name that cannot name one is an InvalidArgumentError."""
+        """Returns the topic of this pchannel's log. InvalidArgumentError for a name that cannot name a topic."""
         if not isinstance(pchannel, str):
             raise TypeError(f"a pchannel's name is a str, not {type(pchannel).__name__}")
         if not pchannel or not all(each.isascii() and (each.isalnum() or each in "-_.") for each in pchannel):
@@ -60,22 +61,15 @@ class PulsarAddress(msgspec.Struct, frozen=True):
         return f"persistent://{self.path}/{pchannel}"
 
     def checkpoints(self, pchannel: str) -> str:
-        """The topic of this pchannel's checkpoints."""
+        """Returns the topic of this pchannel's checkpoints."""
         return f"{self.topic(pchannel)}-checkpoints"
 
     @property
     def probe(self) -> str:
-        """A topic that keeps nothing, to find out what the broker takes."""
+        """A topic that keeps nothing, for finding out how large a message the broker takes."""
         return f"non-persistent://{self.path}/wal-probe"
 
     def __repr__(self) -> str:
         return f"PulsarAddress({self.service_url!r}, {self.path!r})"
 
     __str__ = __repr__
-
-
-class Allowances(msgspec.Struct, frozen=True):
-    """Policies of Pulsar that could delete what the log holds, or block its writer, and with which a log is opened all the same."""
-
-    message_ttl: bool = False
-    backlog_quota: bool = False

@@ -1,6 +1,6 @@
-"""Admin: what a log needs of Pulsar's admin REST.
+"""Admin: the calls of Pulsar's admin REST that a log needs.
 
-Owns: the requests, in threads, and what their failures mean. It changes nothing but what belongs to the log's own topics.
+Owns: the requests, and the meaning of their failures. It changes nothing but the log's own topics.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["Admin"]
 
 TIMEOUT_S: Final = 10.0
 REDIRECTS_MAX: Final = 5
-"""One broker sends to the one that owns the namespace; a proxy or a balancer before them adds a hop or two."""
+"""A broker redirects to the one that owns the namespace; a proxy or a balancer in between adds a hop or two."""
 
 
 class Admin:
     """The admin REST of one Pulsar. Every method blocks, for `TIMEOUT_S` at most.
 
-    StorageError when it does not answer, InvalidArgumentError when it does not let this client in.
+    StorageError when the REST does not answer, InvalidArgumentError when it does not let this client in.
     """
 
     def __init__(self, address: PulsarAddress) -> None:
@@ -35,16 +35,16 @@ class Admin:
         self._opener: urllib.request.OpenerDirector | None = None
 
     def check_namespace(self) -> None:
-        """InvalidArgumentError when there is no such namespace."""
+        """Raises InvalidArgumentError when the namespace does not exist."""
         path = self._address.path
         if self._request("GET", f"namespaces/{path}", missing=None) is None:
             raise InvalidArgumentError(
-                f"Pulsar at {self._address.admin} has no namespace {path}: make it (pulsar-admin namespaces create {path}) or name "
+                f"Pulsar at {self._address.admin} has no namespace {path}: create it (pulsar-admin namespaces create {path}) or name "
                 "another one in the location"
             )
 
     def message_bytes_max(self) -> int | None:
-        """The broker's `maxMessageSize`; None when it does not say: it tells only administrators."""
+        """Returns the broker's `maxMessageSize`; None when it does not tell it, which it does to administrators only."""
         try:
             found = self._request("GET", "brokers/configuration/runtime")
             return int(found["maxMessageSize"])
@@ -52,15 +52,15 @@ class Admin:
             return None
 
     def policy(self, topic: str, name: str) -> Any:
-        """A policy as it applies to this topic: its own, or else its namespace's, or else the broker's."""
+        """Returns a policy as it applies to this topic: its own, or else its namespace's, or else the broker's."""
         return self._request("GET", f"{_path(topic)}/{name}?applied=true", missing=None)
 
     def namespace_policy(self, name: str) -> Any:
-        """A policy of the namespace; None when it has none."""
+        """Returns a policy of the namespace; None when it has none."""
         return self._request("GET", f"namespaces/{self._address.path}/{name}", missing=None)
 
     def make_topic(self, topic: str) -> None:
-        """An empty topic without partitions, unless it is there."""
+        """Creates an empty topic without partitions, unless the topic exists."""
         try:
             self._request("PUT", _path(topic))
         except StorageError as error:
@@ -68,33 +68,33 @@ class Admin:
                 raise
 
     def disable_deduplication(self, topic: str) -> None:
-        """For this topic alone."""
+        """Switches deduplication off for this topic alone."""
         self._request("POST", f"{_path(topic)}/deduplicationEnabled", body=False)
 
     def ledgers(self, topic: str) -> list[Ledger] | None:
-        """The ledgers of a topic as they are now, oldest first; None when there is no such topic."""
+        """Returns the ledgers of a topic as they are now, oldest first; None when there is no such topic."""
         found = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
         if found is None:
             return None
         ledgers = [Ledger(each["ledgerId"], each["entries"], each["size"]) for each in found["ledgers"]]
         if ledgers:
-            # Of the one that is open the list says nothing.
+            # The list says nothing about the open ledger.
             ledgers[-1].entries = max(ledgers[-1].entries, found["currentLedgerEntries"])
             ledgers[-1].size = max(ledgers[-1].size, found["currentLedgerSize"])
         return [ledger for at, ledger in enumerate(ledgers, 1) if ledger.entries or at == len(ledgers)]
 
     def last(self, topic: str) -> tuple[int, int] | None:
-        """(ledger, entry) of the newest message of a topic; None when there is none, or no such topic."""
+        """Returns (ledger, entry) of the newest message of a topic; None when there is no message, or no such topic."""
         found = self._request("GET", f"{_path(topic)}/lastMessageId", missing=None)
         return None if found is None or found["entryId"] < 0 else (found["ledgerId"], found["entryId"])
 
     def producers(self, topic: str) -> int:
-        """How many producers are connected to a topic now."""
+        """Returns how many producers are connected to a topic now."""
         found = self._request("GET", f"{_path(topic)}/stats", missing=None)
         return len((found or {}).get("publishers", ()))
 
     def cursor(self, topic: str, subscription: str) -> str | None:
-        """Up to where a durable cursor gave the log back, as `ledger:entry`; None when there is none."""
+        """Returns the last message that a durable cursor gave back, as `ledger:entry`; None when there is no such cursor."""
         found = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
         cursor = (found or {}).get("cursors", {}).get(subscription)
         return None if cursor is None else str(cursor["markDeletePosition"])
@@ -148,7 +148,7 @@ class Admin:
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows Pulsar's redirects to another broker (307, 308) with the same method and body, which urllib does for GET only.
 
-    The token goes along, since the other broker asks for it too, but never from https to http.
+    The token is sent along, since the other broker asks for it too, but never from https to http.
     """
 
     max_redirections = REDIRECTS_MAX
@@ -158,7 +158,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         if req.type == "https" and not newurl.lower().startswith("https:") and req.has_header("Authorization"):
             raise StorageError(
-                f"Pulsar's admin REST sends {req.get_method()} {req.full_url} on to {newurl}: the token is not sent without TLS; give "
+                f"Pulsar's admin REST redirects {req.get_method()} {req.full_url} to {newurl}: the token is not sent without TLS; give "
                 "the brokers' web service a TLS address, or name the right one in pulsar_admin_url"
             )
         if code not in (307, 308):

@@ -1,19 +1,39 @@
-"""Policies: which of Pulsar's settings for a topic could delete what the log holds, or block its writer. Pure.
+"""Broker settings: which settings of a Pulsar broker endanger a log, and how large a frame they let through. Pure.
 
-A log is kept until it is truncated, by a durable cursor that Pulsar holds messages for. A message TTL moves that cursor on by itself;
-so does a backlog quota that evicts; one that holds or refuses producers stops the log when it is full; and a subscription that expires,
+A log is kept until it is truncated, by a durable cursor that Pulsar holds messages for. A message TTL moves that cursor on by itself; so
+does a backlog quota that evicts; one that holds or refuses producers stops the log when it is full; and a subscription that expires,
 or a topic that is deleted for being idle, takes everything with it.
+
+A frame above the broker's `maxMessageSize` (5 MiB unless its administrator chose another) must never be handed to the client: the
+client refuses that frame alone and sends the frames after it, and the log would have a gap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from wal.backends.pulsar.address import Allowances
+import msgspec
+
+from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT
 from wal.errors import InvalidArgumentError
 
-__all__ = ["check_policies"]
+__all__ = ["Allowances", "check_policies", "frame_bytes_limit", "group_bytes"]
+
+GROUP_BYTES: Final = 1 << 20
+"""Frames of a megabyte that are on their way together are faster than one frame of four."""
+GROUP_TABLES_BYTES: Final = 1 << 19
+"""What the header and tables of a group's frame may take beside what was counted of its messages."""
+METADATA_BYTES_MAX: Final = 64 << 10
+"""Left below `maxMessageSize` for Pulsar's own metadata of a message: less than a hundred bytes for a frame."""
+METADATA_SHARE: Final = 16
+
+
+class Allowances(msgspec.Struct, frozen=True):
+    """Policies of Pulsar that could delete what the log holds, or block its writer, and that the caller accepts all the same."""
+
+    message_ttl: bool = False
+    backlog_quota: bool = False
 
 
 def check_policies(
@@ -26,7 +46,7 @@ def check_policies(
     inactive: Mapping[str, Any] | None,
     allowed: Allowances,
 ) -> None:
-    """InvalidArgumentError, naming the policy and the remedy, for one that is not `allowed`.
+    """Raises InvalidArgumentError, naming the policy and the remedy, for a policy that is not `allowed`.
 
     `ttl_s`, `quotas`, `inactive`: as they apply to the topic; `subscription_expiry_min`: of the namespace. None where nothing is set.
     """
@@ -55,9 +75,9 @@ def check_policies(
         )
     if subscription_expiry_min and not allowed.message_ttl:
         raise InvalidArgumentError(
-            f"subscriptions of {namespace} expire after {subscription_expiry_min} min: the one that holds the log would go while the "
-            f"log is closed, and the log with it. Switch that off (pulsar-admin namespaces set-subscription-expiration-time -t 0 "
-            f"{namespace}), or open the log with allow_message_ttl=True to accept the loss"
+            f"subscriptions of {namespace} expire after {subscription_expiry_min} min: the one that holds the log would expire while "
+            "the log is closed, and the log would be lost. Switch that off (pulsar-admin namespaces set-subscription-expiration-time "
+            f"-t 0 {namespace}), or open the log with allow_message_ttl=True to accept the loss"
         )
     mode = (inactive or {}).get("inactiveTopicDeleteMode")
     if (
@@ -71,3 +91,14 @@ def check_policies(
             f"set-inactive-topic-policies -m delete_when_no_subscriptions -t 60s -e {namespace}), or open the log with "
             "allow_message_ttl=True to accept the loss"
         )
+
+
+def frame_bytes_limit(message_bytes_max: int) -> int:
+    """Returns the largest frame for this `maxMessageSize`: FRAME_BYTES_LIMIT at most, so that no log depends on a broker's raised one."""
+    metadata = min(METADATA_BYTES_MAX, max(message_bytes_max, 0) // METADATA_SHARE)
+    return min(FRAME_BYTES_LIMIT, message_bytes_max - metadata)
+
+
+def group_bytes(limit: int) -> int:
+    """Returns where a group commit is cut, for frames of at most `limit` bytes."""
+    return min(GROUP_BYTES, max(limit - GROUP_TABLES_BYTES, limit // 2))

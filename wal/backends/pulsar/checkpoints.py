@@ -1,8 +1,8 @@
-"""Checkpoints: the states that a recovery begins with, in a topic of their own beside the log's.
+"""Checkpoints: the states that recovery begins with, in a topic of their own beside the log's.
 
-Owns: the pieces of each state, one message each, and where they lie: that stands in the control record, so that only the owner of the
-term can have stored one. A state is read back whole and checked. What is not needed any more is given back as the log is, by a durable
-cursor. They are not in the log itself, because a state can be needed for much longer than the log around it.
+Owns: the pieces of each state, one message each, and their positions, which stand in the control record, so that only the owner of the
+term can have stored one. A state is read back whole and checked. States that are not needed any more are given back by a durable cursor,
+as the log is. They are not in the log itself, because a state can be needed for much longer than the log around it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import google_crc32c
 from wal.backends.pulsar.connection import Connection, failure, position_of_id
 from wal.backends.pulsar.control import Control, SavedState
 from wal.backends.pulsar.layout import KIND, PIECE, text_of
-from wal.backends.pulsar.topic import TopicReader
-from wal.backends.pulsar.truncation import move_cursor
+from wal.backends.pulsar.topic import TopicReader, move_cursor
 from wal.errors import CorruptionError
 
 __all__ = ["PIECE_BYTES", "Checkpoints"]
@@ -26,7 +25,7 @@ PIECE_BYTES: Final = 1 << 20
 
 
 class Checkpoints:
-    """Of one log in one term."""
+    """The checkpoints of one log in one term."""
 
     def __init__(
         self, connection: Connection, control: Control, *, topic: str, term: int, piece_bytes: int = PIECE_BYTES
@@ -38,31 +37,31 @@ class Checkpoints:
         self._piece_bytes = piece_bytes
 
     async def save(self, position: int, pieces: Sequence[bytes]) -> None:
-        """Stores a state; one stored for this position before is replaced. ChannelFencedError, StorageError."""
+        """Stores a state in the place of an earlier one for this position. ChannelFencedError, StorageError."""
         await self._control.check_owner(self._term)
         saved = await self._connection.run(lambda: self._write(b"".join(pieces)))
         states = {**self._control.record.states, str(position): saved}
         await self._control.change(self._term, states=states)
 
     async def load(self, position: int) -> bytes:
-        """The state stored for this position. CorruptionError when there is none, or it is damaged."""
+        """Returns the state stored for this position. CorruptionError when there is none, or it is damaged."""
         saved = self._control.record.states.get(str(position))
         if saved is None:
             raise CorruptionError(
                 f"pchannel {self._control.pchannel!r} has no checkpoint for position {text_of(position)}",
                 path=self._topic,
-                expected="one that was saved",
+                expected="a checkpoint that was saved",
             )
         return await self._connection.run(lambda: self._read(saved))
 
     async def keep(self, position: int | None) -> None:
-        """Only this one is needed from now on; None: none is. ChannelFencedError."""
+        """Gives back every state but the one for this position (None: every state). ChannelFencedError."""
         before = self._control.record.states
         states = {at: saved for at, saved in before.items() if position is not None and at == str(position)}
         if states == before:
             return
         await self._control.change(self._term, states=states)
-        # What follows the state that is kept, or was saved meanwhile, stays too.
+        # The messages after the state that is kept stay too, and so do those of a state that was saved meanwhile.
         end = min((saved.first for saved in states.values()), default=None)
         last = max(saved.last for saved in before.values()) if end is None else None
         if end is not None:

@@ -1,10 +1,10 @@
-"""Connection: the client of one Pulsar, and the threads that its blocking calls run in.
+"""Connection: the client of one Pulsar, the threads for its blocking calls, and what the client logs.
 
-Owns: pulsar.Client, a pool of threads, and what Pulsar's errors mean here. Nothing of the client's library is called on the loop but
-`send_async`, which only hands over. Whoever waits for a thread can be cancelled; what the thread does goes on to its end.
+Owns: pulsar.Client, two pools of threads, and the meaning of Pulsar's errors. On the loop nothing of the client's library is called but
+`send_async`, which only hands over. A caller that waits for a thread can be cancelled; what the thread does goes on to its end.
 
-The client answers `send_async` in threads of its own, and a thread of C++ that comes into an interpreter which is about to exit aborts
-the process. So a client that nobody closed is closed when Python exits, and it logs through `client_log`.
+The client answers `send_async` in threads of its own, and a C++ thread that enters an interpreter which is about to exit aborts the
+process. So a client that its owner did not close is closed when Python exits, and clients log through `ClientLog`.
 """
 
 from __future__ import annotations
@@ -12,22 +12,34 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import logging
 import os
+import re
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wal.backends.pulsar.address import PulsarAddress
-from wal.backends.pulsar.client_log import CLIENT_LOG
-from wal.backends.pulsar.layout import entry_of, ledger_of, position_of
+from wal.backends.pulsar.layout import FRAME_BYTES_LIMIT, entry_of, ledger_of, position_of
 from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.installation import install_hint
 
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["Connection", "failure", "position_of_id"]
+__all__ = [
+    "CLIENT_LOG",
+    "READ_AHEAD",
+    "ClientLog",
+    "Connection",
+    "close_producer",
+    "failure",
+    "is_one_of",
+    "is_refusal",
+    "position_of_id",
+]
 
 _T = TypeVar("_T")
 OPERATION_TIMEOUT_S: Final = 10
@@ -36,14 +48,23 @@ CONNECT_TIMEOUT_MS: Final = 5_000
 SEND_TIMEOUT_MS: Final = 30_000
 READ_AHEAD: Final = 16
 """Frames that a reader's client fetches ahead."""
+PROBE_BYTES_MIN: Final = 16 << 10
+REFUSALS: Final = ("MessageTooBig", "InvalidMessage", "CryptoError", "OperationNotSupported", "IncompatibleSchema")
+"""Pulsar's answers about one frame alone: the frame would be answered so however often it is sent."""
 _READERS: Final = 12
 _OTHERS: Final = 6
-"""Threads of their own for all that is not reading: readers that wait for a broker must not keep a writer from finding back to it."""
+"""Threads for everything but reading: readers that wait for a broker must not keep a writer from reaching it again."""
+LOG_THREAD: Final = "wal-pulsar-log"
+READ_BYTES: Final = 1 << 16
+_END: Final = b"\0"
+_LINE: Final = re.compile(r"\S+ \S+ (INFO|WARN|ERROR) *\[\w+\] (.*)")
+"""A line of the client's log: time, level, thread, and the rest: the place in the client, and the message."""
+_LEVELS: Final = {"INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
 _log: Final = logging.getLogger("wal.pulsar")
 
 
 class Connection:
-    """To one Pulsar. `start` in a thread before anything else; `close` ends what was made with it."""
+    """The connection to one Pulsar. Call `start` in a thread before anything else; `close` ends what was made with it."""
 
     def __init__(self, address: PulsarAddress) -> None:
         self.address = address
@@ -52,15 +73,15 @@ class Connection:
         self._others = concurrent.futures.ThreadPoolExecutor(_OTHERS, thread_name_prefix="wal-pulsar")
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """The answer of a blocking call, made in a thread."""
+        """Returns the answer of a blocking call, made in a thread."""
         return await asyncio.wrap_future(self._others.submit(call))
 
     async def read(self, call: Callable[[], _T]) -> _T:
-        """The same of one that reads, and may wait for long."""
+        """Returns the answer of a call that reads and may wait for long, made in a thread for readers."""
         return await asyncio.wrap_future(self._readers.submit(call))
 
     def start(self) -> None:
-        """Makes the client. It connects when it is used first. InvalidArgumentError for what it does not accept."""
+        """Creates the client, which connects when it is used first. InvalidArgumentError for an address that it does not accept."""
         try:
             import pulsar
         except ModuleNotFoundError as error:
@@ -84,7 +105,7 @@ class Connection:
         _started.add(self)
 
     def producer(self, topic: str, *, fencing: bool) -> pulsar.Producer:
-        """A producer; with `fencing` the only one, all others are thrown out. Blocks."""
+        """Creates a producer; with `fencing` it is the only one, and every other one is fenced. Blocks."""
         import pulsar
 
         mode = pulsar.ProducerAccessMode.ExclusiveWithFencing if fencing else pulsar.ProducerAccessMode.Shared
@@ -98,7 +119,7 @@ class Connection:
         )
 
     def reader(self, topic: str, position: int, *, inclusive: bool) -> pulsar.Reader:
-        """A reader from this position on (which must be one of the topic), or behind it. Blocks."""
+        """Creates a reader that begins at this position, which must be one of the topic, or after it. Blocks."""
         import pulsar
 
         start = pulsar.MessageId(-1, ledger_of(position), entry_of(position), -1)
@@ -107,13 +128,13 @@ class Connection:
         )
 
     def first_reader(self, topic: str) -> pulsar.Reader:
-        """A reader from the beginning of the topic on. Blocks."""
+        """Creates a reader that begins with the topic. Blocks."""
         import pulsar
 
         return self._live.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=READ_AHEAD)
 
     def consumer(self, topic: str, subscription: str) -> pulsar.Consumer:
-        """A consumer of a durable subscription, made at the beginning of the topic where it is new. It fetches one message at most.
+        """Creates a consumer of a durable subscription, which begins with the topic where it is new. It fetches one message at most.
         Blocks."""
         import pulsar
 
@@ -121,18 +142,46 @@ class Connection:
             topic, subscription, receiver_queue_size=1, initial_position=pulsar.InitialPosition.Earliest
         )
 
+    def largest_message(self, topic: str) -> int | None:
+        """Returns the largest of some sizes, from FRAME_BYTES_LIMIT downwards, of which a message goes through; None if that fails.
+
+        The client learns the broker's limit when it connects and does not tell it; this is for where the admin REST does not tell it
+        either. `topic`: a non-persistent one, which drops what is sent. Blocks.
+        """
+        import pulsar
+
+        size = FRAME_BYTES_LIMIT
+        try:
+            producer = self.producer(topic, fencing=False)
+            try:
+                while size >= PROBE_BYTES_MIN:
+                    try:
+                        producer.send(bytes(size))
+                        return size
+                    except pulsar.exceptions.MessageTooBig:  # said by the client: nothing was sent
+                        size = size * 3 // 4
+            finally:
+                producer.close()
+        except pulsar.PulsarException as error:
+            _log.warning(
+                "cannot find out how large a message the broker takes (%s): Pulsar's default is assumed; should its maxMessageSize be "
+                "lower, writing fails at the first frame above it, and nothing is lost",
+                error,
+            )
+        return None
+
     async def close(self) -> None:
         """Ends the client and the threads. Idempotent."""
         await asyncio.get_running_loop().run_in_executor(None, self.abandon)
 
     def abandon(self) -> None:
-        """Does what `close` waits for. Blocks."""
+        """Ends the client and the threads. Blocks; idempotent."""
         self._end_client()
         self._readers.shutdown(wait=True)
         self._others.shutdown(wait=True)
 
     def _end_client(self) -> None:
-        """Closes the client; what was sent and not answered is answered so before this returns. Blocks."""
+        """Closes the client; it answers what was sent and not answered yet before this returns. Blocks."""
         client, self._client = self._client, None
         if client is not None:
             import pulsar  # only here: where it is not installed there is no client
@@ -150,12 +199,12 @@ class Connection:
 
 
 def position_of_id(message_id: Any) -> int:
-    """The position that a message id of Pulsar names."""
+    """Returns the position that a message id of Pulsar names."""
     return position_of(message_id.ledger_id(), message_id.entry_id())
 
 
 def failure(error: Exception, doing: str, address: PulsarAddress) -> WALError:
-    """What an error of Pulsar's client means to who asked for `doing`."""
+    """Returns the error to raise for an error of Pulsar's client, which happened in `doing`."""
     import pulsar
 
     if isinstance(error, WALError):
@@ -171,14 +220,117 @@ def failure(error: Exception, doing: str, address: PulsarAddress) -> WALError:
     return found
 
 
+def close_producer(producer: pulsar.Producer) -> None:
+    """Closes a producer, which may be lost already. Blocks."""
+    import pulsar
+
+    try:
+        producer.close()
+    except pulsar.PulsarException:
+        pass  # it was fenced, or its broker is gone
+
+
+def is_refusal(result: Any) -> bool:
+    """Whether this answer, or error, of a send is about the frame alone."""
+    import _pulsar
+
+    return any(result == getattr(_pulsar.Result, name) for name in REFUSALS) or type(result).__name__ in REFUSALS
+
+
+def is_one_of(error: Exception, *names: str) -> bool:
+    """Whether this is one of Pulsar's errors with these names; a name that the installed client does not know matches nothing."""
+    import pulsar
+
+    return isinstance(
+        error, tuple(getattr(pulsar.exceptions, name) for name in names if hasattr(pulsar.exceptions, name))
+    )
+
+
+class ClientLog:
+    """Passes on what Pulsar's client logs in this process, to the logger `wal.pulsar`. Thread-safe.
+
+    The client writes to a pipe that it takes for a file, and one thread reads the pipe. A Python logger, which the client would take as
+    well, would be called by the client's own threads, and each of them lets go of it when the thread ends, whenever that is. In an
+    interpreter that is about to exit Python ends such a thread in the middle of a C++ destructor, and the process aborts, long after
+    everything was closed.
+
+    The client has one log for a whole process: the first client decides, so where the program made one with another logger, nothing
+    arrives here. Information is logged if `wal.pulsar` asks for it when the first connection is started, else warnings and errors are.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pipe: tuple[int, int] | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._hushed = False
+        os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._end)
+
+    def logger(self) -> pulsar.FileLogger:
+        """Returns the logger for a client. The first call starts the thread."""
+        import pulsar
+
+        with self._lock:
+            if self._pipe is None:
+                # The pipe stays open: the client never closes its end, and a new client finds the pipe by this descriptor only.
+                self._pipe = os.pipe()
+            if self._thread is None and not self._ended:
+                self._thread = threading.Thread(
+                    target=self._pass_on, args=(self._pipe[0],), name=LOG_THREAD, daemon=True
+                )
+                self._thread.start()
+            level = pulsar.LoggerLevel.Info if _log.isEnabledFor(logging.INFO) else pulsar.LoggerLevel.Warn
+            return pulsar.FileLogger(level, f"/dev/fd/{self._pipe[1]}")
+
+    def hush(self) -> None:
+        """Drops what clients log from now on; the pipe is still read, so that no client waits for it."""
+        self._hushed = True
+
+    def _end(self) -> None:
+        """Ends the thread before the interpreter does: a thread that logs then could leave one of Python's streams locked."""
+        with self._lock:
+            thread, self._thread, self._ended = self._thread, None, True
+        if thread is not None and self._pipe is not None:
+            os.write(self._pipe[1], _END)
+            thread.join()
+
+    def _forked(self) -> None:
+        """Forgets the thread in a forked child, which starts one when it connects. The pipe is the parent's too: either may read a line."""
+        self._lock = threading.Lock()
+        self._thread = None
+
+    def _pass_on(self, source: int) -> None:
+        """Runs in the thread: logs line by line until the end is written."""
+        rest, level = b"", logging.WARNING
+        while True:
+            *lines, rest = (rest + os.read(source, READ_BYTES)).split(b"\n")
+            for line in lines:
+                text = line.decode(errors="replace")
+                found = _LINE.fullmatch(text)
+                if found is not None:  # else the line goes on with the message before
+                    level, text = _LEVELS[found[1]], found[2]
+                if not self._hushed:
+                    with contextlib.suppress(
+                        Exception
+                    ):  # of a handler: without this thread the client would wait for ever
+                        _log.log(level, "%s", text)
+            if self._ended and _END in rest:
+                return
+
+
+CLIENT_LOG: Final = ClientLog()
+"""Made at import, so that it ends after every `atexit` function that was registered later."""
+
+
 _started: Final[weakref.WeakSet[Connection]] = weakref.WeakSet()
 
 
 def _end_all() -> None:
-    """When Python exits: all other threads but daemons have ended, so nobody uses a client any more."""
+    """Runs when Python exits: all other threads but daemons have ended, so no thread uses a client any more."""
     left = [connection for connection in _started if connection._client is not None]
     if left:
-        CLIENT_LOG.hush()  # that answers come too late, say
+        CLIENT_LOG.hush()  # it would say, for example, that answers come too late
     for connection in left:
         connection._end_client()
 

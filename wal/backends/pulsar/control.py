@@ -1,8 +1,8 @@
-"""ControlRecord: what is known of a log beside its topic, and the one who may change it.
+"""Control: the records that the metadata keeps of a log, and their changes by its owner.
 
 Owns: the records below `<pchannel>/` in a `RecordStore` (the metadata of the WAL): `control`, one `terms/…` for each term that owned
 the log (the position of its mark) and one `ledgers/…` for each full ledger. Every change is one compare-and-swap on `control`, which
-names the term of the owner: a writer that was fenced changes nothing, and hears ChannelFencedError.
+names the term of the owner: a fenced writer changes nothing, and gets ChannelFencedError.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ VERSION: Final = 1
 
 
 class RecordStore(Protocol):
-    """What a log needs of the metadata: a KV of the WAL, rooted where nobody else writes."""
+    """The calls of the metadata that a log needs: a KV of the WAL, under a root of its own."""
 
     async def load(self, key: str) -> str:
-        """The value on `key`; KeyNotExistError."""
+        """Returns the value of `key`; KeyNotExistError."""
 
     async def load_with_prefix(self, prefix: str) -> tuple[list[str], list[str]]:
-        """The keys that start with `prefix`, and their values."""
+        """Returns the keys that start with `prefix`, and their values."""
 
     async def compare_and_swap(
         self,
@@ -42,11 +42,11 @@ class RecordStore(Protocol):
         saves: Mapping[str, str] | None = None,
         removals: Sequence[str] = (),
     ) -> bool:
-        """Puts `value` on `key` if its value is `expected`, with `saves` and `removals`; whether it did."""
+        """Sets `key` to `value` if its value is `expected`, with `saves` and `removals`; returns whether it did."""
 
 
 class SavedState(msgspec.Struct, frozen=True, gc=False):
-    """Where a checkpoint's state lies in the topic of checkpoints: from position `first` to `last`, of this `save`, with its CRC32C."""
+    """The place of a checkpoint's state in the topic of checkpoints: from position `first` to `last`, its `save`, and its CRC32C."""
 
     first: int
     last: int
@@ -56,9 +56,11 @@ class SavedState(msgspec.Struct, frozen=True, gc=False):
 
 
 class ControlRecord(msgspec.Struct, frozen=True):
-    """`term`: of the owner, 0 before the first. `earliest`: the first event that is not truncated, and `floor` the (term, sequence) of
-    the frame before it. `kept_from`: what lies below may be gone. `clean`, `promised_tick`, `newest`, `end`: as the last writer said when
-    it closed the log. `last_truncated`: the newest event below `earliest`, if it is known. `states`: the checkpoints, by position.
+    """The control record of a log. `term`: of the owner, 0 before the first. `earliest`: the first event that is not truncated.
+
+    `floor`: the (term, sequence) of the last frame before `kept_from`, below which messages may be gone. `clean`, `promised_tick`,
+    `newest`, `end`: as the last writer stored them when it closed the log. `last_truncated`: the newest event below `earliest`, if it is
+    known. `states`: the checkpoints, by position.
     """
 
     version: int
@@ -76,7 +78,7 @@ class ControlRecord(msgspec.Struct, frozen=True):
 
 
 class Control:
-    """The records of one pchannel, as one owner changes them. `load` before anything else; one change at a time, in order."""
+    """The records of one pchannel, as one owner changes them. Call `load` before anything else; changes are made one at a time."""
 
     def __init__(self, store: RecordStore, pchannel: str) -> None:
         self.pchannel = pchannel
@@ -90,16 +92,16 @@ class Control:
         self._turn = asyncio.Lock()
 
     async def load(self) -> ControlRecord | None:
-        """The control record, None when there is none; terms and ledgers with it."""
+        """Loads all records and returns the control record; None when there is none."""
         text = await self._load_text()
         if text is None:
             return None
         self._text, self.record = text, self._decode(text)
-        await self._load_beside()
+        await self._load_others()
         return self.record
 
     async def look(self) -> ControlRecord | None:
-        """The control record as it is now, for who only reads; `terms` with it, but not `ledgers`. None when there is none."""
+        """Loads the control record and `terms`, but not `ledgers`, for a process that only reads; None when there is no record."""
         text = await self._load_text()
         if text is None:
             return None
@@ -111,18 +113,18 @@ class Control:
         return self.record
 
     async def create(self, incarnation: int) -> None:
-        """The record of a log that was never opened, in the place of one that was never written to."""
+        """Stores the record of a log that was never opened, in the place of a log without a frame."""
         record = ControlRecord(VERSION, incarnation)
         text = _encode(record)
         removals = [self._terms + str(term) for term in self.terms] + [self._ledgers + str(one) for one in self.ledgers]
         while not await self._store.compare_and_swap(self._key, self._text, text, removals=removals[:CHANGES_MAX]):
             raise ChannelFencedError(
-                f"pchannel {self.pchannel!r} was made or opened by another writer meanwhile: try again"
+                f"pchannel {self.pchannel!r} was created or opened by another writer meanwhile: try again"
             )
         self._text, self.record, self.terms, self.ledgers = text, record, {}, {}
 
     async def claim(self, term: int) -> ControlRecord:
-        """Makes this the owner's term; answers the record before. ChannelFencedError when it is not above every term before."""
+        """Makes this the owner's term and returns the record before. ChannelFencedError unless it is above every earlier term."""
         async with self._turn:
             while True:
                 before = self.record
@@ -132,7 +134,7 @@ class Control:
                     )
                 changed = msgspec.structs.replace(before, term=term, clean=False)
                 if await self._swap(changed):
-                    await self._load_beside()  # the owner before may have changed that until now
+                    await self._load_others()  # the owner before may have changed them until now
                     return before
                 await self._reload()
 
@@ -146,9 +148,9 @@ class Control:
         dropped_ledgers: Sequence[int] = (),
         **fields: object,
     ) -> None:
-        """Changes these fields of the record, and these records beside it, if `term` still owns the log; else ChannelFencedError."""
+        """Changes these fields of the record, and these other records, if `term` still owns the log; else ChannelFencedError."""
         terms, ledgers = terms or {}, ledgers or {}
-        saves = {self._terms + str(one): str(place) for one, place in terms.items()}
+        saves = {self._terms + str(one): str(position) for one, position in terms.items()}
         saves |= {self._ledgers + str(one): _encoder.encode(record).decode() for one, record in ledgers.items()}
         removals = [self._terms + str(one) for one in dropped_terms] + [
             self._ledgers + str(one) for one in dropped_ledgers
@@ -166,7 +168,7 @@ class Control:
                     if not saves and not removals:
                         break
                     continue
-                # Somebody else's change, or one of ours whose answer was lost.
+                # Another writer changed the record, or the answer to an own change was lost.
                 await self._reload()
                 if self.record.term != term:
                     raise self.fenced(term)
@@ -178,18 +180,18 @@ class Control:
             self.ledgers.pop(one, None)
 
     async def check_owner(self, term: int) -> None:
-        """ChannelFencedError when another term owns the log by now."""
+        """Raises ChannelFencedError when another term owns the log by now."""
         async with self._turn:
             await self._reload()
             if self.record.term != term:
                 raise self.fenced(term)
 
     def term_at(self, position: int) -> int:
-        """The last term whose mark lies below this position; 0 when there is none."""
-        return max((term for term, place in self.terms.items() if place < position), default=0)
+        """Returns the last term whose mark lies below this position; 0 when there is none."""
+        return max((term for term, mark in self.terms.items() if mark < position), default=0)
 
     def fenced(self, term: int) -> ChannelFencedError:
-        """What a writer of this term is told once another owns the log."""
+        """Returns the error for a writer of this term, when another term owns the log."""
         return ChannelFencedError(
             f"pchannel {self.pchannel!r} is owned by term {self.record.term} now; this handle is of term {term}"
         )
@@ -208,7 +210,7 @@ class Control:
         except KeyNotExistError:
             return None
 
-    async def _load_beside(self) -> None:
+    async def _load_others(self) -> None:
         self.terms = await self._load_terms()
         numbers, records = await self._store.load_with_prefix(self._ledgers)
         try:
@@ -220,13 +222,13 @@ class Control:
             raise CorruptionError(f"a record of a ledger cannot be read: {error}", expected=self._ledgers) from error
 
     async def _load_terms(self) -> dict[int, int]:
-        terms, places = await self._store.load_with_prefix(self._terms)
-        return {int(key[len(self._terms) :]): int(place) for key, place in zip(terms, places, strict=True)}
+        terms, marks = await self._store.load_with_prefix(self._terms)
+        return {int(key[len(self._terms) :]): int(mark) for key, mark in zip(terms, marks, strict=True)}
 
     async def _reload(self) -> None:
         text = await self._load_text()
         if text is None:
-            raise CorruptionError(f"the control record of pchannel {self.pchannel!r} has gone", expected=self._key)
+            raise CorruptionError(f"the control record of pchannel {self.pchannel!r} is missing", expected=self._key)
         if text != self._text:
             self._text, self.record = text, self._decode(text)
 

@@ -1,16 +1,16 @@
-"""Floor: which of the messages of a topic are the log, and which are nobody's. Pure.
+"""FencingFloor: which messages of a topic are the log, and which are not. Pure.
 
 A Pulsar topic can hold more than the log: a frame twice, when its acknowledgement was lost and the client sent it again; a frame of a
-writer that was fenced while it was under way. Every reader goes by the same rule, so that all of them see the same log:
+writer that was fenced while the frame was on its way. Every reader goes by the same rule, so that all readers see the same log:
 
-    mark of a higher term     from here on only this term counts                mark of another term   passed over
-    frame of a lower term     of a fenced writer: passed over
-    frame of this term        the next sequence: taken; one up to the last: a repeat, passed over; a later one: CorruptionError, loud
-    frame of a higher term    its first (sequence 0): taken; any other: CorruptionError
+    mark of a higher term     from here on only frames of this term count        mark of another term   skipped
+    frame of a lower term     written by a fenced writer: skipped
+    frame of this term        the next sequence: counts; a sequence up to the last: a duplicate, skipped; a later one: CorruptionError
+    frame of a higher term    the first (sequence 0): counts; any other: CorruptionError
 
-A reader that begins in the middle has to know the floor there. `FloorSearch` finds it from the messages before: a writer has at most
-`window` frames unanswered, so what it sends again reaches at most `window` back, and a row of more than `window` ascending sequences
-cannot be a repeat: it ends with the newest frame.
+A reader that begins in the middle has to know the fencing floor there. `FloorSearch` finds it from the messages before: a writer has at
+most `window` unanswered frames, so a duplicate reaches at most `window` frames back, and a row of more than `window` ascending
+sequences cannot consist of duplicates: it ends with the newest frame.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from wal.backends.pulsar.layout import text_of
 from wal.errors import CorruptionError
 from wal.frame import TermStart
 
-__all__ = ["Floor", "FloorSearch"]
+__all__ = ["FencingFloor", "FloorSearch"]
 
 
-class Floor(msgspec.Struct, gc=False):
-    """The last frame that counted: its `term` and `sequence` (-1: none of that term yet). Moved on by what is read.
+class FencingFloor(msgspec.Struct, gc=False):
+    """The last frame that counted: its `term` and `sequence` (-1: none of that term yet). Each message that is read moves it on.
 
     `before`: the last frame of an earlier term that was read, as (term, sequence); (0, -1) when none was.
     """
@@ -35,7 +35,7 @@ class Floor(msgspec.Struct, gc=False):
     before: tuple[int, int] = (0, -1)
 
     def mark(self, term: int) -> None:
-        """A mark of this log was read."""
+        """Moves on over a mark of this log."""
         if term > self.term:
             if self.sequence >= 0:
                 self.before = (self.term, self.sequence)
@@ -43,7 +43,7 @@ class Floor(msgspec.Struct, gc=False):
             self.sequence = -1
 
     def takes(self, term: int, sequence: int, position: int) -> bool:
-        """Whether the frame at this position counts. CorruptionError when frames before it are missing."""
+        """Moves on over the frame at this position; returns whether it counts. CorruptionError when frames before it are missing."""
         if term < self.term:
             return False
         self.mark(term)
@@ -58,7 +58,7 @@ class Floor(msgspec.Struct, gc=False):
         return True
 
     def check_start(self, start: TermStart, position: int) -> None:
-        """What the first frame of this term says of the term before, against what was read of that. CorruptionError."""
+        """Compares what the first frame of this term says about the term before with what was read of that term. CorruptionError."""
         term, sequence = self.before
         if start.previous_term == term > 0 and start.previous_last_sequence != sequence:
             raise CorruptionError(
@@ -68,33 +68,37 @@ class Floor(msgspec.Struct, gc=False):
 
 
 class FloorSearch:
-    """Finds the floor behind messages that are given in their order, beginning anywhere. `found` once it is known.
+    """Finds the fencing floor after messages that are given in their order, beginning anywhere. `found` is set once it is known.
 
     `term`: the last term whose mark lies before the first message given.
     """
 
     def __init__(self, *, window: int, term: int) -> None:
-        self.found: Floor | None = None
+        self.found: FencingFloor | None = None
         self._window = window
         self._term = term
         self._last = -1
         self._row = 0
 
     def mark(self, term: int) -> None:
-        """A mark of this log was read."""
+        """Takes a mark of this log."""
         if self.found is not None:
             self.found.mark(term)
         elif term >= self._term:
             if term > self._term:
-                self.found = Floor(term, -1)
-            self._term = term  # one of this very term is of its owner, after a lost connection: frames may precede it
+                self.found = FencingFloor(term, -1)
+            self._term = (
+                term  # a mark of this very term was written by its owner after a lost connection: frames may precede it
+            )
 
     def frame(self, term: int, sequence: int, position: int) -> None:
-        """A frame was read."""
+        """Takes a frame."""
         if self.found is not None:
             try:
                 self.found.takes(term, sequence, position)
-            except CorruptionError:  # loud for who reads over it; where it lies before, this is the newest all the same
+            except (
+                CorruptionError
+            ):  # a reader that reads over it raises; for a later one this is the newest frame all the same
                 self.found.sequence = sequence
             return
         if term < self._term:
@@ -105,4 +109,4 @@ class FloorSearch:
         self._row = self._row + 1 if self._row and sequence == self._last + 1 else 1
         self._last = sequence
         if self._row > self._window:
-            self.found = Floor(term, sequence)
+            self.found = FencingFloor(term, sequence)

@@ -1,11 +1,11 @@
-"""What a Pulsar message of a log is, and where it lies. Pure.
+"""Layout: the messages of a log on Pulsar, and their positions. Pure.
 
     frame   the bytes of a frame (wal.frame) as they are, no properties; unbatched, so that an entry of the ledger is a frame
     mark    no bytes; properties `wal=mark`, `term`, `incarnation` (decimal): from here on the log belongs to this term
-    piece   a piece of a checkpoint, in the topic of checkpoints; properties `wal=piece`, `save` (of which save), `part` (from 0 on)
+    piece   a piece of a checkpoint, in the topic of checkpoints; properties `wal=piece`, `save` (its checkpoint), `part` (from 0 on)
 
-A position is `ledger << 64 | entry`, as in message ids. The next position in a ledger is one more; where the next ledger begins, only
-the list of ledgers knows (wal.backends.pulsar.ledgers).
+A position is `ledger << 64 | entry`, as in message ids. The next position in a ledger is one more; only the list of ledgers
+(wal.backends.pulsar.ledgers) knows where the next ledger begins.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ __all__ = [
 ENTRY_BITS: Final = 64
 _ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
 FRAME_BYTES_LIMIT: Final = 5 * 1024 * 1024 - 64 * 1024
-"""Pulsar's default `maxMessageSize` is 5 MiB; what its own metadata of a message takes is far below the rest."""
+"""Pulsar's default `maxMessageSize` of 5 MiB, less far more than its own metadata of a message takes."""
 FRAMES_IN_FLIGHT: Final = 8
-"""A writer has at most so many frames sent and unanswered. Part of the format: readers conclude from it how far back a repeat can
-reach."""
+"""The frames of a writer that are sent and unanswered, at most. Part of the format: readers conclude from it how far back a duplicate
+can reach."""
 KIND: Final = "wal"
 MARK: Final = "mark"
 PIECE: Final = "piece"
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """A mark in the log: frames of a lower term behind it are of a writer that was fenced, and are nobody's."""
+    """A mark in the log: frames of a lower term after it were written by a fenced writer, and do not count."""
 
     term: int
     incarnation: int
 
 
 def position_of(ledger: int, entry: int) -> int:
-    """The position of this entry."""
+    """Returns the position of this entry."""
     return ledger << ENTRY_BITS | entry
 
 
@@ -65,17 +65,17 @@ def entry_of(position: int) -> int:
 
 
 def text_of(position: int) -> str:
-    """How a position is shown: ledger.entry, as in message ids."""
+    """Returns a position as it is shown: ledger.entry, as in message ids."""
     return f"{ledger_of(position)}.{entry_of(position)}"
 
 
 def mark_properties(mark: Mark) -> dict[str, str]:
-    """The properties that make a message a mark."""
+    """Returns the properties that make a message a mark."""
     return {KIND: MARK, "term": str(mark.term), "incarnation": str(mark.incarnation)}
 
 
 def mark_of(properties: Mapping[str, str], position: int) -> Mark | None:
-    """The mark with these properties, None for a message of another kind; CorruptionError for one that is damaged."""
+    """Returns the mark with these properties, None for a message of another kind. CorruptionError for a damaged mark."""
     if properties.get(KIND) != MARK:
         return None
     try:

@@ -1,14 +1,13 @@
 """LedgerTable: the ledgers of a topic, in which its positions lie and in which Pulsar gives space back. Pure.
 
 Owns: which positions there are (a ledger's entries are 0, 1, 2 …; the next ledger has any larger number), how far two of them lie
-apart, and the stretches of the log. What was in a ledger that is full is told by a `LedgerRecord`, which is kept for those who open the
-log later.
+apart, and the extents of the log. A `LedgerRecord` describes a full ledger; the metadata keeps it for later openings.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice, pairwise
 
 import msgspec
@@ -21,7 +20,7 @@ __all__ = ["Ledger", "LedgerRecord", "LedgerTable"]
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, gc=False):
-    """A ledger to which nothing is added any more. `newest_tick`: no event in it or below it has a larger one.
+    """A ledger to which nothing is added any more. `newest_tick`: no event in it or below it has a larger tick.
 
     `newest`: (position, index) of the newest event in it or below it, as far as it is known.
     """
@@ -33,7 +32,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ledger(msgspec.Struct, gc=False):
-    """A ledger of the topic: `entries` and `size` (bytes) so far; `record` once it is full and that is known."""
+    """A ledger of the topic: its `entries` and `size` (bytes) so far; its `record` once it is full and described."""
 
     number: int
     entries: int
@@ -46,10 +45,10 @@ class Ledger(msgspec.Struct, gc=False):
 
 
 class LedgerTable:
-    """The ledgers, oldest first. The last one is open; it is grown by `added`."""
+    """The ledgers of a topic, oldest first. The last one is open and grows by `added`."""
 
     def __init__(self, ledgers: Iterable[Ledger]) -> None:
-        # Readers in threads look at it while the loop adds: it is appended to, or replaced, never cut.
+        # Readers in threads look at this list while the loop adds: it is appended to, or replaced, never cut.
         self._ledgers = list(ledgers)
 
     @property
@@ -57,13 +56,20 @@ class LedgerTable:
         return tuple(self._ledgers)
 
     def renew(self, ledgers: Iterable[Ledger]) -> None:
-        """The ledgers as they are listed now, for who does not hear of what is added."""
+        """Replaces the ledgers by those that are listed now, for a reader that does not hear of what is added."""
         self._ledgers = list(ledgers)
 
-    def added(self, position: int, size: int) -> bool:
-        """An entry was added; whether it begins a ledger, so that the one before it is full.
+    def describe(self, records: Mapping[int, LedgerRecord]) -> None:
+        """Sets the records of full ledgers, by number."""
+        for ledger in self._ledgers[:-1]:
+            record = records.get(ledger.number)
+            if record is not None:
+                ledger.record, ledger.size = record, record.size
 
-        Those of a ledger may be told late and with gaps (they are of others): its entries are what is known.
+    def added(self, position: int, size: int) -> bool:
+        """Counts an entry that was added; returns whether it begins a ledger, so that the one before it is full.
+
+        Entries of other clients may be told late, or not at all: a ledger holds at least what is known of it.
         """
         number, entries = ledger_of(position), entry_of(position) + 1
         if self._ledgers and number < self._ledgers[-1].number:
@@ -77,15 +83,15 @@ class LedgerTable:
         return begins and len(self._ledgers) > 1
 
     def numbers_below(self, position: int) -> list[int]:
-        """The ledgers that lie below this position whole, except the last one."""
+        """Returns the numbers of the ledgers that lie wholly below this position, except the last one."""
         return [ledger.number for ledger, following in pairwise(self._ledgers) if following.start <= position]
 
     def drop_below(self, position: int) -> None:
-        """Forgets them."""
+        """Forgets the ledgers that lie wholly below this position, except the last one."""
         self._ledgers = self._ledgers[len(self.numbers_below(position)) :]
 
     def first_at(self, position: int) -> int | None:
-        """The first position with an entry at or above this one; None when there is none."""
+        """Returns the first position with an entry at or above this one; None when there is none."""
         number, entry = ledger_of(position), entry_of(position)
         ledgers = self._ledgers
         at = bisect_right(ledgers, number, key=_number) - 1
@@ -94,11 +100,11 @@ class LedgerTable:
         return next((ledger.start for ledger in islice(ledgers, at + 1, None) if ledger.entries), None)
 
     def last_below(self, position: int) -> int | None:
-        """The last position with an entry below this one; None when there is none."""
+        """Returns the last position with an entry below this one; None when there is none."""
         return self.back(position, 1)
 
     def back(self, position: int, count: int) -> int | None:
-        """The position `count` entries before this one, or the first there is; None when none lies before it."""
+        """Returns the position `count` entries before this one, or the first there is; None when none lies before it."""
         number, entry = ledger_of(position), entry_of(position)
         found = None
         for ledger in reversed(self._ledgers):
@@ -113,11 +119,11 @@ class LedgerTable:
         return found
 
     def entries_between(self, start: int, end: int) -> int:
-        """How many entries lie in [start, end)."""
+        """Returns how many entries lie in [start, end)."""
         return sum(last - first for _, first, last in self._parts(start, end))
 
     def bytes_between(self, start: int, end: int) -> int:
-        """About how many bytes of log lie in [start, end): within a ledger entries count as equally large."""
+        """Returns about how many bytes of log lie in [start, end): within a ledger all entries count as equally large."""
         return sum(
             ledger.size * (last - first) // ledger.entries
             for ledger, first, last in self._parts(start, end)
@@ -125,12 +131,12 @@ class LedgerTable:
         )
 
     def bytes_within(self, start: int, end: int) -> int:
-        """Bytes of the full ledgers that begin at or above `start` or hold it, and end at or below `end`."""
+        """Returns the bytes of the full ledgers that hold `start` or begin above it, and end at or below `end`."""
         ledgers = self._ledgers
         return sum(ledger.size for ledger, following in pairwise(ledgers) if start < following.start <= end)
 
     def stretches(self, end: int, newest_tick: int) -> list[Stretch]:
-        """The stretches up to the end of the log, where no event has a larger tick than this."""
+        """Returns the extents up to the end of the log, in which no event has a tick above `newest_tick`."""
         ledgers = self._ledgers
         found = [
             Stretch(
@@ -148,7 +154,7 @@ class LedgerTable:
         return found
 
     def _parts(self, start: int, end: int) -> Iterable[tuple[Ledger, int, int]]:
-        """Each ledger with the entries [first, last) of it that lie in [start, end)."""
+        """Yields each ledger with the entries [first, last) of it that lie in [start, end)."""
         ledgers = self._ledgers
         for at in range(bisect_left(ledgers, ledger_of(start), key=_number), len(ledgers)):
             ledger = ledgers[at]

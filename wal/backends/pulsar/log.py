@@ -1,69 +1,47 @@
 """PulsarLog: one pchannel's log in a topic of Pulsar, opened for writing in one term.
 
-Owns the parts and the order in which they begin and end: writer, reader, truncation, checkpoints. On the loop it only hands over and
-answers; whatever waits for Pulsar runs in a thread.
+Owns the writer, the reader, truncation and checkpoints, and the order in which they end. On the loop it only hands over and answers;
+every call that waits for Pulsar runs in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-import msgspec
-
 from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Stretch
+from wal.backends.pulsar.broker_settings import group_bytes
 from wal.backends.pulsar.checkpoints import PIECE_BYTES, Checkpoints
-from wal.backends.pulsar.connection import Connection
-from wal.backends.pulsar.control import Control
-from wal.backends.pulsar.floor import Floor
-from wal.backends.pulsar.floors import FloorIndex
-from wal.backends.pulsar.layout import Mark, text_of
-from wal.backends.pulsar.ledgers import LedgerRecord, LedgerTable
-from wal.backends.pulsar.limits import group_bytes
+from wal.backends.pulsar.layout import text_of
+from wal.backends.pulsar.ledgers import LedgerRecord
+from wal.backends.pulsar.opening import Opened
 from wal.backends.pulsar.reader import LogReader
 from wal.backends.pulsar.truncation import Truncation
 from wal.backends.pulsar.writer import Writer
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, WALError
 from wal.frame import EncodedFrame
 
-__all__ = ["Opened", "PulsarLog"]
+__all__ = ["PulsarLog"]
 
 _T = TypeVar("_T")
 _log: Final = logging.getLogger("wal.pulsar")
 
 
-class Opened(msgspec.Struct):
-    """What an opening made and found; PulsarLog takes all of it over. `producer` is pulsar's, fenced in."""
-
-    connection: Connection
-    control: Control
-    producer: Any
-    ledgers: LedgerTable
-    floors: FloorIndex
-    topic: str
-    checkpoint_topic: str
-    mark: Mark
-    floor: Floor
-    state: LogState
-    checkpoint: int | None
-    frame_bytes_limit: int
-
-
 class PulsarLog(PChannelLog):
-    """See `PChannelLog`. Made by `PulsarBackend.open`, on the loop that uses it."""
+    """See `PChannelLog`. `PulsarBackend.open` creates it, on the loop that uses it."""
 
     frames_in_flight: ClassVar[int] = 4
     tick_frames: ClassVar[bool] = True
 
-    def __init__(self, opened: Opened, *, pchannel: str) -> None:
-        self.pchannel = pchannel
+    def __init__(self, opened: Opened, *, frame_bytes_limit: int) -> None:
+        self.pchannel = opened.control.pchannel
         self.incarnation: int = opened.mark.incarnation
         self.term: int = opened.mark.term
         self.state: LogState = opened.state
-        self.group_bytes: int = group_bytes(opened.frame_bytes_limit)
-        self._frame_bytes_limit = opened.frame_bytes_limit
+        self.group_bytes: int = group_bytes(frame_bytes_limit)
+        self._frame_bytes_limit = frame_bytes_limit
         self._loop = asyncio.get_running_loop()
         self._connection = opened.connection
         self._control = opened.control
@@ -71,47 +49,26 @@ class PulsarLog(PChannelLog):
         self._promise = opened.state.promised_tick
         self._working: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
-        self._writer = Writer(
-            opened.connection,
-            opened.control,
-            opened.producer,
-            opened.ledgers,
-            opened.floors,
-            topic=opened.topic,
-            mark=opened.mark,
-            last=opened.state.end - 1,
-            floor=opened.floor,
-            promised_tick=opened.state.promised_tick,
-            newest=opened.state.newest,
-            ledger_full=self._ledger_full,
-        )
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._writer = Writer(opened, ledger_full=self._ledger_full)
         self._reader = LogReader(
             opened.connection,
             opened.topic,
             opened.ledgers,
             opened.floors,
-            pchannel=pchannel,
+            pchannel=self.pchannel,
             incarnation=self.incarnation,
             earliest=lambda: self.earliest,
             kept_from=lambda: opened.control.record.kept_from,
             term_at=opened.control.term_at,
         )
-        self._truncation = Truncation(
-            opened.connection,
-            opened.control,
-            opened.ledgers,
-            opened.floors,
-            topic=opened.topic,
-            term=self.term,
-            checkpoint=opened.checkpoint,
-            floor_before=self._reader.floor_before,
-        )
+        self._truncation = Truncation(opened, floor_before=self._reader.floor_before)
         self._checkpoints = Checkpoints(
             opened.connection,
             opened.control,
-            topic=opened.checkpoint_topic,
+            topic=opened.connection.address.checkpoints(self.pchannel),
             term=self.term,
-            piece_bytes=min(PIECE_BYTES, opened.frame_bytes_limit),
+            piece_bytes=min(PIECE_BYTES, frame_bytes_limit),
         )
 
     @property
@@ -144,7 +101,7 @@ class PulsarLog(PChannelLog):
         self._reader.check(start, end)
         if start >= end:
             return FramePage([], start, None, 0)
-        return await self._connection.read(lambda: self._reader.page(start, end, names, bytes_max))
+        return await self._page(lambda: self._reader.page(start, end, names, bytes_max))
 
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
         self._check_open()
@@ -152,7 +109,7 @@ class PulsarLog(PChannelLog):
         self._reader.check_held(start, end)
         if start >= end:
             return FramePage([], start, None, 0)
-        return await self._connection.read(lambda: self._reader.keyed_page(start, end, bytes_max))
+        return await self._page(lambda: self._reader.keyed_page(start, end, bytes_max))
 
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()
@@ -204,6 +161,8 @@ class PulsarLog(PChannelLog):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         await self._writer.close()
         if self._working:
             await asyncio.wait(list(self._working))
@@ -217,13 +176,29 @@ class PulsarLog(PChannelLog):
                     newest=self._writer.newest,
                 )
             except ChannelFencedError:
-                pass  # it is the other one's now
+                pass  # the log belongs to another owner now
             except WALError as error:
-                _log.warning("pchannel %s is closed, but could not be marked so: %s", self.pchannel, error)
+                _log.warning("pchannel %s is closed, but the metadata could not be told: %s", self.pchannel, error)
         await self._connection.run(self._reader.close)
 
+    async def _page(self, read: Callable[[], FramePage]) -> FramePage:
+        """Reads a page in a thread. The reader that this leaves open is closed once nobody has used it for a while."""
+        if self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(self._reader.idle_s, self._close_idle_readers)
+        return await self._connection.read(read)
+
+    def _close_idle_readers(self) -> None:
+        self._idle_timer = None
+        if self._closing is not None:
+            return
+        if self._reader.is_open:
+            self._idle_timer = self._loop.call_later(self._reader.idle_s, self._close_idle_readers)
+        closing = self._loop.create_task(self._connection.run(self._reader.close_idle), name="close idle readers")
+        self._working.add(closing)
+        closing.add_done_callback(self._ended)
+
     def _ledger_full(self, position: int) -> None:
-        """The ledger before the one of this position is full."""
+        """Describes the ledger before the one of this position, which is full."""
         full = self._ledgers.ledgers[-2]
         full.record = LedgerRecord(full.entries, full.size, self._writer.promised_tick, self._writer.newest)
         saving = self._loop.create_task(self._save_record(full.number, full.record), name="save the record of a ledger")
@@ -235,11 +210,11 @@ class PulsarLog(PChannelLog):
     async def _save_record(self, number: int, record: LedgerRecord) -> None:
         try:
             await self._control.change(self.term, ledgers={number: record})
-        except WALError as error:  # the next opening reads what is in it
+        except WALError as error:  # the next opening reads that ledger
             _log.info("the record of ledger %d of pchannel %s was not saved: %s", number, self.pchannel, error)
 
     async def _whole(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Does this to its end, whether or not its caller still waits: what is stored beside the log must go together."""
+        """Does this to its end, whether or not the caller still waits: what is stored beside the log must change together."""
         task = self._loop.create_task(work)
         self._working.add(task)
         task.add_done_callback(self._ended)

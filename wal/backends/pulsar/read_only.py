@@ -19,8 +19,8 @@ from wal.backends.base import FramePage
 from wal.backends.pulsar.admin import Admin
 from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.control import ControlRecord
-from wal.backends.pulsar.floor import Floor
-from wal.backends.pulsar.floors import FloorIndex
+from wal.backends.pulsar.fencing_floor import FencingFloor
+from wal.backends.pulsar.floor_index import FloorIndex
 from wal.backends.pulsar.layout import ledger_of, position_of, text_of
 from wal.backends.pulsar.ledgers import LedgerTable
 from wal.backends.pulsar.reader import LogReader
@@ -40,7 +40,7 @@ LookAtControl = Callable[[], tuple[ControlRecord, dict[int, int]]]
 
 
 class TopicState(msgspec.Struct, frozen=True, gc=False):
-    """The log at one moment. Everything at or below the tick `promise` lies below `durable_end`, and events above `earliest` are there.
+    """The log at one moment. Everything at or below `promised_tick` lies below `durable_end`, and events above `earliest` are there.
 
     `newest`: (position, index) of the newest event, where it is known; it may have been truncated. `closed`: its writer closed it.
     """
@@ -164,11 +164,11 @@ class ReadOnlyTopic:
         moved = not hasattr(self, "_record") or record.kept_from != self._record.kept_from
         self._record, self._terms = record, terms
         if moved:
-            self._floors.add(record.kept_from, Floor(*record.floor), lasting=True)
+            self._floors.add(record.kept_from, FencingFloor(*record.floor), lasting=True)
             self._floors.drop_below(record.kept_from)
         self.ledgers.drop_below(record.kept_from)
         for term, place in marks.items():
-            self._floors.add(place + 1, Floor(term, -1), lasting=True)
+            self._floors.add(place + 1, FencingFloor(term, -1), lasting=True)
 
     def _follow(self, end: int) -> None:
         """Takes in what lies between the end that was known and this one."""

@@ -1,21 +1,28 @@
-"""LogReader: pages of frames from a topic, for any number of readers at once, beside the writer.
+"""LogReader: reads pages of frames from a topic, for any number of readers at once, beside the writer.
 
 Owns: a few readers of the topic that stand where a page ended, so that the next page goes on there; and the way to begin anywhere else,
-which is to find the floor there first (wal.backends.pulsar.floor). What a page holds is in memory: using it never reads anything.
+which finds the fencing floor there first (wal.backends.pulsar.fencing_floor). A page is in memory: using it never reads anything.
+
+A read that begins anywhere else opens a reader, which takes some milliseconds. Seeking with one that is open already takes 110 ms: the
+broker drops the consumer, and the client waits before it connects again.
 
 It blocks, so it runs in threads. Frames that are missing are a CorruptionError, unless the position was truncated meanwhile.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
+
+import msgspec
 
 from wal.backends.base import FramePage, StoredFrame
-from wal.backends.pulsar.connection import Connection
-from wal.backends.pulsar.floor import Floor, FloorSearch
-from wal.backends.pulsar.floors import FloorIndex
+from wal.backends.pulsar.connection import READ_AHEAD, Connection
+from wal.backends.pulsar.fencing_floor import FencingFloor, FloorSearch
+from wal.backends.pulsar.floor_index import FloorIndex
 from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT, text_of
 from wal.backends.pulsar.ledgers import LedgerTable
 from wal.backends.pulsar.topic import Entry, TopicReader, damaged
@@ -26,13 +33,25 @@ from wal.message import FORM_PULSAR, MessageID
 __all__ = ["LogReader"]
 
 IDLE_MAX: Final = 4
-"""Readers kept for a next page; each holds some frames that its client fetched ahead."""
+"""Readers kept open for a next page; each holds up to READ_AHEAD frames that its client fetched ahead."""
 SEARCH_ENTRIES: Final = 2 * FRAMES_IN_FLIGHT
-"""Messages looked at first, before the position where a read begins, to find the floor there; more when they do not tell."""
+"""Messages before the position where a read begins that are looked at first, to find the floor there; more if they do not tell."""
+
+
+class _Idle(msgspec.Struct, frozen=True, gc=False):
+    """A reader of the topic that has read everything below `position`, the fencing floor there, and the monotonic time of its last use."""
+
+    position: int
+    reader: TopicReader
+    floor: FencingFloor
+    since_s: float
 
 
 class LogReader:
-    """Reads one log. `earliest` and `kept_from` must be current; `term_at`: the last term whose mark lies below a position."""
+    """Reads one log. `earliest` and `kept_from` must be current; `term_at` returns the last term whose mark lies below a position."""
+
+    idle_s: ClassVar[float] = 30.0
+    """An idle reader of the topic is closed after this time."""
 
     def __init__(
         self,
@@ -57,12 +76,16 @@ class LogReader:
         self._kept_from = kept_from
         self._term_at = term_at
         self._lock = threading.Lock()
-        self._idle: list[tuple[int, TopicReader, Floor]] = []
+        self._idle: list[_Idle] = []
         self._busy: set[TopicReader] = set()
         self._closed = False
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """The wanted frames in [start, end), from about `bytes_max` bytes of log; `end` is durable."""
+        """Returns the wanted frames in [start, end), from about `bytes_max` bytes of log; `end` is durable.
+
+        The first page of a new reader ends with the messages that its client fetches at once, so that a read of a few messages does not
+        wait for a mebibyte of log.
+        """
         self.check(start, end)
 
         def wanted(view: FrameView) -> bool:
@@ -74,15 +97,15 @@ class LogReader:
                 view.fetch(view.runs[run.shared] if run.kind == RunKind.COPY else run)
             return bool(runs)
 
-        return self._page(start, end, bytes_max, self.check, lambda _: True, wanted)
+        return self._page(start, end, bytes_max, self.check, lambda _: True, wanted, entries_max=READ_AHEAD)
 
     def heads(self, start: int, end: int, bytes_max: int) -> FramePage:
-        """All frames in [start, end), from about `bytes_max` bytes of log, at least one; their bodies are not looked at."""
+        """Returns all frames in [start, end), from about `bytes_max` bytes of log, at least one; their bodies are not checked."""
         self.check(start, end)
         return self._page(start, end, bytes_max, self.check, lambda _: True, lambda _: True)
 
     def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:
-        """The frames with keyed events or copies in [start, end), truncated or not."""
+        """Returns the frames with keyed events or copies in [start, end), truncated or not."""
         self.check_held(start, end)
 
         def whole(view: FrameView) -> bool:
@@ -94,7 +117,7 @@ class LogReader:
         )
 
     def check(self, start: int, end: int) -> None:
-        """TruncatedError when `start` lies below the earliest event."""
+        """Raises TruncatedError when `start` lies below the earliest event."""
         position, index = self._earliest()
         if start < position:
             earliest = (
@@ -107,7 +130,7 @@ class LogReader:
             )
 
     def check_held(self, start: int, end: int) -> None:
-        """TruncatedError when the frame at `start` has been given back."""
+        """Raises TruncatedError when the frame at `start` has been given back."""
         held = self._kept_from()
         if start < held:
             raise TruncatedError(
@@ -115,8 +138,8 @@ class LogReader:
                 earliest=None,
             )
 
-    def floor_before(self, position: int) -> Floor:
-        """What counted last among the messages below this position."""
+    def floor_before(self, position: int) -> FencingFloor:
+        """Returns the fencing floor at this position."""
         known = self._floors.before(position)
         if known is not None and not self._ledgers.entries_between(known[0], position):
             return known[1]
@@ -125,12 +148,26 @@ class LogReader:
         return floor
 
     def close(self) -> None:
-        """Ends the readers, also those that are in use. Idempotent."""
+        """Closes the readers, also those in use. Idempotent."""
         with self._lock:
             self._closed = True
-            readers = [*self._busy, *(reader for _, reader, _ in self._idle)]
+            readers = [*self._busy, *(idle.reader for idle in self._idle)]
             self._idle = []
         for reader in readers:
+            reader.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any reader of the topic is open."""
+        return bool(self._idle or self._busy)
+
+    def close_idle(self) -> None:
+        """Closes the readers that were last used `idle_s` ago or earlier."""
+        before = time.monotonic() - self.idle_s
+        with self._lock:
+            expired = [idle.reader for idle in self._idle if idle.since_s <= before]
+            self._idle = [idle for idle in self._idle if idle.since_s > before]
+        for reader in expired:
             reader.close()
 
     def _page(
@@ -141,9 +178,10 @@ class LogReader:
         check: Callable[[int, int], None],
         select: Callable[[FrameHeader], bool],
         wanted: Callable[[FrameView], bool],
+        entries_max: int = sys.maxsize,
     ) -> FramePage:
         try:
-            return self._read(start, end, bytes_max, select, wanted)
+            return self._read(start, end, bytes_max, select, wanted, entries_max)
         except CorruptionError:
             check(start, end)
             raise
@@ -155,18 +193,22 @@ class LogReader:
         bytes_max: int,
         select: Callable[[FrameHeader], bool],
         wanted: Callable[[FrameView], bool],
+        entries_max: int,
     ) -> FramePage:
         frames: list[StoredFrame] = []
         last_event: tuple[int, int] | None = None
-        promised_tick = taken = 0
+        promised_tick = taken = entries = 0
         at = self._ledgers.first_at(start)
         if at is None or at >= end:
             return FramePage(frames, max(start, end), None, 0)
-        reader, floor = self._reader_at(at)
+        reader, floor, is_new = self._reader_at(at)
+        if not is_new:
+            entries_max = sys.maxsize
         whole = False
         try:
-            while at is not None and at < end and (not taken or taken < bytes_max):
+            while at is not None and at < end and (not taken or (taken < bytes_max and entries < entries_max)):
                 entry = reader.next(self._incarnation)
+                entries += 1
                 if entry.position >= end:
                     raise CorruptionError(
                         f"{self._topic}: the message at {text_of(at)} is missing",
@@ -205,25 +247,25 @@ class LogReader:
 
     # -- readers of the topic
 
-    def _reader_at(self, position: int) -> tuple[TopicReader, Floor]:
-        """A reader whose next message is the one at this position, and the floor there."""
+    def _reader_at(self, position: int) -> tuple[TopicReader, FencingFloor, bool]:
+        """Returns a reader whose next message is the one at this position, the floor there, and whether the reader was opened for it."""
         with self._lock:
-            for at, (place, reader, floor) in enumerate(self._idle):
-                if self._ledgers.first_at(place) == position:
-                    del self._idle[at]
-                    self._busy.add(reader)
-                    return reader, floor
-        return self._search(position)
+            for idle in self._idle:
+                if self._ledgers.first_at(idle.position) == position:
+                    self._idle.remove(idle)
+                    self._busy.add(idle.reader)
+                    return idle.reader, idle.floor, False
+        return *self._search(position), True
 
-    def _search(self, position: int) -> tuple[TopicReader, Floor]:
-        """A reader that has read everything below this position from somewhere on, and the floor there."""
+    def _search(self, position: int) -> tuple[TopicReader, FencingFloor]:
+        """Returns a new reader that has read some messages up to this position, and the floor there."""
         count = SEARCH_ENTRIES
         while True:
             begin = self._ledgers.back(position, count)
             known = self._floors.before(position)
             if known is None:
                 known = self._floors.first()
-            floor: Floor | None = None
+            floor: FencingFloor | None = None
             if begin is None or known[0] >= begin:
                 begin, floor = known
             reader, found = self._look(begin, position, floor)
@@ -232,8 +274,8 @@ class LogReader:
             self._drop(reader)
             count *= 4
 
-    def _look(self, begin: int, position: int, floor: Floor | None) -> tuple[TopicReader, Floor | None]:
-        """Reads up to the position from a place where the floor is known, or not; None when what lies between does not tell."""
+    def _look(self, begin: int, position: int, floor: FencingFloor | None) -> tuple[TopicReader, FencingFloor | None]:
+        """Reads from `begin`, where the floor is known or None, up to the position; returns None for a floor that this does not tell."""
         search = FloorSearch(window=FRAMES_IN_FLIGHT, term=self._term_at(begin))
         search.found = floor
         reader = self._open(begin)
@@ -264,8 +306,8 @@ class LogReader:
             self._busy.add(reader)
         return reader
 
-    def _give_back(self, reader: TopicReader, floor: Floor) -> None:
-        """Keeps it for who goes on there."""
+    def _give_back(self, reader: TopicReader, floor: FencingFloor) -> None:
+        """Keeps a reader for the next page."""
         dropped = None
         with self._lock:
             self._busy.discard(reader)
@@ -273,9 +315,9 @@ class LogReader:
                 dropped = reader
             else:
                 self._floors.add(reader.last + 1, floor)
-                self._idle.append((reader.last + 1, reader, floor))
+                self._idle.append(_Idle(reader.last + 1, reader, floor, time.monotonic()))
                 if len(self._idle) > IDLE_MAX:
-                    dropped = self._idle.pop(0)[1]
+                    dropped = self._idle.pop(0).reader
         if dropped is not None:
             dropped.close()
 
@@ -284,8 +326,8 @@ class LogReader:
             self._busy.discard(reader)
         reader.close()
 
-    def _moves(self, floor: Floor, entry: Entry) -> bool:
-        """Moves the floor on over this message; whether it is a frame that counts. CorruptionError when frames are missing."""
+    def _moves(self, floor: FencingFloor, entry: Entry) -> bool:
+        """Moves the floor on over this message; returns whether it is a frame that counts. CorruptionError when frames are missing."""
         if entry.mark is not None:
             floor.mark(entry.mark.term)
             return False

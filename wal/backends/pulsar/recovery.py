@@ -1,7 +1,7 @@
-"""Recovery: what a log ends with, once nothing of an earlier writer can come any more.
+"""Recovery: finds what a log ends with below a position, once nothing of an earlier writer can come before it any more.
 
-Owns: reading back from our mark until the last frame and the newest event are known, and what was in ledgers that were left full
-without a record. The mark is the newest message; what lies before it is settled. It blocks, so it runs in a thread.
+It reads back from there until the last frame and the newest event are known, and describes ledgers that were left full without a record.
+It blocks, so it runs in a thread.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from wal.backends.pulsar.connection import Connection
-from wal.backends.pulsar.floor import Floor, FloorSearch
-from wal.backends.pulsar.floors import FloorIndex
+from wal.backends.pulsar.fencing_floor import FencingFloor, FloorSearch
+from wal.backends.pulsar.floor_index import FloorIndex
 from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.backends.pulsar.ledgers import LedgerRecord, LedgerTable
 from wal.backends.pulsar.topic import TopicReader
@@ -24,9 +24,10 @@ LOOK_ENTRIES: Final = 2 * FRAMES_IN_FLIGHT
 
 
 class LogEnd(msgspec.Struct, frozen=True):
-    """`floor`: the last frame that counts. `promise`: its promise, 0 without one. `newest`: (position, index) of the newest event."""
+    """The end of a log: the fencing `floor`, the `promised_tick` of its last frame (0 without one), (position, index) of the `newest`
+    event."""
 
-    floor: Floor
+    floor: FencingFloor
     promised_tick: int
     newest: tuple[int, int] | None
 
@@ -47,9 +48,9 @@ def end_before(
     term_at: Callable[[int], int],
     stop: int = 0,
 ) -> LogEnd:
-    """What counts below this position. It looks back, further each time, until it has met an event, or `stop`, or where the log begins.
+    """Returns what counts below this position.
 
-    The index must know the floor where the log begins.
+    It looks back, further each time, until it has met an event, or `stop`, or where the log begins, whose floor the index must know.
     """
     count = LOOK_ENTRIES
     while True:
@@ -57,7 +58,7 @@ def end_before(
         begin = position if back is None else back
         known = floors.before(begin)
         whole = begin <= stop
-        floor: Floor | None = None
+        floor: FencingFloor | None = None
         if known is None:
             begin, floor = floors.first()
             whole = True
@@ -74,17 +75,34 @@ def end_before(
         count *= 8
 
 
+def missing_records(ledgers: LedgerTable, look: Callable[..., LogEnd]) -> dict[int, LedgerRecord]:
+    """Sets and returns records for the full ledgers that have none: their writer was killed before it stored them.
+
+    `look` is `end_before` of this log; it takes a position and `stop`.
+    """
+    made: dict[int, LedgerRecord] = {}
+    tick, newest = 0, None
+    for ledger, following in zip(ledgers.ledgers, ledgers.ledgers[1:], strict=False):
+        if ledger.record is None:
+            end = look(following.start, stop=ledger.start)
+            ledger.record = made[ledger.number] = LedgerRecord(
+                ledger.entries, ledger.size, max(tick, end.promised_tick), end.newest or newest
+            )
+        tick, newest = ledger.record.newest_tick, ledger.record.newest
+    return made
+
+
 def _read(
     connection: Connection,
     topic: str,
     begin: int,
     end: int,
-    floor: Floor | None,
+    floor: FencingFloor | None,
     incarnation: int,
     ledgers: LedgerTable,
     term: int,
 ) -> LogEnd | None:
-    """Reads [begin, end); None when no frame lies behind the place where the floor became known."""
+    """Reads [begin, end); returns None when no frame lies after the position where the floor became known."""
     at = ledgers.first_at(begin)
     if at is None or at >= end:
         return None if floor is None else LogEnd(floor, 0, None)
@@ -111,34 +129,3 @@ def _read(
     finally:
         reader.close()
     return LogEnd(search.found, promised_tick, newest) if exact and search.found is not None else None
-
-
-def missing_records(
-    connection: Connection,
-    topic: str,
-    *,
-    incarnation: int,
-    ledgers: LedgerTable,
-    floors: FloorIndex,
-    term_at: Callable[[int], int],
-) -> dict[int, LedgerRecord]:
-    """Records for the full ledgers that have none: their writer was killed before it said what is in them. Sets them, too."""
-    made: dict[int, LedgerRecord] = {}
-    tick, newest = 0, None
-    for ledger, following in zip(ledgers.ledgers, ledgers.ledgers[1:], strict=False):
-        if ledger.record is None:
-            end = end_before(
-                connection,
-                topic,
-                following.start,
-                incarnation=incarnation,
-                ledgers=ledgers,
-                floors=floors,
-                term_at=term_at,
-                stop=ledger.start,
-            )
-            ledger.record = made[ledger.number] = LedgerRecord(
-                ledger.entries, ledger.size, max(tick, end.promised_tick), end.newest or newest
-            )
-        tick, newest = ledger.record.newest_tick, ledger.record.newest
-    return made

@@ -1,35 +1,38 @@
-"""TopicReader: the messages of a topic in their order, from a position on; and what each of them is.
+"""TopicReader: the messages of a topic in their order, from a position on, and what each message is.
 
-Owns: one reader of Pulsar's client, made anew when it lost its broker, so that nothing is skipped and nothing comes twice. It blocks,
-so it runs in threads, one at a time. It knows nothing of floors: repeats and frames of fenced writers come as they lie.
+Owns: one reader of Pulsar's client, recreated when it lost its broker, so that no message is skipped and none comes twice. It blocks, so
+it runs in threads, one at a time. It knows nothing of fencing floors: duplicates and frames of fenced writers come as they lie.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from wal.backends.pulsar.connection import Connection, failure, position_of_id
-from wal.backends.pulsar.layout import Mark, mark_of, text_of
+from wal.backends.pulsar.layout import Mark, entry_of, ledger_of, mark_of, mark_properties, text_of
 from wal.errors import ClosedError, CorruptionError
 from wal.frame import FrameHeader
 
 if TYPE_CHECKING:
     import pulsar
 
-__all__ = ["Entry", "TopicReader"]
+__all__ = ["SUBSCRIPTION", "Entry", "TopicReader", "damaged", "move_cursor", "read_entries", "send_mark"]
 
 WAIT_MS: Final = 500
 LOST_S: Final = 1.0
 """How long a reader that has lost its broker is left to itself: its own next attempt may be many seconds away."""
 TIMEOUT_S: Final = 90.0
+SUBSCRIPTION: Final = "wal"
+"""The durable cursor, in the topics of logs and of checkpoints."""
+_log: Final = logging.getLogger("wal.pulsar")
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A message: where it lies, its bytes, and what they are: a `mark`, or else (for a frame) its `header`; neither for what is not the
-    log's."""
+    """A message: its position and its bytes. A mark of the log has `mark`, a frame of the log has `header`; other messages have neither."""
 
     position: int
     data: bytes
@@ -38,22 +41,21 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class TopicReader:
-    """Reads one topic. `last` is the position of what was given last, or before which it begins.
+    """Reads one topic. `last` is the position of the message that was returned last, or that the reader begins after.
 
-    `start`: the position (of an entry) to begin with; None: the beginning of the topic. With `after` it begins behind that.
+    `start`: the position of the message to begin with; None: the beginning of the topic. With `after` the reader begins after it.
     """
 
     def __init__(self, connection: Connection, topic: str, start: int | None, *, after: bool = False) -> None:
         self._connection = connection
         self._topic = topic
         self._start = start
-        self._after = after
         self._reader: pulsar.Reader | None = None
         self._closed = False
         self.last: int | None = start if after else None
 
     def next(self, incarnation: int) -> Entry:
-        """The next message; it must be known to be there.
+        """Returns the next message, which must be known to be there.
 
         StorageError when Pulsar does not give it within `TIMEOUT_S`; CorruptionError for a message that cannot be a frame.
         """
@@ -82,15 +84,15 @@ class TopicReader:
         return Entry(position, data, None, header if header.incarnation == incarnation else None)
 
     def message(self) -> pulsar.Message:
-        """The next message as it is, in a topic that is no log."""
+        """Returns the next message as it is, in a topic that is not a log."""
         message = self._message()
         self.last = position_of_id(message.message_id())
         return message
 
     def close(self) -> None:
-        """Lets go of it; who is reading gets ClosedError soon. Idempotent."""
+        """Closes the reader; a thread that is reading soon gets a ClosedError. Idempotent."""
         self._closed = True
-        self._let_go()
+        self._close_reader()
 
     def _message(self) -> pulsar.Message:
         import pulsar
@@ -100,7 +102,7 @@ class TopicReader:
         while not self._closed:
             try:
                 if self._reader is None:
-                    self._reader = self._made()
+                    self._reader = self._open_reader()
                     lost_since = None
                 return self._reader.read_next(timeout_millis=WAIT_MS)
             except pulsar.exceptions.Timeout as error:
@@ -109,23 +111,23 @@ class TopicReader:
                 if self._reader is not None and not self._reader.is_connected():
                     lost_since = lost_since or now
                     if now - lost_since >= LOST_S:
-                        self._let_go()
+                        self._close_reader()
             except pulsar.PulsarException as error:
                 problem = error
-                self._let_go()
-                time.sleep(0.05)  # in a thread: not to ask a broker that is starting over and over
+                self._close_reader()
+                time.sleep(0.05)  # a broker that is starting is not to be asked in a tight loop
             if time.monotonic() > deadline:
                 raise failure(problem, f"reading {self._topic}", self._connection.address)
         raise ClosedError(f"the log of {self._topic} is closed: open it again to go on")
 
-    def _made(self) -> pulsar.Reader:
+    def _open_reader(self) -> pulsar.Reader:
         if self.last is not None:
             return self._connection.reader(self._topic, self.last, inclusive=False)
         if self._start is None:
             return self._connection.first_reader(self._topic)
         return self._connection.reader(self._topic, self._start, inclusive=True)
 
-    def _let_go(self) -> None:
+    def _close_reader(self) -> None:
         import pulsar
 
         reader, self._reader = self._reader, None
@@ -136,8 +138,47 @@ class TopicReader:
                 pass  # it was lost already
 
 
+def read_entries(
+    connection: Connection, topic: str, after: int, last: int, incarnation: int
+) -> list[tuple[int, Entry]]:
+    """Returns the messages after this position up to `last`, which is there: their sizes, and the entries without bytes. Blocks."""
+    reader = TopicReader(connection, topic, after, after=True)
+    found: list[tuple[int, Entry]] = []
+    try:
+        while not found or found[-1][1].position < last:
+            entry = reader.next(incarnation)
+            size, entry.data = len(entry.data), b""
+            found.append((size, entry))
+    finally:
+        reader.close()
+    return found
+
+
+def send_mark(producer: pulsar.Producer, mark: Mark) -> int:
+    """Writes a mark, waits for it and returns its position. Blocks."""
+    return position_of_id(producer.send(b"", properties=mark_properties(mark)))
+
+
+def move_cursor(connection: Connection, topic: str, last: int) -> None:
+    """Tells Pulsar that no message up to this position is needed any more. Blocks; a failure is logged, and the next opening repeats
+    it."""
+    import pulsar
+
+    try:
+        consumer = connection.consumer(topic, SUBSCRIPTION)
+        try:
+            consumer.acknowledge_cumulative(pulsar.MessageId(-1, ledger_of(last), entry_of(last), -1)._msg_id)
+        finally:
+            consumer.close()
+    except Exception as error:
+        _log.warning(
+            "%s; it is tried again later",
+            failure(error, f"giving back what was truncated of {topic}", connection.address),
+        )
+
+
 def damaged(error: CorruptionError, topic: str, position: int) -> CorruptionError:
-    """The same error, naming the message."""
+    """Returns this error with the topic and the position of the message."""
     return CorruptionError(
         f"{topic} at {text_of(position)}: {error}", path=topic, offset=position, expected=error.expected
     )

@@ -1,0 +1,202 @@
+"""Opening: takes a log over in a new term.
+
+Owns the order of it: the term is claimed in the metadata; a fencing producer evicts the writer before; a mark is written, after which
+nothing of an earlier writer can count; what lies before the mark is read back; the mark is noted in the metadata. Then the log is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from wal.backends.base import LogState
+from wal.backends.pulsar.admin import Admin
+from wal.backends.pulsar.connection import Connection, close_producer, failure, is_one_of
+from wal.backends.pulsar.control import Control, ControlRecord
+from wal.backends.pulsar.fencing_floor import FencingFloor
+from wal.backends.pulsar.floor_index import FloorIndex
+from wal.backends.pulsar.layout import Mark, entry_of, ledger_of, text_of
+from wal.backends.pulsar.ledgers import LedgerTable
+from wal.backends.pulsar.recovery import end_before, missing_records
+from wal.backends.pulsar.topic import move_cursor, send_mark
+from wal.errors import CorruptionError
+
+__all__ = ["Opened", "check_checkpoint", "open_log", "patiently"]
+
+_T = TypeVar("_T")
+TRIES: Final = 5
+PAUSE_S: Final = 0.3
+"""After the first try, then twice and three times as long: another client's durable cursor, or a topic that moves, takes a moment."""
+PASSING: Final = (
+    "ServiceUnitNotReady",
+    "ConsumerBusy",
+    "ProducerBusy",
+    "NotConnected",
+    "ProducerFenced",
+    "TooManyLookupRequestException",
+)
+"""Errors of a broker that is just moving the topic."""
+FENCED: Final = ("ProducerFenced", "AlreadyClosed")
+
+
+class Opened(msgspec.Struct):
+    """A log that was taken over; PulsarLog takes all of it. `producer` is pulsar's fencing producer."""
+
+    connection: Connection
+    control: Control
+    producer: Any
+    ledgers: LedgerTable
+    floors: FloorIndex
+    topic: str
+    mark: Mark
+    floor: FencingFloor
+    state: LogState
+    checkpoint: int | None
+
+
+async def open_log(
+    connection: Connection,
+    admin: Admin,
+    control: Control,
+    *,
+    term: int,
+    checkpoint: int | None,
+    before: ControlRecord,
+) -> Opened:
+    """Takes the log over in `term`, which was claimed when the control record was `before`. Its topics are there.
+
+    CorruptionError when Pulsar has lost what the log, or its recovery from `checkpoint`, needs; ChannelFencedError when a higher term
+    claimed the log meanwhile.
+    """
+    topic, run = connection.address.topic(control.pchannel), connection.run
+    mark = Mark(term, before.incarnation)
+    producer, at = await _take_over(connection, control, topic, mark)
+    try:
+        floors = _known_floors(control, before)
+        listed = await run(lambda: admin.ledgers(topic))
+        ledgers = LedgerTable(listed or ())
+        ledgers.describe(control.ledgers)
+        ledgers.added(at, 0)
+        _check_kept(topic, control, before, ledgers, checkpoint, at)
+        look = partial(
+            end_before,
+            connection,
+            topic,
+            incarnation=mark.incarnation,
+            ledgers=ledgers,
+            floors=floors,
+            term_at=control.term_at,
+        )
+        made = await run(lambda: missing_records(ledgers, look))
+        end = await run(lambda: look(at))
+        await control.change(term, terms={term: at}, ledgers=made)
+    except BaseException:
+        await asyncio.shield(asyncio.ensure_future(run(lambda: close_producer(producer))))
+        raise
+    floor = FencingFloor(end.floor.term, end.floor.sequence)
+    floor.mark(term)
+    floors.add(at + 1, floor, lasting=True)
+    last_term, last_sequence = end.last if end.last[1] >= 0 else (0, -1)
+    state = LogState(
+        at + 1,
+        last_term,
+        last_sequence,
+        max(end.promised_tick, before.promised_tick),
+        before.earliest,
+        before.clean,
+        end.newest or before.newest,
+    )
+    last = ledgers.last_below(before.kept_from)
+    if last is not None:
+        await run(lambda: move_cursor(connection, topic, last))
+    ledgers.drop_below(before.kept_from)
+    return Opened(connection, control, producer, ledgers, floors, topic, mark, floor, state, checkpoint)
+
+
+def check_checkpoint(topic: str, record: ControlRecord, checkpoint: int | None) -> None:
+    """Raises CorruptionError when the log does not hold what follows this checkpoint any more."""
+    if checkpoint is not None and checkpoint < record.kept_from:
+        raise _lost_checkpoint(topic, record.kept_from, None, checkpoint)
+
+
+def patiently(connection: Connection, call: Callable[[], _T], doing: str) -> _T:
+    """Returns what a call answers that may meet a broker which is just moving the topic. Blocks."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return call()
+        except Exception as error:
+            if attempt == TRIES or not is_one_of(error, *PASSING):
+                raise failure(error, doing, connection.address) from error
+            time.sleep(PAUSE_S * attempt)
+    raise AssertionError
+
+
+async def _take_over(connection: Connection, control: Control, topic: str, mark: Mark) -> tuple[Any, int]:
+    """Returns the producer that is the only one from now on, and the position of its mark.
+
+    A writer of a lower term that claimed the log before this one may fence after it. That writer learns then that it is too late, but
+    this producer is fenced as well, and another one fences again.
+    """
+    run = connection.run
+    for attempt in range(1, TRIES + 1):
+        producer = await run(
+            lambda: patiently(connection, lambda: connection.producer(topic, fencing=True), f"taking over {topic}")
+        )
+        try:
+            # After the fence: an owner that claims the log from now on fences this producer; one that did before is seen here.
+            await control.check_owner(mark.term)
+            return producer, await run(partial(send_mark, producer, mark))
+        except BaseException as error:
+            await asyncio.shield(asyncio.ensure_future(run(partial(close_producer, producer))))
+            if not isinstance(error, Exception):
+                raise
+            await control.check_owner(mark.term)
+            if attempt == TRIES or not is_one_of(error, *FENCED):
+                raise failure(error, f"taking over {topic}", connection.address) from error
+    raise AssertionError
+
+
+def _known_floors(control: Control, record: ControlRecord) -> FloorIndex:
+    """Returns the fencing floors that the metadata knows."""
+    floors = FloorIndex()
+    floors.add(record.kept_from, FencingFloor(*record.floor), lasting=True)
+    for term, position in control.terms.items():
+        if position >= record.kept_from:
+            floors.add(position + 1, FencingFloor(term, -1), lasting=True)
+    return floors
+
+
+def _check_kept(
+    topic: str, control: Control, record: ControlRecord, ledgers: LedgerTable, checkpoint: int | None, mark: int
+) -> None:
+    """Raises CorruptionError when Pulsar has lost something that was not given back."""
+    kept = record.kept_from
+    if checkpoint is not None and checkpoint > mark:
+        raise _lost_checkpoint(topic, kept, mark, checkpoint)
+    there = {ledger.number: ledger.entries for ledger in ledgers.ledgers}
+    known = {number: one.entries for number, one in control.ledgers.items()}
+    for position in control.terms.values():
+        known[ledger_of(position)] = max(known.get(ledger_of(position), 0), entry_of(position) + 1)
+    for number, entries in sorted(known.items()):
+        needed = number > ledger_of(kept) or (number == ledger_of(kept) and entries > entry_of(kept))
+        if needed and there.get(number, 0) < entries:
+            raise CorruptionError(
+                f"Pulsar has {there.get(number, 0)} entries of ledger {number} of {topic}: it lost or deleted what the log still held",
+                path=topic,
+                offset=ledger_of(kept),
+                expected=f"{entries} entries",
+            )
+
+
+def _lost_checkpoint(topic: str, kept: int, end: int | None, checkpoint: int) -> CorruptionError:
+    held = f"begins at {text_of(kept)}" if end is None else f"goes from {text_of(kept)} to {text_of(end)}"
+    return CorruptionError(
+        f"what {topic} holds {held}",
+        path=topic,
+        expected=f"what follows its checkpoint at {text_of(checkpoint)}",
+    )

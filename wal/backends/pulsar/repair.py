@@ -1,0 +1,119 @@
+"""Repair: what a writer does after an answer that does not follow the one before, a lost producer, or a fence. Pure.
+
+Owns: the table of its states, and `Outage`, which bounds how long a writer tries. The writer is the shell: it reports events and carries
+out the action that the table names.
+
+    WRITING      frames are sent, and answered as Pulsar answers
+    READING      an answer left a gap in the positions: the writer reads what lies between, and sends nothing meanwhile
+    READING_LOST the same, and the producer was lost meanwhile
+    REPLACING    the writer makes a new producer if the term is still its own, writes a mark, reads up to it, and sends again only what
+                 the topic does not hold. What was on its way lies before the mark, or never comes: no outcome is guessed
+    FAILED       nothing is written any more
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+__all__ = ["TRANSITIONS", "Outage", "Repair", "WriterAction", "WriterEvent", "WriterState"]
+
+
+class WriterState(enum.Enum):
+    """The states of a writer; see the module."""
+
+    WRITING = "writing"
+    READING = "reading"
+    READING_LOST = "reading, and the producer is lost"
+    REPLACING = "replacing the producer"
+    FAILED = "failed"
+
+
+class WriterEvent(enum.Enum):
+    """What a writer reports."""
+
+    GAP = "an answer does not follow the one before"
+    LOST = "the producer is lost: fenced, closed, or without a connection for too long"
+    FOUND = "every position is known up to where the writer has read"
+    ERROR = "an error that no new producer mends: a fence by a higher term, a frame that can never be written, too long an outage"
+
+
+class WriterAction(enum.Enum):
+    """What a writer does next."""
+
+    NOTHING = "nothing"
+    READ = "read up to the answer that left a gap"
+    REPLACE = "replace the producer"
+    ANSWER = "answer the frames whose position is known, and go on sending"
+    FAIL = "fail every frame"
+
+
+_S, _E, _A = WriterState, WriterEvent, WriterAction
+TRANSITIONS: Final[Mapping[tuple[WriterState, WriterEvent], tuple[WriterState, WriterAction]]] = {
+    (_S.WRITING, _E.GAP): (_S.READING, _A.READ),
+    (_S.WRITING, _E.LOST): (_S.REPLACING, _A.REPLACE),
+    (_S.WRITING, _E.ERROR): (_S.FAILED, _A.FAIL),
+    (_S.READING, _E.FOUND): (_S.WRITING, _A.ANSWER),
+    (_S.READING, _E.LOST): (_S.READING_LOST, _A.NOTHING),
+    (_S.READING, _E.ERROR): (_S.FAILED, _A.FAIL),
+    (_S.READING_LOST, _E.FOUND): (_S.REPLACING, _A.REPLACE),
+    (_S.READING_LOST, _E.LOST): (_S.READING_LOST, _A.NOTHING),
+    (_S.READING_LOST, _E.ERROR): (_S.FAILED, _A.FAIL),
+    (_S.REPLACING, _E.FOUND): (_S.WRITING, _A.ANSWER),
+    (_S.REPLACING, _E.LOST): (_S.REPLACING, _A.REPLACE),
+    (_S.REPLACING, _E.ERROR): (_S.FAILED, _A.FAIL),
+    **{(_S.FAILED, event): (_S.FAILED, _A.NOTHING) for event in _E},
+}
+"""State and event → next state and action. A pair that is missing is a defect of the writer: a writer that reads or replaces takes no
+answer, so it cannot find a gap."""
+
+
+class Repair:
+    """The state of one writer."""
+
+    def __init__(self) -> None:
+        self.state: WriterState = WriterState.WRITING
+
+    def on(self, event: WriterEvent) -> WriterAction:
+        """Moves to the next state and returns what to do. RuntimeError for an event that the table does not have here."""
+        found = TRANSITIONS.get((self.state, event))
+        if found is None:
+            raise RuntimeError(f"a writer that is {self.state.value} cannot hear that {event.value}")
+        self.state, action = found
+        return action
+
+
+class Outage:
+    """How long a writer has been without a producer through which a frame got. The caller gives the time, in seconds."""
+
+    limit_s: ClassVar[float] = 120.0
+    """How long a broker may be away before the writer fails; it counts over several producers, as long as no frame gets through."""
+    pause_min_s: ClassVar[float] = 0.2
+    pause_max_s: ClassVar[float] = 2.0
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._pause_s = self.pause_min_s
+
+    def begin(self, now_s: float) -> float:
+        """Notes that the producer was lost; returns the pause before the first attempt: 0 unless the producer before it was lost as well
+        without a frame getting through."""
+        self._pause_s = self.pause_min_s
+        if self._since_s is not None:
+            return self.pause_max_s
+        self._since_s = now_s
+        return 0.0
+
+    def end(self) -> None:
+        """Notes that a frame got through."""
+        self._since_s = None
+
+    def is_too_long(self, now_s: float) -> bool:
+        """Whether the writer has to give up."""
+        return self._since_s is not None and now_s - self._since_s > self.limit_s
+
+    def next_pause_s(self) -> float:
+        """Returns the pause before the next attempt, twice the one before up to `pause_max_s`."""
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self.pause_max_s)
+        return pause_s
