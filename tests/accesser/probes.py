@@ -1,4 +1,4 @@
-"""How the acceptance tests look at a log: everything through the public API."""
+"""How the acceptance tests look at a log: everything through the public API, but for `local`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from wal import ImmutableMessage, WALAccesser
+from wal.engine.local.log import LocalLog
+
+
+def local(log: WALAccesser) -> LocalLog:
+    """Returns the engine of a log that this process writes, for causing what a user cannot cause at will."""
+    engine = log._lifecycle.engine
+    assert isinstance(engine, LocalLog)
+    return engine
 
 
 async def read_all(log: WALAccesser, vchannel: str | Sequence[str], **options: Any) -> list[ImmutableMessage]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors import VirtualClock
-from tests.accesser.probes import payloads, read_all, start, turns
+from tests.accesser.probes import local, payloads, read_all, start, turns
 from tests.accesser.virtual import open_virtual
 from tests.backends.faults import FaultyDisk
 from wal import (
@@ -225,7 +225,7 @@ async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPa
     """The id of a broadcast to a and b, on two pchannels, whose b was dropped while its intent was being saved."""
     await log.create_vchannel("a", pchannel="p0")
     await log.create_vchannel("b", pchannel="p1")
-    kv = type(log._lifecycle.log.kv)  # type: ignore[union-attr]
+    kv = type(local(log).kv)
     began, dropped, commit = asyncio.Event(), asyncio.Event(), kv._commit
 
     async def slow(kv: KVBase, batch: Batch) -> bool:
@@ -356,7 +356,7 @@ async def test_a_drop_just_before_the_end_is_an_ack_in_the_next_life(
 ) -> None:
     async with open_wal(data, pchannels=pchannels) as log:
         await log.broadcast().append(schema(NAMES[:3]))
-        monkeypatch.setattr(log._lifecycle.log, "on_dropped", lambda name: None)  # the broadcaster never hears of it
+        monkeypatch.setattr(local(log).vchannels, "on_dropped", lambda name: None)  # the broadcaster never hears of it
         await log.drop_vchannel(NAMES[1])
         await log.create_vchannel(NAMES[1])
     async with open_wal(data) as log:
@@ -508,9 +508,7 @@ async def test_recovery_is_a_matter_of_opening_and_not_of_the_first_use(tmp_path
     async with open_wal(data, pchannels=2) as log:
         await log.broadcast().append(schema())
     async with open_wal(data) as log:
-        opened = log._lifecycle.log
-        assert opened is not None
-        assert opened.broadcast.statistics().tasks == 1
+        assert local(log).broadcasts.statistics().tasks == 1
 
 
 async def test_what_a_broadcast_to_a_thousand_vchannels_writes_over_its_life(data: str) -> None:
@@ -519,10 +517,9 @@ async def test_what_a_broadcast_to_a_thousand_vchannels_writes_over_its_life(dat
     async with open_wal(data) as log:
         for name in names:
             await log.create_vchannel(name)
-        inside = log._lifecycle.log
-        assert inside is not None
         written = 0
-        commit = inside.kv._commit
+        kv = local(log).kv
+        commit = kv._commit
 
         async def counted(batch: Batch) -> bool:
             nonlocal written
@@ -530,7 +527,7 @@ async def test_what_a_broadcast_to_a_thousand_vchannels_writes_over_its_life(dat
             written += sum(len(key) for key in batch.removals if "broadcasts/" in key)
             return await commit(batch)
 
-        inside.kv._commit = counted  # type: ignore[method-assign]
+        kv._commit = counted  # type: ignore[method-assign]
         before = log.statistics().pchannels[0].bytes
         result = await log.broadcast().append(schema(names, payload=bytes(1024)))
         for name in names:

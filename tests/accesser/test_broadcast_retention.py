@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.accesser.probes import payloads, read_all
+from tests.accesser.probes import local, payloads, read_all
 from wal import BroadcastAppendResult, BroadcastMessage, BroadcastState, Message, ResourceKey, WALAccesser, open_wal
-from wal.engine.local.log import LocalLog
 from wal.errors import InvalidArgumentError, ResourceAcquiredError
 from wal.pchannel import PChannel
 
@@ -28,14 +27,8 @@ async def ack_all(log: WALAccesser, broadcast_id: int) -> None:
         await log.broadcast().ack(broadcast_id, name)
 
 
-def opened(log: WALAccesser) -> LocalLog:
-    found = log._lifecycle.log
-    assert found is not None
-    return found
-
-
 def pchannel(log: WALAccesser) -> PChannel:
-    return opened(log).pchannels["p0"]
+    return local(log).pchannels["p0"]
 
 
 async def checkpointed(log: WALAccesser) -> None:
@@ -85,12 +78,12 @@ async def test_retention_by_size_stops_at_a_copy(data: str) -> None:
         first = await broadcast(log, bytes(1000))
         for _ in range(12):
             await log.append_bulk([Message("noise", bytes(1 << 16)) for _ in range(16)])
-        await opened(log).retention.turn()
+        await local(log).retention.turn()
         assert (await read_all(log, "a"))[0].message_id == first.append_results["a"].message_id
         (report,) = await log.retention()
         assert report.bytes > 10 * SEGMENT
         await ack_all(log, first.broadcast_id)
-        await opened(log).retention.turn()
+        await local(log).retention.turn()
         (report,) = await log.retention()
         assert report.bytes <= 5 * SEGMENT
         assert await payloads(log, "a") == []

@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.accesser.probes import payloads
+from tests.accesser.probes import local, payloads
 from wal import AppendResult, Message, ProducerKey, StartFrom, WALAccesser, open_wal
-from wal.engine.local.log import META_FILE, LocalLog
+from wal.engine.local.log import LocalLog
+from wal.engine.local.storage import META_FILE
 from wal.errors import CorruptionError, NoSpaceError, TruncatedError
 from wal.kv import SqliteKV
 from wal.pchannel import CheckpointRule
@@ -28,15 +29,9 @@ def names(data: str, pattern: str) -> list[str]:
     return sorted(path.name for path in folder(data).glob(pattern))
 
 
-def inside(log: WALAccesser) -> LocalLog:
-    opened = log._lifecycle.log
-    assert isinstance(opened, LocalLog)
-    return opened
-
-
 async def checkpointed(log: WALAccesser, *, state: bool = True) -> int:
     """Waits until the checkpoint stands at the end of the log; its position."""
-    pchannel = inside(log).pchannels["p0"]
+    pchannel = local(log).pchannels["p0"]
     assert pchannel.checkpointer is not None
     ledger = pchannel.checkpointer.ledger
     async with asyncio.timeout(10):
@@ -125,7 +120,7 @@ async def test_a_close_leaves_nothing_to_replay(data: str) -> None:
     assert record["position"] == record["state"]
     assert names(data, "checkpoint-*") == [f"checkpoint-{record['state']:016x}"]
     async with open_wal(data) as log:
-        assert inside(log).pchannels["p0"].keyed.table.keyed_since_checkpoint == 0
+        assert local(log).pchannels["p0"].keyed.table.keyed_since_checkpoint == 0
         await keyed.check(log)
     assert await record_of(data) == record, "nothing keyed happened"
 
@@ -135,7 +130,7 @@ async def test_truncated_before_any_checkpoint_and_crashed(data: str, tmp_path: 
     keyed = Keyed()
     crashed = str(tmp_path / "crashed")
     async with open_wal(data, segment_bytes=SEGMENT) as log:
-        checkpointer = inside(log).pchannels["p0"].checkpointer
+        checkpointer = local(log).pchannels["p0"].checkpointer
         assert checkpointer is not None
         checkpointer.ledger.state_bytes = 1 << 40  # no room given back is worth it
         await keyed.append(log, 3)
@@ -195,7 +190,7 @@ async def test_the_state_before_goes_on_holding(data: str) -> None:
 async def test_the_rule_makes_them_while_appends_go_on(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalLog, "checkpoint_rule", CheckpointRule(keyed_events=50))
     async with open_wal(data) as log:
-        ledger = inside(log).pchannels["p0"].checkpointer
+        ledger = local(log).pchannels["p0"].checkpointer
         assert ledger is not None
         seen = set()
         for number in range(1_000):
@@ -273,7 +268,7 @@ async def test_no_room_at_close_loses_nothing(data: str, monkeypatch: pytest.Mon
     keyed = Keyed()
     async with open_wal(data) as log:
         await keyed.append(log, 3)
-        checkpoints = inside(log).pchannels["p0"].log
+        checkpoints = local(log).pchannels["p0"].log
 
         async def full(*_: object) -> None:
             raise NoSpaceError("no room for the checkpoint")

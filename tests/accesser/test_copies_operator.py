@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broadcaster import AppendOperator, Content
-from tests.accesser.probes import payloads, read_all, start
+from tests.accesser.probes import local, payloads, read_all, start
 from tests.backends.faults import FaultyDisk
 from wal import BroadcastHeader, Message, WALAccesser, open_wal
 from wal.backends.journal import JournalBackend
@@ -37,10 +37,8 @@ class Bench:
 
     def __init__(self, log: WALAccesser) -> None:
         self.log = log
-        inside = log._lifecycle.log
-        assert inside is not None
-        self.inside: LocalLog = inside
-        self.operator: AppendOperator = CopiesOperator(inside)
+        self.inside: LocalLog = local(log)
+        self.operator: AppendOperator = CopiesOperator(self.inside)
 
     async def header(self, names: Sequence[str] = NAMES) -> BroadcastHeader:
         await self.operator.places(names)
@@ -233,8 +231,8 @@ async def test_places_are_saved_before_they_are_told(data: str) -> None:
         bench = Bench(log)
         places = await bench.operator.places(["a", "b", "c", "d"])
         assert sorted(name for names in places.values() for name in names) == ["a", "b", "c", "d"]
-        assert set(bench.inside.directory.saved) == {"a", "b", "c", "d"}
-        assert bench.inside.saving == {}
+        assert set(bench.inside.vchannels.directory.saved) == {"a", "b", "c", "d"}
+        assert bench.inside.vchannels.saving == {}
 
 
 async def test_places_are_those_of_a_vchannel_that_was_made_anew_meanwhile(
@@ -253,13 +251,13 @@ async def test_places_are_those_of_a_vchannel_that_was_made_anew_meanwhile(
 
         monkeypatch.setattr(kv, "_commit", slow)
         places = start(bench.operator.places(["moved", "new"]))
-        while "new" not in bench.inside.saving:
+        while "new" not in bench.inside.vchannels.saving:
             await asyncio.sleep(0)
         dropped = start(log.drop_vchannel("moved"))
-        while "moved" in bench.inside.records:
+        while "moved" in bench.inside.vchannels.records:
             await asyncio.sleep(0)
         made = start(log.create_vchannel("moved", pchannel="p1"))
-        while "moved" not in bench.inside.records:
+        while "moved" not in bench.inside.vchannels.records:
             await asyncio.sleep(0)
         saved.set()
         await asyncio.gather(dropped, made)

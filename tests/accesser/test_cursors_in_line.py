@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.accesser.probes import local
 from wal import Message, open_wal
 from wal.cursors import CursorFiles, CursorStore
 from wal.errors import WouldBlockError
@@ -44,8 +45,7 @@ def held(data: str) -> Iterator[None]:
 
 async def test_none_waits_longer_than_the_first(data: str) -> None:
     log = await open_wal(data)
-    assert log._lifecycle.log is not None
-    desk = log._lifecycle.log.cursors
+    desk = local(log).cursors
     await log.raw_append(Message("orders", b"1"))
     async with contextlib.AsyncExitStack() as stack:
         scanners = [await stack.enter_async_context(log.read("orders", cursor=f"c{n}")) for n in range(SAVES)]

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from actors import VirtualClock
-from tests.accesser.probes import grouped, made_on, payloads, read_all, start, turns
+from tests.accesser.probes import grouped, local, made_on, payloads, read_all, start, turns
 from tests.accesser.virtual import open_virtual
 from tests.backends.faults import FaultyDisk
 from wal import AppendResult, Message, MessageType, ProducerInfo, ProducerKey, WALAccesser, open_wal, timestamp
 from wal.backends.journal import backend as journal_backend
-from wal.engine.local.log import LocalLog
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -28,17 +27,11 @@ from wal.errors import (
 from wal.frame import EncodedFrame
 
 
-def inside(log: WALAccesser) -> LocalLog:
-    opened = log._lifecycle.log
-    assert opened is not None
-    return opened
-
-
 class Gate:
     """Keeps the frames of a pchannel from its backend until the test lets them pass, or refuses them as a full disk does."""
 
     def __init__(self, log: WALAccesser, monkeypatch: pytest.MonkeyPatch, name: str = "p0") -> None:
-        self._log = inside(log).pchannels[name].log
+        self._log = local(log).pchannels[name].log
         self._append = self._log.append
         self.held: list[tuple[EncodedFrame, Any]] = []
         self.shut = True
@@ -92,7 +85,7 @@ async def test_a_key_in_flight_shares_its_result_and_takes_room_until_then(
     await log.create_vchannel("orders")
     gate = Gate(log, monkeypatch)
     first = nowait(log, b"1", "k")
-    in_flight = inside(log).in_flight
+    in_flight = local(log).in_flight
     await turns()
     size = in_flight.size
     sharers = [nowait(log, b"other", "k") for _ in range(5)]
@@ -122,7 +115,7 @@ async def test_a_refused_frame_fails_the_sharers_and_frees_the_keys(
     with pytest.raises(NoSpaceError):
         await sharer
     assert not (await nowait(log, b"2", "k")).duplicate
-    assert inside(log).in_flight.size == 0
+    assert local(log).in_flight.size == 0
     assert await payloads(log, "orders") == [b"2"]
 
 
@@ -152,7 +145,7 @@ async def test_what_is_behind_a_failed_sequence_fails_wherever_it_waits(
     assert not (await other).duplicate
     await plain
     assert log.statistics().pchannels[0].barriers == 0
-    assert inside(log).in_flight.size == 0
+    assert local(log).in_flight.size == 0
     results = [await nowait(log, b"%d" % sequence, key(sequence)) for sequence in (1, 2, 3)]
     assert not any(result.duplicate for result in results)
     assert await payloads(log, "orders") == [b"0", b"plain", b"other", b"1", b"2", b"3"]
@@ -166,7 +159,7 @@ async def test_a_frame_that_waits_for_ticks_is_drafted_again_without_it(
     gate = Gate(log, monkeypatch)
     first = nowait(log, b"1", key(1))
     await turns()
-    opened = inside(log)
+    opened = local(log)
     pchannel = opened.pchannels["p0"]
     take = opened.oracle.take
     monkeypatch.setattr(opened.oracle, "take", lambda count: None)
@@ -258,13 +251,13 @@ async def test_a_commit_that_finds_no_room_stays_open(location: str) -> None:
 async def test_a_full_inbox_leaves_a_transaction_open(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     txn = await log.txn("orders")
     await txn.append(b"body")
-    group = inside(log).pchannels["p0"].actor_group
+    group = local(log).pchannels["p0"].actor_group
     monkeypatch.setattr(group, "_inbox_max", 0)
     with pytest.raises(WouldBlockError):
         await txn.commit()
     with pytest.raises(WouldBlockError):
         await nowait(log, b"refused", "k")
-    assert inside(log).in_flight.size == 0
+    assert local(log).in_flight.size == 0
     monkeypatch.undo()
     await txn.commit()
     assert not (await nowait(log, b"1", "k")).duplicate
@@ -365,7 +358,7 @@ async def test_an_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAcce
     with pytest.raises(InvalidRequestSeqError):
         await behind
     assert await log.producers() == []
-    assert inside(log).in_flight.size == 0
+    assert local(log).in_flight.size == 0
     assert not (await nowait(log, b"1", key(1))).duplicate
 
 
@@ -495,7 +488,7 @@ async def test_no_room_in_flight(location: str) -> None:
         waiting = [start(log.raw_append(Message("orders", b"1"), idempotency_key="k")) for _ in range(3)]
         assert sorted([(await task).duplicate for task in waiting]) == [False, True, True]
         await large
-        assert inside(log).in_flight.size == 0
+        assert local(log).in_flight.size == 0
 
 
 async def test_a_wide_transaction_counts_its_key_in_the_frame(location: str) -> None:
@@ -516,7 +509,7 @@ async def test_an_unknown_vchannel_makes_no_key(location: str) -> None:
                 await nowait(log, b"", idempotency_key)
         await log.create_vchannel("orders")
         assert not (await nowait(log, b"", "k")).duplicate
-        assert inside(log).in_flight.size == 0
+        assert local(log).in_flight.size == 0
 
 
 async def test_the_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,7 +518,7 @@ async def test_the_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, m
     async with open_wal(data) as log:
         first = await log.raw_append(Message("orders", b"1"), idempotency_key=plain)
         second = await log.raw_append(Message("orders", b"2"), idempotency_key=sequence)
-        kv = inside(log).kv
+        kv = local(log).kv
         save = kv.multi_save_and_remove
 
         async def keep(saves: Any, removals: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from tests.accesser.probes import made_on
+from tests.accesser.probes import local, made_on
 from tests.contract.other import eventually
 from wal import Latest, Message, MessageType, MessageTypes, Scanner, TimeTickGT, WALAccesser, open_wal
 from wal.pchannel import PChannel
@@ -45,9 +45,7 @@ KINDS: Final[dict[str, Make]] = {
 
 
 def only_pchannel(log: WALAccesser) -> PChannel:
-    embedded = log._lifecycle.log
-    assert embedded is not None
-    (pchannel,) = embedded.pchannels.values()
+    (pchannel,) = local(log).pchannels.values()
     return pchannel
 
 

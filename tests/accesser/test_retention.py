@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from actors import VirtualClock
-from tests.accesser.probes import payloads, read_all
+from tests.accesser.probes import local, payloads, read_all
 from tests.accesser.virtual import open_virtual
 from wal import (
     AppendResult,
@@ -25,7 +25,6 @@ from wal import (
     open_wal,
 )
 from wal.cursors import CursorFiles
-from wal.engine.local.log import LocalLog
 from wal.errors import InvalidArgumentError, NoSpaceError, TruncatedError
 
 MIB = 1 << 20
@@ -67,23 +66,17 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-def embedded(log: WALAccesser) -> LocalLog:
-    found = log._lifecycle.log
-    assert found is not None
-    return found
-
-
 async def open_quiet(location: str, clock: VirtualClock, **settings: Any) -> WALAccesser:
     """A log whose retention has its turns only when a test says so: time stands still, and nothing else wakes it."""
     log = await open_virtual(location, clock, **settings)
-    for pchannel in embedded(log).pchannels.values():
+    for pchannel in local(log).pchannels.values():
         pchannel.log.sealed = None
     return log
 
 
 async def turn(log: WALAccesser) -> None:
     """A turn of retention, without waiting for its time."""
-    await embedded(log).retention.turn()
+    await local(log).retention.turn()
 
 
 def disk_bytes(data: str) -> int:
@@ -303,7 +296,7 @@ async def test_who_was_stopped_with_the_lock_holds_no_append(data: str, caplog: 
     try:
         with caplog.at_level(logging.WARNING, "wal.retention"):
             for _ in range(2):
-                await embedded(log).retention.turn(lock_timeout_s=0.01)
+                await local(log).retention.turn(lock_timeout_s=0.01)
         assert (await numbers(log))[0] == 0
         await fill(log, 1, first=128)
         assert caplog.text.count("retention waits") == 1
@@ -320,7 +313,7 @@ async def test_what_fails_is_tried_again(
 ) -> None:
     log = await open_quiet(location, VirtualClock(), segment_bytes=MIB, retention_bytes=2 * MIB)
     await fill(log, 8)
-    pchannel_log = embedded(log).pchannels["p0"].log
+    pchannel_log = local(log).pchannels["p0"].log
 
     async def full(position: int, index: int) -> None:
         raise NoSpaceError("the disk is full")
@@ -362,7 +355,7 @@ async def test_a_full_disk_can_be_cut_although_nothing_can_be_stored(
 async def test_files_that_only_the_checkpoint_holds_are_told(data: str) -> None:
     log = await open_quiet(data, VirtualClock(), segment_bytes=MIB)
     results = await fill(log, 12)
-    pchannel = embedded(log).pchannels["p0"]
+    pchannel = local(log).pchannels["p0"]
     await pchannel.log.truncate(results[150].message_id.position, 0)
     one = await told(log)
     assert [holder.kind for holder in one.holders] == ["checkpoint"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.accesser.probes import made_on, payloads, start, turns
+from tests.accesser.probes import local, made_on, payloads, start, turns
 from tests.backends.faults import FaultyDisk
 from wal import Latest, Message, MessageType, Txn, WALAccesser, open_wal
 from wal.backends.journal import JournalBackend, JournalLog
@@ -27,13 +27,6 @@ from wal.errors import (
 from wal.pchannel import pchannel as pchannel_module
 from wal.pchannel.tail import Tail
 from wal.timestamp import TimestampOracle
-
-
-def inside(log: WALAccesser) -> LocalLog:
-    """The parts of an open log, for causing what a user cannot cause at will."""
-    opened = log._lifecycle.log
-    assert opened is not None
-    return opened
 
 
 async def begin(log: WALAccesser) -> Txn:
@@ -67,7 +60,7 @@ async def test_what_waits_for_ticks_keeps_the_order_of_the_calls(
 ) -> None:
     """A transaction needs an id, which is a tick: without one nothing that is called behind it may go first."""
     await log.raw_append(Message("orders", b"0"))
-    gate = Gate(inside(log), monkeypatch)
+    gate = Gate(local(log), monkeypatch)
     pair = start(log.append_messages(Message("orders", b"1"), Message("orders", b"2")))
     await turns(5)
     behind = [log.append_nowait(Message("orders", b"3")), log.append_nowait(Message("orders", b"4"))]
@@ -89,7 +82,7 @@ async def test_what_waits_for_ticks_fails_when_there_are_none_to_be_had(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await log.raw_append(Message("orders", b"0"))
-    gate = Gate(inside(log), monkeypatch)
+    gate = Gate(local(log), monkeypatch)
     gate.failure = StorageError("the KV does not answer")
     pair = start(log.append_messages(Message("orders", b"1"), Message("orders", b"2")))
     await turns(5)
@@ -131,7 +124,7 @@ async def test_a_call_behind_a_failure_is_known_not_to_be_written(data: str, mon
 async def test_frames_under_way_when_the_oracle_is_fenced_have_no_known_outcome(log: WALAccesser) -> None:
     """The backend has them and may well write them: an error that says otherwise invites a second copy."""
     await log.raw_append(Message("orders", b"0"))
-    opened = inside(log)
+    opened = local(log)
     pchannel = opened.pchannels["p0"]
     future = log.append_nowait(Message("orders", b"1"))
     while not pchannel._flights:
@@ -165,7 +158,7 @@ async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeyp
     async with open_wal(location, pchannels=2, time_tick_interval_s=0.001) as log:
         await made_on(log, "p0", "broken")
         await made_on(log, "p1", "sound")
-        opened = inside(log)
+        opened = local(log)
         broken, sound = opened.pchannels["p0"], opened.pchannels["p1"]
         real = pchannel_module.encode_frame
 
@@ -181,7 +174,7 @@ async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeyp
             await asyncio.sleep(0.001)
         gate = Gate(opened, monkeypatch)
         waiting = log.append_nowait(Message("sound", b"1"))
-        opened._ticks.tell(broken)
+        opened._hosting._ticks.tell(broken)
         await turns(5)
         gate.open.set()
         await waiting
@@ -225,7 +218,7 @@ async def test_close_lets_go_of_everything_when_the_kv_breaks(location: str, mon
     before = set(threading.enumerate())
     log = await open_wal(location)
     await log.raw_append(Message("orders", b"0"))
-    gate = Gate(inside(log), monkeypatch)
+    gate = Gate(local(log), monkeypatch)
     gate.failure = RuntimeError("a client of a KV that nobody foresaw")
     gate.open.set()
     await asyncio.gather(log.close(), return_exceptions=True)
@@ -252,7 +245,7 @@ async def test_a_group_that_is_cut_off_settles_every_call(log: WALAccesser) -> N
         await txn.append(b"1")
         ahead = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(5)]
     await asyncio.gather(*ahead)
-    opened = inside(log)
+    opened = local(log)
     group = opened.pchannels["p0"].actor_group
     group.pause()
     waiting = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(8)]
@@ -276,7 +269,7 @@ async def test_a_vchannel_that_failed_cannot_be_dropped_and_says_so(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await log.raw_append(Message("orders", b"0"))
-    vchannel = inside(log).routes["orders"]
+    vchannel = local(log).vchannels.routes["orders"]
     monkeypatch.setattr(vchannel.pchannel, "submit_plain", lambda *_: 1 / 0)
     with pytest.raises(UnknownError):
         await log.raw_append(Message("orders", b"1"))
@@ -291,7 +284,7 @@ async def test_a_vchannel_that_failed_cannot_be_dropped_and_says_so(
 
 async def test_close_while_a_vchannel_is_being_made(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was taken while its record is saved is written before the log is closed, or refused; never forgotten."""
-    opened = inside(log)
+    opened = local(log)
     gate = asyncio.Event()
     real = opened.kv.multi_save_and_remove
 
@@ -315,7 +308,7 @@ async def test_close_while_a_vchannel_is_being_made(log: WALAccesser, monkeypatc
 
 async def test_no_event_at_or_below_a_tick_that_was_promised(log: WALAccesser) -> None:
     """Promises are taken at every turn of the loop while writers go on; whatever comes later lies above them."""
-    opened = inside(log)
+    opened = local(log)
     pchannel = opened.pchannels["p0"]
     promised: list[int] = []
     over = False

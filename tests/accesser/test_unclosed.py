@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import wal
-from tests.accesser.probes import start
+from tests.accesser.probes import local, start
 from wal import All, Message, Txn, WALAccesser, bridge, open_wal
 from wal.errors import ClosedError, InvalidArgumentError, LockedError
 
@@ -134,9 +134,7 @@ def test_a_log_that_was_only_released_is_not_taken_for_one_that_was_closed(data:
 
     async def was_clean() -> bool:
         async with open_wal(data) as again:
-            inside = again._lifecycle.log
-            assert inside is not None
-            return all(pchannel.log.state.clean for pchannel in inside.pchannels.values())
+            return all(pchannel.log.state.clean for pchannel in local(again).pchannels.values())
 
     assert not asyncio.run(was_clean())
     assert asyncio.run(was_clean())
@@ -229,9 +227,7 @@ async def test_a_log_that_is_collected_while_its_loop_runs_is_closed(data: str) 
         del log
         gc.collect()
     async with open_wal(data) as again:
-        inside = again._lifecycle.log
-        assert inside is not None
-        assert all(pchannel.log.state.clean for pchannel in inside.pchannels.values())
+        assert all(pchannel.log.state.clean for pchannel in local(again).pchannels.values())
     assert (await last).message_id is not None
     assert await count(data) == 2
 

@@ -16,6 +16,7 @@ import signal
 import sys
 from typing import Any
 
+from tests.accesser.probes import local
 from wal import BroadcastMessage, ResourceKey, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, UnrecoverableError
 from wal.kv import SqliteKV
@@ -81,7 +82,7 @@ async def script(log: WALAccesser) -> None:
         if round_number > 1:
             await broadcast.abort(result.broadcast_id, "no more of it")
             say("aborted", result.broadcast_id)
-        for pchannel in log._lifecycle.log.pchannels.values():  # type: ignore[union-attr]
+        for pchannel in local(log).pchannels.values():
             assert pchannel.checkpointer is not None
             pchannel.checkpointer.request()
             await pchannel.checkpointer.make_room()
@@ -136,7 +137,7 @@ async def run(mode: str, directory: str, number: int) -> None:
             group.create_task(caller(log, random.Random(chance.random())))
         while True:
             await asyncio.sleep(0.05)
-            for pchannel in log._lifecycle.log.pchannels.values():  # type: ignore[union-attr]
+            for pchannel in local(log).pchannels.values():
                 assert pchannel.checkpointer is not None
                 pchannel.checkpointer.request()
 

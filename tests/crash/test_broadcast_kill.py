@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import pytest
 
+from tests.accesser.probes import local
 from tests.crash.broadcast_child import NAMES, PCHANNELS
 from wal import BroadcastHeader, BroadcastMessage, BroadcastState, BroadcastTask, MessageType, WALAccesser, open_wal
 from wal.errors import ResourceAcquiredError
@@ -141,7 +142,7 @@ async def finish(directory: Path) -> None:
     async with open_wal(directory, segment_bytes=1 << 20) as log:
         assert await log.broadcast().tasks() == []
         assert await in_log(log) == before
-        assert all(len(pchannel.copies.table) == 0 for pchannel in log._lifecycle.log.pchannels.values())  # type: ignore[union-attr]
+        assert all(len(pchannel.copies.table) == 0 for pchannel in local(log).pchannels.values())
 
 
 async def test_killed_while_it_broadcasts(data_dir: Path, soak: int) -> None:

@@ -46,7 +46,7 @@ async def test_transactions(data_dir: Path, capsys: pytest.CaptureFixture[str]) 
         "one transaction over orders and stock",
         "append_messages: 3 messages, 2 events (two for one vchannel are one transaction)",
         "expired: transaction N expired",
-        "refused, and the transaction is still open: a CREATE_COLLECTION message cannot stand in a transaction, only INSERT and "
+        "refused, and the transaction is still open: a CREATE_COLLECTION message cannot be in a transaction, only INSERT and "
         "DELETE can: append it by itself",
         "orders: 3 messages, 3 of them transactions, bodies [2, 1, 2]",
         "stock: 2 messages, 1 of them transactions, bodies [1, 1]",

@@ -8,8 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.accesser.probes import made_on
-from tests.accesser.test_broadcast_retention import opened
+from tests.accesser.probes import local, made_on
 from tests.pchannel.test_copies import TICK, keys, view_of
 from wal import BroadcastMessage, open_wal
 from wal.frame import FrameDraft, FrameView, Record, RunName
@@ -122,7 +121,7 @@ async def test_a_log_that_crashed_holds_each_set_of_names_once(tmp_path: Path) -
             await log.broadcast().append(BroadcastMessage(vchannels=names, payload=b"%d" % number))
         shutil.copytree(made, place)
     async with open_wal(str(place)) as log:
-        for pchannel in opened(log).pchannels.values():
+        for pchannel in local(log).pchannels.values():
             table = pchannel.copies.table
             assert len(table) == 10
             assert distinct(table) == (1, 1, 32, 64), "all vchannels, and those that lie here"

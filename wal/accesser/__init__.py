@@ -2,12 +2,13 @@
 
 Files:
 
-* appender: how messages and transactions get from a call to the inbox of their vchannel
-* broadcast: what `log.broadcast()` gives, the calls of the broadcaster of an open log
-* lifecycle: whether the log is there for a call, and how it comes and goes
-* releases: open logs that were collected without being closed, on their way to being released
-* responses: what `append_messages` answers, one entry for each message in input order
+* opening: `open_wal`, and `init` / `WAL` / `release` for the log that a process shares
+* accesser: every public call of an open log, with the checks of its arguments
+* broadcast: `log.broadcast()`, the calls of the log's broadcaster
+* responses: `append_messages`: how messages are grouped, and what is answered for each of them
 * txn: a transaction as its user holds it
+* lifecycle: whether the log is open for a call, and how it is opened and closed
+* releases: how a log is released that was garbage-collected without being closed
 """
 
 from wal.accesser.accesser import LogStatistics, WALAccesser

@@ -1,39 +1,29 @@
 """WALAccesser: the log as its users see it. Every public call begins here.
 
 Owns the checks of arguments: a wrong type is a TypeError, a wrong value an InvalidArgumentError, both before anything is sent. It has
-no state of its own: `Lifecycle` knows whether the log is open, `Appender` writes, `Scanner` reads, and an engine serves the calls:
-`LocalLog`, or `ReadOnlyLog` if the log was opened with `read_only=True`.
+no state of its own: `Lifecycle` knows whether the log is open, and the engine that it opened serves the calls (`wal/engine/base.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, overload
 
-import msgspec
-
 from actors import Actor, ActorRef
-from wal.accesser.appender import Appender
 from wal.accesser.broadcast import LogBroadcast
 from wal.accesser.lifecycle import Lifecycle
-from wal.accesser.responses import AppendOption, AppendResponses
+from wal.accesser.responses import AppendOption, AppendResponses, append_groups
 from wal.accesser.txn import Txn, TxnOpening
 from wal.channels import VChannelInfo, check_vchannel, check_vchannels
 from wal.cursors import CursorInfo, CursorKey, CursorService, CursorUse, check_cursor
-from wal.errors import (
-    ChannelNotExistError,
-    InvalidArgumentError,
-    NotLocalError,
-)
+from wal.engine.base import LogStatistics
+from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, Message, MessageID
 from wal.pchannel import (
-    BODY_OVERHEAD,
     AckingScanner,
     Handler,
-    PChannelStatistics,
     ProducerInfo,
     ProducerKey,
     ReadablePChannel,
@@ -45,8 +35,7 @@ from wal.reading import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, R
 from wal.ticks import check_tick
 
 if TYPE_CHECKING:
-    from wal.engine.local.log import LocalLog
-    from wal.engine.read_only.log import ReadOnlyLog
+    from wal.engine.base import ReadableEngine
     from wal.retention import PChannelRetention
 
 __all__ = ["LogStatistics", "WALAccesser"]
@@ -55,29 +44,17 @@ KEEPALIVE_MIN: Final = 0.001
 """The shortest keepalive, of the seeds' system: 1 ms."""
 
 
-class LogStatistics(msgspec.Struct, frozen=True):
-    """`bytes_in_flight`: handed over and not yet durable. `appends_waiting`: callers that wait for room."""
-
-    wal_name: str
-    vchannels: int
-    bytes_in_flight: int
-    appends_waiting: int
-    pchannels: tuple[PChannelStatistics, ...]
-
-
 class WALAccesser:
     """A log that is open or being opened. Get one from `open_wal` or `WAL()`; use it from the loop that opened it."""
 
     def __init__(
         self,
         location: str,
-        make_log: Callable[[], Awaitable[LocalLog | ReadOnlyLog]],
+        make_engine: Callable[[], Awaitable[ReadableEngine]],
         *,
         read_only: bool = False,
     ) -> None:
-        self._lifecycle = Lifecycle(location, make_log, read_only=read_only)
-        self._appender = Appender(self._lifecycle)
-        self._append = self._appender.append
+        self._lifecycle = Lifecycle(location, make_engine, read_only=read_only)
         self._broadcast = LogBroadcast(self._lifecycle)
 
     # -- writing
@@ -104,17 +81,15 @@ class WALAccesser:
         InvalidRequestSeqError for a sequence below one in flight, or behind one that failed; WouldBlockError past `producers_max`.
         """
         lifecycle = self._lifecycle
-        log = lifecycle.log
-        if log is None or get_ident() != lifecycle.thread or not log.is_running():
-            log = await lifecycle.ready()
+        engine = lifecycle.engine
+        if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
+            engine = await lifecycle.ready()
         if idempotency_key is not None:
-            keyed = self._appender.append_keyed(log, message, barrier_time_tick, idempotency_key)
-            return await (
-                keyed or self._appender.append_keyed_waiting(log, message, barrier_time_tick, idempotency_key)
-            )
-        future = self._append(log, message, barrier_time_tick)
+            keyed = engine.appends.append_keyed(message, barrier_time_tick, idempotency_key)
+            return await (keyed or engine.appends.append_keyed_waiting(message, barrier_time_tick, idempotency_key))
+        future = engine.appends.append(message, barrier_time_tick)
         if future is None:
-            return await self._appender.append_waiting(log, message, barrier_time_tick)
+            return await engine.appends.append_waiting(message, barrier_time_tick)
         return await future
 
     @overload
@@ -135,14 +110,14 @@ class WALAccesser:
         Calls are ordered within a pchannel; only an append that waits for its barrier is set aside. WouldBlockError when too
         much is in flight, or while the log is still being opened.
         """
-        log = self._lifecycle.ready_nowait()
+        appends = self._lifecycle.ready_nowait().appends
         future: asyncio.Future[Any] | None
         if idempotency_key is None:
-            future = self._appender.append(log, message, barrier_time_tick)
+            future = appends.append(message, barrier_time_tick)
         else:
-            future = self._appender.append_keyed(log, message, barrier_time_tick, idempotency_key)
+            future = appends.append_keyed(message, barrier_time_tick, idempotency_key)
         if future is None:
-            raise log.in_flight.refusal(message.estimate_size() + BODY_OVERHEAD)
+            raise appends.no_room(message)
         return future
 
     async def append_messages(self, *messages: Message) -> AppendResponses:
@@ -157,8 +132,7 @@ class WALAccesser:
         if not isinstance(option, AppendOption):
             raise TypeError(f"the first argument is an AppendOption, not {type(option).__name__}")
         barrier = check_tick("barrier_time_tick", option.barrier_time_tick)
-        log = await self._lifecycle.ready()
-        return AppendResponses(await self._appender.groups(log, messages, barrier))
+        return await append_groups((await self._lifecycle.ready()).appends, messages, barrier)
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends any number of messages in order, without a transaction, split into frames as they come.
@@ -166,8 +140,7 @@ class WALAccesser:
         Failing midway it is a BulkAppendError, which is also of the class of its cause; its `.results` are those of the messages that are
         durable, in order.
         """
-        log = await self._lifecycle.ready()
-        return await self._appender.bulk(log, messages)
+        return await (await self._lifecycle.ready()).appends.append_bulk(messages)
 
     @overload
     def txn(
@@ -225,19 +198,14 @@ class WALAccesser:
             )
 
         async def begin() -> Txn[AppendResult | ForgottenResult]:
-            context = await self._appender.txn_begin(names, float(keepalive), idempotency_key)
-            if idempotency_key is None:
-                return Txn(self._appender, context, names, partial(self._appender.txn_commit, names[0]))
-            return Txn(
-                self._appender, context, names, partial(self._appender.txn_commit_keyed, names[0], idempotency_key)
-            )
+            appends = (await self._lifecycle.ready()).appends
+            return Txn(self._lifecycle, await appends.begin_txn(names, float(keepalive), idempotency_key), names)
 
         return TxnOpening(begin)
 
     async def producers(self) -> list[ProducerInfo]:
         """The producers that are remembered, by name: one entry for each vchannel (or set of them) that a producer appends to."""
-        log = await self._lifecycle.ready()
-        found = [info for pchannel in log.pchannels.values() for info in pchannel.keyed.table.producers()]
+        found = await (await self._lifecycle.ready()).appends.producers()
         return sorted(found, key=lambda info: (info.name, info.vchannels))
 
     async def forget_producer(self, name: str) -> None:
@@ -247,12 +215,11 @@ class WALAccesser:
         """
         if not isinstance(name, str):
             raise TypeError(f"a producer is named by a str, not {type(name).__name__}")
-        await self._appender.forget_producer(name)
+        await (await self._lifecycle.ready()).appends.forget_producer(name)
 
     async def allocate_time_tick(self) -> int:
         """A time tick above every one given before, for use as a barrier."""
-        log = await self._lifecycle.ready()
-        return await log.oracle.allocate()
+        return await (await self._lifecycle.ready()).allocate_time_tick()
 
     def broadcast(self) -> LogBroadcast:
         """One message to many vchannels, on any pchannels: see `LogBroadcast`."""
@@ -308,20 +275,7 @@ class WALAccesser:
     async def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
         """A tick that covers every write to this vchannel that has returned; with `scanner.wait_for` it gives read-your-writes."""
         check_vchannel(vchannel)
-        await self._lifecycle.readable()
-        if (log := self._lifecycle.log) is None:
-            raise NotLocalError(
-                f"vchannel {vchannel!r} is not written by this process, which opened the log with read_only=True: ask where it is "
-                "written, and hand the tick over"
-            )
-        info = log.directory.records.get(vchannel)
-        if info is None:
-            if not log.settings.create_vchannels:
-                raise ChannelNotExistError(
-                    f"vchannel {vchannel!r} does not exist: make it with create_vchannel({vchannel!r})"
-                )
-            return min(pchannel.ledger.promise for pchannel in log.pchannels.values())
-        return log.pchannels[info.pchannel].ledger.promise
+        return await (await self._lifecycle.readable()).latest_tick(vchannel)
 
     async def cursors(self) -> list[CursorInfo]:
         """All cursors, by name and vchannels. One whose file is damaged is missing here, with a warning, and named by `retention()`."""
@@ -350,14 +304,11 @@ class WALAccesser:
 
     async def vchannels(self) -> list[VChannelInfo]:
         """All vchannels, by name. With `read_only=True` those that this process knows of; it hears of others soon."""
-        log = await self._lifecycle.readable()
-        await log.refresh()
-        return sorted(log.records.values(), key=lambda info: info.name)
+        return sorted(await (await self._lifecycle.readable()).list_vchannels(), key=lambda info: info.name)
 
     async def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
         """Makes a vchannel, durably; ChannelExistError when there is one of that name."""
-        log = await self._lifecycle.ready()
-        return await log.create_vchannel(name, pchannel)
+        return await (await self._lifecycle.ready()).create_vchannel(name, pchannel)
 
     async def drop_vchannel(self, name: str) -> None:
         """Drops a vchannel: its transactions fail, its readers end; a new one of that name shows nothing of it.
@@ -365,8 +316,7 @@ class WALAccesser:
         When it returns, no reader in another process that begins shows anything of it, also after a crash. If they cannot be told, that is
         a NoSpaceError or StorageError: the vchannel is gone here, and the call may be made again when there is room.
         """
-        log = await self._lifecycle.ready()
-        await log.drop_vchannel(name)
+        await (await self._lifecycle.ready()).drop_vchannel(name)
 
     async def truncate(self, *, up_to: MessageID) -> None:
         """Truncates a pchannel up to this event, inclusive. Exact in what is answered; files go segment by segment.
@@ -376,34 +326,19 @@ class WALAccesser:
         """
         if not isinstance(up_to, MessageID):
             raise TypeError(f"up_to must be a MessageID, not {type(up_to).__name__}")
-        log = await self._lifecycle.ready()
-        pchannel = log.pchannels.get(up_to.pchannel)
-        if pchannel is None or not up_to.same_log(pchannel.log_id):
-            raise InvalidArgumentError(
-                f"message id {up_to} belongs to no pchannel of this log ({', '.join(log.pchannels)}), or to another life of one"
-            )
-        await log.retention.truncate(up_to)
+        await (await self._lifecycle.ready()).truncate(up_to)
 
     async def retention(self) -> list[PChannelRetention]:
         """Where the log of each pchannel stands: what is held, of which bounds, and who holds it."""
-        log = await self._lifecycle.readable()
-        return await log.retention_report()
+        return await (await self._lifecycle.readable()).retention_report()
 
     def statistics(self) -> LogStatistics:
         """A snapshot of counts since opening; with `read_only=True` those of writing are 0."""
-        log, own = self._lifecycle.readable_nowait(), self._lifecycle.log
-        size, waiting = (0, 0) if own is None else (own.in_flight.size, own.in_flight.waiting)
-        return LogStatistics(
-            log.name,
-            len(log.records),
-            size,
-            waiting,
-            tuple(pchannel.statistics() for pchannel in log.pchannels.values()),
-        )
+        return self._lifecycle.readable_nowait().statistics()
 
     @property
     def wal_name(self) -> str:
-        """The name of the backend: "journal" or "memory"."""
+        """The name of the backend: "journal", "memory" or "pulsar"."""
         return self._lifecycle.readable_nowait().name
 
     async def close(self) -> None:
@@ -427,5 +362,4 @@ class WALAccesser:
 
     async def _attach(self, scanner: Scanner) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """The pchannel that a scanner reads, and its vchannels as they are now."""
-        log = await self._lifecycle.readable()
-        return await log.attach(scanner.vchannels)
+        return await (await self._lifecycle.readable()).attach(scanner.vchannels)

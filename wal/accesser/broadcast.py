@@ -19,7 +19,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage, ResourceKey, encode_properties
 
 if TYPE_CHECKING:
-    from wal.engine.local.log import LocalLog
+    from wal.engine.base import WritableEngine
 
 __all__ = ["BroadcastAppendResult", "BroadcastMessage", "BroadcastState", "BroadcastTask", "LogBroadcast"]
 
@@ -48,12 +48,12 @@ class LogBroadcast:
         Cancelling the call takes it out of the line; a broadcast that began is completed all the same.
         """
         lifecycle = self._lifecycle
-        log = lifecycle.log
-        if log is None or get_ident() != lifecycle.thread or not log.is_running():
-            log = await lifecycle.ready()
+        engine = lifecycle.engine
+        if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
+            engine = await lifecycle.ready()
         if isinstance(message, BroadcastMessage):
-            _check_size(log, message)
-        return await log.broadcast.append(message, wait=wait)
+            _check_size(engine, message)
+        return await engine.broadcasts.append(message, wait=wait)
 
     async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
         """Says that a vchannel's consumer is through with its copy: `ack(broadcast_id, vchannel)` or `ack(message)`.
@@ -61,19 +61,19 @@ class LogBroadcast:
         Durable when it returns; after the last one the keys are free. Repeating it, or acknowledging a broadcast that is over or
         unknown, does nothing; a vchannel that is not in the broadcast is an InvalidArgumentError.
         """
-        await (await self._lifecycle.ready()).broadcast.ack(broadcast, vchannel)
+        await (await self._lifecycle.ready()).broadcasts.ack(broadcast, vchannel)
 
     async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
         """Returns at once when nobody holds the key, else when each broadcast that holds it now was acknowledged by one vchannel."""
-        await (await self._lifecycle.ready()).broadcast.block_until_resource_key_ack_once(key)
+        await (await self._lifecycle.ready()).broadcasts.block_until_resource_key_ack_once(key)
 
     async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
         """Returns at once when nobody holds the key, else when each broadcast that holds it now is over."""
-        await (await self._lifecycle.ready()).broadcast.block_until_resource_key_ack_all(key)
+        await (await self._lifecycle.ready()).broadcasts.block_until_resource_key_ack_all(key)
 
     async def tasks(self) -> list[BroadcastTask]:
         """The broadcasts under way, stuck ones among them."""
-        return await (await self._lifecycle.ready()).broadcast.tasks()
+        return await (await self._lifecycle.ready()).broadcasts.tasks()
 
     async def abort(self, broadcast_id: int, reason: str) -> None:
         """Gives a broadcast up: each vchannel that has its copy gets an ABORT_BROADCAST with the same header, then the keys are free.
@@ -81,28 +81,29 @@ class LogBroadcast:
         The reason is the payload of that message. Aborting it again waits for the same end; one that is unknown, or over in another
         way, is an InvalidArgumentError. Whoever still waits in `append` gets an UnrecoverableError.
         """
-        await (await self._lifecycle.ready()).broadcast.abort(broadcast_id, reason)
+        await (await self._lifecycle.ready()).broadcasts.abort(broadcast_id, reason)
 
     def statistics(self) -> BroadcasterStatistics:
         """Counts of this moment, and since the log was opened."""
-        return self._lifecycle.ready_nowait().broadcast.statistics()
+        return self._lifecycle.ready_nowait().broadcasts.statistics()
 
 
-def _check_size(log: LocalLog, message: BroadcastMessage) -> None:
+def _check_size(engine: WritableEngine, message: BroadcastMessage) -> None:
     """It would be refused by every vchannel otherwise, but only after its resource keys were taken."""
     count = len(message.vchannels)
     payload = message.content_bytes()
-    if payload > log.settings.message_bytes_max:
+    limit = engine.appends.message_bytes_max
+    if payload > limit:
         raise InvalidArgumentError(
-            f"a broadcast of {payload} bytes (payload and properties) is over message_bytes_max={log.settings.message_bytes_max}: split "
+            f"a broadcast of {payload} bytes (payload and properties) is over message_bytes_max={limit}: split "
             "it, store the payload elsewhere and broadcast a reference, or raise the setting"
         )
     keys = sum(len(key.domain.encode()) + len(key.key.encode()) + RUN_BYTES for key in message.resource_keys)
     stored = len(message.payload) + (len(encode_properties(message.properties)) if message.properties else 0)
     # Wherever its vchannels lie: a frame of it names each of them once.
     named = names_of(tuple(message.vchannels)).stored_bytes + RUN_BYTES * count
-    if (size := stored + keys + named + FRAME_OVERHEAD) > log.limits.frame_bytes_max:
+    if (size := stored + keys + named + FRAME_OVERHEAD) > engine.frame_bytes_max:
         raise InvalidArgumentError(
             f"a broadcast to {count} vchannels takes {size} bytes with their names, its payload and its keys, and a frame takes "
-            f"{log.limits.frame_bytes_max}: make several of it"
+            f"{engine.frame_bytes_max}: make several of it"
         )

@@ -19,14 +19,13 @@ import threading
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from wal.accesser.releases import Release, released
 from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
 
 if TYPE_CHECKING:
-    from wal.engine.local.log import LocalLog
-    from wal.engine.read_only.log import ReadOnlyLog
+    from wal.engine.base import ReadableEngine, WritableEngine
 
 __all__ = ["Lifecycle"]
 
@@ -40,20 +39,21 @@ class Lifecycle:
     def __init__(
         self,
         location: str,
-        make_log: Callable[[], Awaitable[LocalLog | ReadOnlyLog]],
+        make_engine: Callable[[], Awaitable[ReadableEngine]],
         *,
         read_only: bool = False,
     ) -> None:
         self.location = location
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int = 0
-        self.log: LocalLog | None = None
+        self.is_running: Callable[[], bool] = lambda: False
+        self.engine: WritableEngine | None = None
         self.forked = False
-        self._make = make_log
-        self._made: LocalLog | ReadOnlyLog | None = None
+        self._make = make_engine
+        self._made: ReadableEngine | None = None
         self._read_only = read_only
-        self._readable: LocalLog | ReadOnlyLog | None = None
-        self._opening: asyncio.Task[LocalLog | ReadOnlyLog] | None = None
+        self._readable: ReadableEngine | None = None
+        self._opening: asyncio.Task[ReadableEngine] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._failure: BaseException | None = None
@@ -63,25 +63,26 @@ class Lifecycle:
         """Starts opening, in the running loop; without it the first call that needs the log does."""
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
+        self.is_running = self.loop.is_running  # bound once: `get_running_loop` costs a system call in Python 3.11
         self._opening = asyncio.ensure_future(self._open())
         self._opening.add_done_callback(self._opened)
 
-    async def ready(self) -> LocalLog:
+    async def ready(self) -> WritableEngine:
         """The open log, waiting for the opening; its error if that failed, ClosedError after `close`."""
         self.check_writable()
-        if self.log is None:
+        if self.engine is None:
             await self.readable()
         return self.ready_nowait()
 
-    def ready_nowait(self) -> LocalLog:
+    def ready_nowait(self) -> WritableEngine:
         """The open log; WouldBlockError while it is still being opened."""
         self.check_writable()
         self._check()
-        if self.log is None:
+        if self.engine is None:
             raise _still_opening()
-        return self.log
+        return self.engine
 
-    async def readable(self) -> LocalLog | ReadOnlyLog:
+    async def readable(self) -> ReadableEngine:
         """The open log, whether it can be written or only read; as `ready`."""
         self._check()
         if self._readable is None:
@@ -91,7 +92,7 @@ class Lifecycle:
             await asyncio.shield(self._opening)
         return self.readable_nowait()
 
-    def readable_nowait(self) -> LocalLog | ReadOnlyLog:
+    def readable_nowait(self) -> ReadableEngine:
         """The same without waiting; as `ready_nowait`."""
         self._check()
         if self._readable is None:
@@ -114,7 +115,7 @@ class Lifecycle:
         """
         if self.loop is not None and self.loop.is_closed():
             self._closed = True
-            self.log = self._readable = None
+            self.engine = self._readable = None
             if self._made is not None:
                 await asyncio.to_thread(self._made.abandon)
             return
@@ -127,25 +128,24 @@ class Lifecycle:
             self._closing = asyncio.ensure_future(self._close(self._opening))
         await asyncio.shield(self._closing)
 
-    async def _open(self) -> LocalLog | ReadOnlyLog:
+    async def _open(self) -> ReadableEngine:
         log = await self._make()
         await released(log.place)
         self._made = log
         await log.open()
         return log
 
-    def _opened(self, opening: asyncio.Task[LocalLog | ReadOnlyLog]) -> None:
+    def _opened(self, opening: asyncio.Task[ReadableEngine]) -> None:
         if opening.cancelled():
             self._failure = ClosedError("opening the log was cancelled: open it again")
         elif (failure := opening.exception()) is not None:
             self._failure = failure
         elif not self._closed:
             self._readable = opened = opening.result()
-            if not self._read_only:
-                self.log = cast("LocalLog", opened)
+            self.engine = opened.writable
 
-    async def _close(self, opening: asyncio.Task[LocalLog | ReadOnlyLog]) -> None:
-        self.log = self._readable = None
+    async def _close(self, opening: asyncio.Task[ReadableEngine]) -> None:
+        self.engine = self._readable = None
         if self._read_only:
             opening.cancel()  # it may be waiting for the first writer, for as long as wait_s says
         await asyncio.wait((opening,))
@@ -199,7 +199,7 @@ def _after_fork() -> None:
     for lifecycle in _all:
         lifecycle.forked = True
         lifecycle.loop = None
-        lifecycle.log = lifecycle._readable = lifecycle._made = None
+        lifecycle.engine = lifecycle._readable = lifecycle._made = None
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from wal.accesser.accesser import WALAccesser
 from wal.async_only import AsyncOnly
-from wal.engine.late_import import import_late
+from wal.engine.factory import check_readable, make_engine
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.location import Location, absolute_path, parse_kv, parse_location
+from wal.location import absolute_path, parse_kv, parse_location
 from wal.settings import Settings, SettingsOverrides
 from wal.ticks import check_wait
-
-if TYPE_CHECKING:
-    from wal.engine.local.log import LocalLog
-    from wal.engine.read_only.log import ReadOnlyLog
 
 __all__ = ["WAL", "init", "open_wal", "release"]
 
@@ -157,11 +154,8 @@ def _maker(
     parsed = parse_location(location)
     chosen = (settings or Settings()).replace(**overrides)
     if read_only:
-        from wal.engine.read_only.source import check_source  # most programs write
-
-        check_source(parsed)
-        return lambda: WALAccesser(str(parsed), lambda: _observed(parsed, chosen, wait_s=wait_s), read_only=True)
-    if not create and parsed.scheme == "memory":
+        check_readable(parsed)
+    elif not create and parsed.scheme == "memory":
         raise InvalidArgumentError(
             "a log in memory: begins empty at each opening, so create=False finds none: leave it out, or name a journal's directory"
         )
@@ -170,18 +164,5 @@ def _maker(
     if chosen.pulsar_tls_authority is not None:
         authority = absolute_path(chosen.pulsar_tls_authority, "setting pulsar_tls_authority")
         chosen = chosen.replace(pulsar_tls_authority=str(authority))
-    return lambda: WALAccesser(str(parsed), lambda: _embedded(parsed, chosen, create=create))
-
-
-async def _embedded(location: Location, settings: Settings, *, create: bool) -> LocalLog:
-    await import_late("wal.engine.local.log")
-    from wal.engine.local.log import LocalLog
-
-    return LocalLog(location, settings, create=create)
-
-
-async def _observed(location: Location, settings: Settings, *, wait_s: float) -> ReadOnlyLog:
-    await import_late("wal.engine.read_only.log")
-    from wal.engine.read_only.log import ReadOnlyLog
-
-    return ReadOnlyLog(location, settings, wait_s=wait_s)
+    make = partial(make_engine, parsed, chosen, read_only=read_only, create=create, wait_s=wait_s)
+    return lambda: WALAccesser(str(parsed), make, read_only=read_only)

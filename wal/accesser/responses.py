@@ -1,16 +1,22 @@
-"""AppendResponses: what `append_messages` answers, one entry for each message in input order."""
+"""AppendResponses: what `append_messages` answers, one entry for each message in input order, and how its messages are grouped."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import overload
-
-from wal.errors import WALError
-from wal.message import AppendResult
-
-__all__ = ["AppendOption", "AppendResponses"]
+from typing import TYPE_CHECKING, overload
 
 import msgspec
+
+from wal.channels import check_vchannel
+from wal.engine.checks import check_client_type, record_of
+from wal.errors import WALError
+from wal.message import AppendResult, Message
+
+if TYPE_CHECKING:
+    from wal.engine.base import Appends
+
+__all__ = ["AppendOption", "AppendResponses", "append_groups"]
 
 
 class AppendOption(msgspec.Struct, frozen=True):
@@ -62,3 +68,31 @@ class AppendResponses(Sequence[AppendResult | WALError]):
 
     def __repr__(self) -> str:
         return f"AppendResponses({list(self._responses)!r})"
+
+
+async def append_groups(appends: Appends, messages: Sequence[Message], barrier_time_tick: int) -> AppendResponses:
+    """Appends each vchannel's messages, as one transaction if there are two or more; vchannels are independent of each other.
+
+    A message that no engine takes is raised before anything is sent; what fails after that is the response of its vchannel.
+    """
+    groups: dict[str, list[Message]] = {}
+    for message in messages:
+        record_of(message, bytes_max=appends.message_bytes_max)
+        check_client_type(message)
+        if message.vchannel not in groups:
+            groups[check_vchannel(message.vchannel)] = []
+        groups[message.vchannel].append(message)
+    calls = [_append_group(appends, group, barrier_time_tick) for group in groups.values()]
+    outcomes = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+    by_vchannel = dict(zip(groups, outcomes, strict=True))
+    return AppendResponses([by_vchannel[message.vchannel] for message in messages])
+
+
+async def _append_group(appends: Appends, group: list[Message], barrier_time_tick: int) -> AppendResult | WALError:
+    try:
+        if len(group) > 1:
+            return await appends.append_atomic(group, barrier_time_tick)
+        future = appends.append(group[0], barrier_time_tick)
+        return await (future or appends.append_waiting(group[0], barrier_time_tick))
+    except WALError as error:
+        return error

@@ -1,22 +1,28 @@
 """Txn: a transaction as its user holds it.
 
-Its bodies wait at the pchannel until commit; it ends once, by commit or by rollback, and until then nothing of it is in the log.
+The engine keeps its bodies until the commit, and until then nothing of it is in the log. It ends once, by commit or by rollback.
 """
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Awaitable, Callable, Generator
+from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic
 
+from wal.accesser.lifecycle import Lifecycle
 from wal.async_only import AsyncOnly
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
-from wal.message import AppendResult, Message, TxnContext
+from wal.message import AppendResult, Message
 from wal.reading import named
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # one with a default; the standard library has it from Python 3.13 on
+
+    from wal.engine.base import EngineTxn
+    from wal.message import TxnContext
 
     R_co = TypeVar("R_co", covariant=True, default=AppendResult)
 else:
@@ -27,14 +33,8 @@ else:
 __all__ = ["R_co", "Txn", "TxnOpening"]
 
 
-class TxnCalls(Protocol):
-    """What a transaction asks of the accesser that began it."""
-
-    async def txn_append(self, txn_id: int, message: Message, barrier_time_tick: int) -> None: ...
-
-    async def txn_rollback(self, txn_id: int, vchannel: str) -> None: ...
-
-    def txn_forgotten(self, txn_id: int, vchannel: str) -> bool: ...
+BODIES_A_TURN: Final = 256
+"""After so many bodies a transaction lets others have a turn of the loop: about half a millisecond."""
 
 
 class Txn(Generic[R_co]):
@@ -43,21 +43,16 @@ class Txn(Generic[R_co]):
     `Txn` in an annotation means `Txn[AppendResult]`. A transaction with a `ProducerKey` is a `Txn[AppendResult | ForgottenResult]`.
     """
 
-    __slots__ = ("_calls", "_commit", "_ending", "_result", "_vchannels", "context")
+    __slots__ = ("_ending", "_lifecycle", "_result", "_served", "_vchannels", "context")
 
-    def __init__(
-        self,
-        calls: TxnCalls,
-        context: TxnContext,
-        vchannels: tuple[str, ...],
-        commit: Callable[[int], Awaitable[R_co]],
-    ) -> None:
-        self._calls = calls
-        self._commit = commit
+    def __init__(self, lifecycle: Lifecycle, served: EngineTxn[R_co], vchannels: tuple[str, ...]) -> None:
+        """`served` is the transaction as its engine has it. The lifecycle is held so that the log stays open."""
+        self._lifecycle = lifecycle
+        self._served = served
         self._vchannels = vchannels
         self._ending = ""
         self._result: R_co | None = None
-        self.context: TxnContext = context
+        self.context: TxnContext = served.context
         """Its id and keepalive."""
 
     @property
@@ -93,7 +88,11 @@ class Txn(Generic[R_co]):
                 f"message for vchannel {message.vchannel!r} in a transaction over {', '.join(map(repr, self._vchannels))}: name "
                 "every vchannel when the transaction begins"
             )
-        await self._calls.txn_append(self.context.txn_id, message, barrier_time_tick)
+        lifecycle = self._lifecycle
+        if lifecycle.engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
+            await lifecycle.ready()
+        if self._served.append(message, barrier_time_tick) % BODIES_A_TURN == 0:
+            await asyncio.sleep(0)
 
     async def commit(self) -> R_co:
         """Makes the whole transaction durable as one event; its result. A second end is an InvalidTransactionStateError.
@@ -105,7 +104,8 @@ class Txn(Generic[R_co]):
         """
         self._end("committed")
         try:
-            result = self._result = await self._commit(self.context.txn_id)
+            await self._lifecycle.ready()
+            result = self._result = await self._served.commit()
         except WouldBlockError:
             self._ending = ""
             raise
@@ -114,7 +114,8 @@ class Txn(Generic[R_co]):
     async def rollback(self) -> None:
         """Forgets the transaction; quiet when it has expired. A second end is an InvalidTransactionStateError."""
         self._end("rolled back")
-        await self._calls.txn_rollback(self.context.txn_id, self._vchannels[0])
+        await self._lifecycle.ready()
+        await self._served.rollback()
 
     @property
     def ended(self) -> bool:
@@ -129,7 +130,7 @@ class Txn(Generic[R_co]):
         self._ending = ending
 
     def __del__(self) -> None:
-        if not self._ending and self._calls.txn_forgotten(self.context.txn_id, self._vchannels[0]):
+        if not self._ending and self._lifecycle.engine is not None and self._served.abandon():
             warnings.warn(
                 f"transaction {self.context.txn_id} over {named(self._vchannels)} was collected while it was open, and is "
                 "rolled back: end it with commit() or rollback(), or begin it with `async with`",

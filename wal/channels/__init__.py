@@ -1,12 +1,14 @@
-"""Channels: which pchannels and vchannels there are, as the KV says.
+"""Channels: which pchannels and vchannels there are. The KV is the only truth; the maps are copies for other processes.
 
 Files:
 
-* In the KV: directory, pchannel_meta, checkpoint_record; copies for other processes: vchannel_map (bytes), map_keeper
-  (writes), map_view (reads); unknown (what a reader of no vchannel is told)
+* pchannels: the records of pchannels and of their checkpoints in the KV
+* directory: the records of vchannels in the KV, in memory and as they are saved; the names that a vchannel may have, and where it lies
+* unknown: what a reader of a vchannel that does not exist is told
+* vchannel_map: the file that shows a pchannel's vchannels to other processes: its bytes, and what all maps together say
+* map_keeper: when these files are written
 """
 
-from wal.channels.checkpoint_record import CheckpointRecord, load_checkpoint
 from wal.channels.directory import (
     VCHANNEL_NAME_BYTES_MAX,
     Change,
@@ -18,12 +20,13 @@ from wal.channels.directory import (
     place,
     unsaved_records,
 )
-from wal.channels.map_keeper import MapPlace, VChannelMapKeeper
-from wal.channels.map_view import VChannelMaps, VChannelView
-from wal.channels.pchannel_meta import (
+from wal.channels.map_keeper import VChannelMapKeeper
+from wal.channels.pchannels import (
+    CheckpointRecord,
     PChannelMeta,
     check_count,
     create_pchannel,
+    load_checkpoint,
     load_pchannels,
     new_incarnation,
     pchannel_names,
@@ -31,7 +34,7 @@ from wal.channels.pchannel_meta import (
     save_checkpoint,
 )
 from wal.channels.unknown import UnknownVChannels, existing_vchannels
-from wal.channels.vchannel_map import VChannelMap, read_map
+from wal.channels.vchannel_map import MapPlace, VChannelMap, VChannelMaps, VChannelView, read_map
 
 __all__ = [
     "VCHANNEL_NAME_BYTES_MAX",

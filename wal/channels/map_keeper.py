@@ -16,29 +16,19 @@ import concurrent.futures
 import errno
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from wal.channels.directory import VChannelDirectory, VChannelInfo
-from wal.channels.vchannel_map import VChannelMap, write_map
+from wal.channels.vchannel_map import MapPlace, VChannelMap, write_map
 from wal.errors import NoSpaceError, StorageError, WALError
 from wal.files import HeldDirectory
 
-__all__ = ["MapPlace", "VChannelMapKeeper"]
+__all__ = ["VChannelMapKeeper"]
 
 PAUSE_MIN_S: Final = 0.01
 PAUSE_FACTOR: Final = 10
 """The pause after a write, as a multiple of the write's duration."""
 RETRY_S: Final = 1.0
-
-
-class MapPlace(msgspec.Struct, frozen=True):
-    """Where the map of a pchannel lies, and which life of the pchannel it is about."""
-
-    folder: Path
-    incarnation: int
 
 
 class VChannelMapKeeper:

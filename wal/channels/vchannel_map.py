@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
@@ -22,10 +23,11 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from wal.errors import CorruptionError, FormatError
+from wal.channels.directory import VChannelInfo
+from wal.errors import CorruptionError, FormatError, StorageError
 from wal.files import FileAccess
 
-__all__ = ["MAP_NAME", "MapMark", "VChannelMap", "read_changed_map", "read_map", "write_map"]
+__all__ = ["MAP_NAME", "MapMark", "MapPlace", "VChannelMap", "VChannelMaps", "VChannelView", "read_map", "write_map"]
 
 MAP_NAME: Final = "vchannels"
 _TEMPORARY: Final = "vchannels.tmp"
@@ -101,6 +103,13 @@ class MapMark(msgspec.Struct, frozen=True):
     size: int
 
 
+class MapPlace(msgspec.Struct, frozen=True):
+    """Where the map of a pchannel lies, and which life of the pchannel it is about."""
+
+    folder: Path
+    incarnation: int
+
+
 def read_map(folder: Path) -> VChannelMap | None:
     """The map in the folder of a pchannel; None when there is none (yet). Blocks."""
     found = read_changed_map(folder, None)
@@ -151,6 +160,63 @@ def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> b
     if durably:
         _sync_directory(folder)
     return True
+
+
+class VChannelView(msgspec.Struct, frozen=True):
+    """One state of what is known. `records`: the vchannels by name; `maps`: the map of each pchannel that has one."""
+
+    records: Mapping[str, VChannelInfo]
+    maps: Mapping[str, VChannelMap]
+
+    def floor(self, pchannel: str) -> int:
+        """A vchannel of this pchannel that is not known here has at least this incarnation."""
+        known = self.maps.get(pchannel)
+        return 0 if known is None else known.next_incarnation
+
+    def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
+        """Whether this life of a vchannel on this pchannel is known to have ended."""
+        known = self.maps.get(pchannel)
+        return known is not None and known.records.get(name) != incarnation and incarnation < known.next_incarnation
+
+
+class VChannelMaps:
+    """`view` is what the last `look` found. One thread at a time."""
+
+    def __init__(self) -> None:
+        self.view: VChannelView = VChannelView({}, {})
+        self._seen: dict[str, MapMark] = {}
+
+    def look(self, places: Mapping[str, MapPlace]) -> VChannelView:
+        """Reads the maps that have changed since. CorruptionError when one is damaged, StorageError when it cannot be read."""
+        maps = dict(self.view.maps)
+        seen = dict(self._seen)
+        for pchannel, place in places.items():
+            try:
+                changed = read_changed_map(place.folder, seen.get(pchannel))
+            except OSError as error:
+                raise StorageError(
+                    f"{error.filename or place.folder} cannot be read: {error.strerror or error}"
+                ) from error
+            if changed is None:
+                continue  # or there is none: the log was made by a version that wrote none, or is just being made
+            seen[pchannel], found = changed
+            if found.incarnation == place.incarnation:
+                maps[pchannel] = found
+        if seen != self._seen:
+            self._seen = seen
+            self.view = VChannelView(_records(maps), maps)
+        return self.view
+
+
+def _records(maps: Mapping[str, VChannelMap]) -> dict[str, VChannelInfo]:
+    """All vchannels; of a name that two maps hold, since one of them lags, the later life counts."""
+    records: dict[str, VChannelInfo] = {}
+    for pchannel, known in maps.items():
+        for name, incarnation in known.records.items():
+            other = records.get(name)
+            if other is None or other.incarnation < incarnation:
+                records[name] = VChannelInfo(name, pchannel, incarnation)
+    return records
 
 
 def _sync_directory(folder: Path) -> None:

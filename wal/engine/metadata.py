@@ -1,13 +1,14 @@
 """Opening the KV that a setting names: a sqlite file, or a root path in etcd.
 
-Owns: the way from the text to an open KV, and reading the password's file. Imports etcd's client only when it is asked for. The caller
-closes what it is given.
+Owns: the way from the text to an open KV, the reading of the password's file, and which root path of the metadata belongs to whom. It
+imports etcd's client only when an `etcd://` location is opened. The caller closes the KV.
 """
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Final
 
 from wal.engine.late_import import import_late
 from wal.errors import InvalidArgumentError
@@ -15,11 +16,18 @@ from wal.kv import KVBase, SqliteKV
 from wal.location import EtcdLocation, parse_kv
 from wal.secret import Secret
 
-__all__ = ["open_metadata"]
+__all__ = ["BROADCAST_ROOT", "CURSOR_ROOT", "PULSAR_ROOT", "open_metadata"]
+
+BROADCAST_ROOT: Final = "broadcasts"
+"""The root path of the broadcaster's records."""
+CURSOR_ROOT: Final = "cursors"
+"""The root path of cursors, where the log has no directory for them."""
+PULSAR_ROOT: Final = "pulsar"
+"""The root path of the Pulsar backend's records."""
 
 
 async def open_metadata(kv: str | Secret) -> KVBase:
-    """The KV at `kv`, a path or `etcd://…`, open. InvalidArgumentError for a text of no known form; what the KVs raise when they open."""
+    """Opens the KV at `kv`, a path or `etcd://…`. InvalidArgumentError for a text of no known form, and what the KV raises."""
     chosen = parse_kv(kv)
     if isinstance(chosen, Path):
         return await SqliteKV.open(chosen)

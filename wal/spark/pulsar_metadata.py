@@ -14,8 +14,7 @@ import msgspec
 from wal.backends.pulsar.control import Control, ControlRecord
 from wal.bridge.loop_thread import LoopThread
 from wal.channels import PChannelMeta, load_pchannels
-from wal.engine.local.log import PULSAR_ROOT
-from wal.engine.metadata import open_metadata
+from wal.engine.metadata import PULSAR_ROOT, open_metadata
 from wal.errors import CorruptionError
 from wal.kv import KVBase
 from wal.secret import Secret

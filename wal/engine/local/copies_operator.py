@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from actors import ActorError, ActorFailedError, InboxFullError
 from broadcaster.content import Content, CopiesInLog
-from wal.channels import VChannelInfo, check_vchannel
+from wal.channels import check_vchannel
 from wal.engine.local.copy_routes import CopyRoutes
+from wal.engine.local.vchannels import VChannelRoutes
 from wal.errors import (
     ChannelNotExistError,
     ClosedError,
@@ -37,27 +38,13 @@ __all__ = ["CopiesOperator", "OperatedLog"]
 
 
 class OperatedLog(Protocol):
-    """What the operator needs of the log. `saving`: vchannels whose records are being saved, and when that is done.
-
-    `on_dropped` hears of each vchannel whose record is gone; `saved_records` are those that an opening now would find.
-    """
+    """What the operator needs of the log."""
 
     settings: Settings
     in_flight: InFlight
     pchannels: dict[str, PChannel]
-    routes: dict[str, VChannel]
-    saving: dict[str, asyncio.Future[None]]
+    vchannels: VChannelRoutes
     oracle: TimestampOracle
-    create_future: Callable[[], asyncio.Future[Any]]
-    on_dropped: Callable[[str], object]
-
-    @property
-    def records(self) -> Mapping[str, VChannelInfo]: ...
-
-    @property
-    def saved_records(self) -> Mapping[str, VChannelInfo]: ...
-
-    def route(self, name: str) -> VChannel: ...
 
 
 class CopiesOperator:
@@ -65,6 +52,8 @@ class CopiesOperator:
 
     def __init__(self, log: OperatedLog) -> None:
         self._log = log
+        self._vchannels = log.vchannels
+        self._create_future = asyncio.get_running_loop().create_future  # bound once: a system call in Python 3.11
         self._routes = CopyRoutes()
 
     def allocate_id(self) -> int:
@@ -88,23 +77,22 @@ class CopiesOperator:
 
     def places_nowait(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]] | None:
         """The pchannels of these vchannels, if all of them are there, saved, and in use."""
-        log, names = self._log, tuple(vchannels)
+        names, there = tuple(vchannels), self._vchannels
         known = self._routes.places(names)
-        if known is None and not log.saving and all(map(log.routes.__contains__, names)):
+        if known is None and not there.saving and all(map(there.routes.__contains__, names)):
             known = self._find(names)
-            self._routes.found(names, known, log.pchannels)
+            self._routes.found(names, known, self._log.pchannels)
         return known
 
     async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The pchannels of these vchannels. All are looked at before any is made; those that are made are saved when it returns."""
-        log = self._log
-        names = tuple(vchannels)
+        names, saving = tuple(vchannels), self._vchannels.saving
         places = self._find(names)
-        while log.saving and (made := [log.saving[name] for name in names if name in log.saving]):
+        while saving and (made := [saving[name] for name in names if name in saving]):
             # A broadcast over several pchannels is recorded before its copies: what it names must not be lost with a crash.
             await asyncio.gather(*map(asyncio.shield, made))
             places = self._find(names)  # one of them may have been dropped meanwhile, and made anew elsewhere
-        self._routes.found(names, places, log.pchannels)
+        self._routes.found(names, places, self._log.pchannels)
         return places
 
     def append_copies_nowait(
@@ -118,7 +106,7 @@ class CopiesOperator:
             return None
         in_flight.take_nowait(size)
         try:
-            return self._tell(actor, AppendCopies(header, targets, record, False, size, self._log.create_future()))
+            return self._tell(actor, AppendCopies(header, targets, record, False, size, self._create_future()))
         except WALError:
             return None  # it is told by `append_copies`
 
@@ -172,7 +160,7 @@ class CopiesOperator:
 
     def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
         """Of each broadcast those vchannels that had their copy and were dropped since. A drop that is not saved yet is none."""
-        living = {(info.name, info.incarnation) for info in self._log.saved_records.values()}
+        living = {(info.name, info.incarnation) for info in self._vchannels.directory.saved.values()}
         gone: dict[int, list[str]] = {}
         for pchannel in self._log.pchannels.values():
             for broadcast_id in broadcast_ids:
@@ -186,7 +174,7 @@ class CopiesOperator:
 
     def on_dropped(self, callback: Callable[[str], None]) -> None:
         """`callback(vchannel)` each time that one was dropped for good."""
-        self._log.on_dropped = callback
+        self._vchannels.on_dropped = callback
 
     def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
         """`callback(pchannel, broadcast_ids)` once a checkpoint behind `forget` is durable."""
@@ -202,26 +190,25 @@ class CopiesOperator:
 
     def _find(self, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         """The pchannels of these vchannels as of now, and the names on each; makes those that are missing."""
-        log = self._log
         self._check(names)
         lists: dict[str, list[str]] = {}
         for name in names:
-            vchannel = log.routes.get(name) or log.route(name)
+            vchannel = self._vchannels.routes.get(name) or self._vchannels.route(name)
             lists.setdefault(vchannel.pchannel.channel, []).append(name)
         return {pchannel: tuple(there) for pchannel, there in lists.items()}
 
     def _check(self, vchannels: Sequence[str]) -> None:
         """Every vchannel is there or can be made; none has been made then."""
-        log = self._log
-        new = [check_vchannel(name) for name in vchannels if name not in log.routes and name not in log.records]
-        if new and not log.settings.create_vchannels:
+        routes, records, settings = self._vchannels.routes, self._vchannels.records, self._log.settings
+        new = [check_vchannel(name) for name in vchannels if name not in routes and name not in records]
+        if new and not settings.create_vchannels:
             raise ChannelNotExistError(
                 f"vchannel {new[0]!r} does not exist and create_vchannels is off: make it with create_vchannel({new[0]!r})"
             )
-        if new and len(log.records) + len(new) > log.settings.vchannels_max:
+        if new and len(records) + len(new) > settings.vchannels_max:
             raise InvalidArgumentError(
-                f"{len(new)} of the vchannels do not exist and would be more than vchannels_max={log.settings.vchannels_max} with the "
-                f"{len(log.records)} that there are: drop some, or raise the setting"
+                f"{len(new)} of the vchannels do not exist and would be more than vchannels_max={settings.vchannels_max} with the "
+                f"{len(records)} that there are: drop some, or raise the setting"
             )
 
     async def _append(
@@ -235,7 +222,7 @@ class CopiesOperator:
             size = _size(record, targets)
             await self._log.in_flight.take(size)
             outcomes = await self._tell(
-                actor, AppendCopies(header, targets, record, aborts, size, self._log.create_future())
+                actor, AppendCopies(header, targets, record, aborts, size, self._create_future())
             )
         if not missing:
             return outcomes
@@ -247,13 +234,13 @@ class CopiesOperator:
         known = self._routes.targets(actor, names)
         if known is not None:
             return known, {}
-        log, endings = self._log, actor.endings
+        there, endings = self._vchannels, actor.endings
         targets: list[VChannel] = []
         missing: dict[int, WALError] = {}
         for at, name in enumerate(names):
-            vchannel = log.routes.get(name)
-            if vchannel is None and name in log.records:
-                vchannel = log.route(name)
+            vchannel = there.routes.get(name)
+            if vchannel is None and name in there.records:
+                vchannel = there.route(name)
             if vchannel is None or vchannel.pchannel is not actor:
                 missing[at] = _gone(name, actor.channel, vchannel)
             else:

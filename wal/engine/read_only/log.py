@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
@@ -18,9 +18,10 @@ import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the fir
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
 from wal.channels import VChannelInfo
 from wal.cursors import CursorService, LogView
+from wal.engine.base import LogStatistics
 from wal.engine.read_only.core import ReadOnlyCore
 from wal.engine.read_only.source import ReadOnlySource, check_source, pauses, source_of
-from wal.errors import ChannelNotExistError, ClosedError, UnknownError, WALError
+from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError
 from wal.location import Location
 from wal.pchannel import ReadOnlyPChannel, ThreadedLog
 from wal.reading import Selection
@@ -42,6 +43,7 @@ class ReadOnlyLog:
     """The name of the backend, as `wal_name` reports it."""
     core: ReadOnlyCore
     cursors: CursorService
+    writable: Final = None
 
     def __init__(
         self, location: Location, settings: Settings, *, clock: Clock | None = None, wait_s: float = 0.0
@@ -124,10 +126,22 @@ class ReadOnlyLog:
         self._spawned += 1
         return self.system.spawn(actor, name=f"{name} #{self._spawned}")
 
-    @property
-    def records(self) -> Mapping[str, VChannelInfo]:
-        """The vchannels that are known here, by name."""
-        return self.core.view.records
+    async def list_vchannels(self) -> list[VChannelInfo]:
+        """Returns the vchannels that are known here, after bringing that up to date."""
+        await self.refresh()
+        return list(self.core.view.records.values())
+
+    async def latest_tick(self, vchannel: str) -> int:
+        """Raises NotLocalError: only the process that writes knows this tick."""
+        raise NotLocalError(
+            f"vchannel {vchannel!r} is not written by this process, which opened the log with read_only=True: ask where it is "
+            "written, and hand the tick over"
+        )
+
+    def statistics(self) -> LogStatistics:
+        """Returns the counts since the log was opened."""
+        pchannels = tuple(pchannel.statistics() for pchannel in self.pchannels.values())
+        return LogStatistics(self.name, len(self.core.view.records), 0, 0, pchannels)
 
     async def retention_report(self) -> list[PChannelRetention]:
         """Returns where each pchannel's log stands, as far as a reader can see: bounds are the writer's."""

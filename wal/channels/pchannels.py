@@ -1,0 +1,145 @@
+"""The records of pchannels in the KV: which pchannels there are, which incarnation of each, the term of its last writer, and where its
+recovery begins.
+
+A writer takes a pchannel over by raising its term with compare-and-swap; the backend fences the terms below. A checkpoint record is small:
+the state itself lies with the backend. It is saved only if the term is still the writer's own, so a writer that was overtaken never moves
+the checkpoint of the one that overtook it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+
+from wal.errors import ChannelFencedError, CorruptionError, InvalidArgumentError, KeyNotExistError
+from wal.message import Natural
+
+if TYPE_CHECKING:
+    from wal.kv import KVBase
+
+__all__ = [
+    "CheckpointRecord",
+    "PChannelMeta",
+    "check_count",
+    "create_pchannel",
+    "load_checkpoint",
+    "load_pchannels",
+    "new_incarnation",
+    "pchannel_names",
+    "raise_term",
+    "save_checkpoint",
+]
+
+PREFIX: Final = "pchannels/"
+CHECKPOINT_PREFIX: Final = "checkpoints/"
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A number that files hold in 64 bits."""
+
+
+class PChannelMeta(msgspec.Struct, frozen=True):
+    """`incarnation` is the number that message ids have; `term` is that of the last writer, 0 before the first."""
+
+    name: str
+    incarnation: Number
+    term: Number
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True):
+    """A checkpoint saved in `term`: recovery begins at `position` with the state stored for position `state` (None: without any)."""
+
+    term: Natural
+    position: Natural
+    state: Natural | None = None
+
+
+def pchannel_names(count: int) -> list[str]:
+    """Returns the names of so many pchannels: p0, p1, …"""
+    return [f"p{number}" for number in range(count)]
+
+
+async def load_pchannels(kv: KVBase) -> dict[str, PChannelMeta]:
+    """Returns the records of all pchannels by name, in the order of their numbers."""
+    keys, values = await kv.load_with_prefix(PREFIX)
+    try:
+        metas = [_decoder.decode(value) for value in values]
+        if sorted(PREFIX + meta.name for meta in metas) != sorted(keys):
+            raise ValueError("a record has the key of another pchannel")
+        metas.sort(key=lambda meta: _number(meta.name))
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise CorruptionError(f"the pchannel records in the KV cannot be read: {error}", expected=PREFIX) from error
+    return {meta.name: meta for meta in metas}
+
+
+def _number(name: str) -> int:
+    """Returns the number in a pchannel's name; ValueError for any other name, which may be no safe name of a folder."""
+    number = int(name.removeprefix("p"))
+    if name != f"p{number}" or number < 0:
+        raise ValueError(f"there is no pchannel {name!r}")
+    return number
+
+
+def new_incarnation() -> int:
+    """Returns a number for a new incarnation of a log, unlike any before: 62 random bits, never 0."""
+    return secrets.randbits(62) + 1
+
+
+async def create_pchannel(kv: KVBase, meta: PChannelMeta) -> None:
+    """Saves the record of a pchannel whose log has just been created; its recovery begins at the log's beginning."""
+    saves = {CHECKPOINT_PREFIX + meta.name: _encoder.encode(CheckpointRecord(meta.term, 0)).decode()}
+    if not await kv.compare_and_swap(PREFIX + meta.name, None, _encode(meta), saves=saves):
+        raise ChannelFencedError(f"pchannel {meta.name} was created by another writer meanwhile: open the log again")
+
+
+async def raise_term(kv: KVBase, meta: PChannelMeta) -> PChannelMeta:
+    """Takes the pchannel over in the next term; ChannelFencedError if another writer did at the same time."""
+    raised = msgspec.structs.replace(meta, term=meta.term + 1)
+    if not await kv.compare_and_swap(PREFIX + meta.name, _encode(meta), _encode(raised)):
+        raise ChannelFencedError(
+            f"pchannel {meta.name} was taken over by another writer while term {raised.term} was being claimed: open the log again"
+        )
+    return raised
+
+
+async def load_checkpoint(kv: KVBase, pchannel: str) -> CheckpointRecord | None:
+    """Returns the checkpoint record of this pchannel; None for a log from before there were checkpoints, or whose record was removed."""
+    key = CHECKPOINT_PREFIX + pchannel
+    try:
+        return _checkpoint_decoder.decode(await kv.load(key))
+    except KeyNotExistError:
+        return None
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise CorruptionError(f"the checkpoint record in the KV cannot be read: {error}", expected=key) from error
+
+
+async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointRecord) -> None:
+    """Saves where recovery begins, if the pchannel's record is still `meta`; ChannelFencedError if another writer took over.
+
+    Both happen in one operation: a writer that has raised the term reads a checkpoint that no earlier writer can move any more.
+    """
+    own = _encode(meta)
+    saves = {CHECKPOINT_PREFIX + meta.name: _encoder.encode(record).decode()}
+    if not await kv.compare_and_swap(PREFIX + meta.name, own, own, saves=saves):
+        raise ChannelFencedError(
+            f"pchannel {meta.name} was taken over by another writer; the checkpoint of term {record.term} is not saved"
+        )
+
+
+def check_count(wanted: int | None, present: int) -> int:
+    """Returns how many pchannels the log is to have; InvalidArgumentError for fewer than it has."""
+    if wanted is not None and wanted < present:
+        raise InvalidArgumentError(
+            f"pchannels={wanted}, but this log was created with {present}: their number can grow, never shrink; "
+            f"leave the setting out or give at least {present}"
+        )
+    return wanted or present or 1
+
+
+def _encode(meta: PChannelMeta) -> str:
+    return _encoder.encode(meta).decode()
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(PChannelMeta)
+_checkpoint_decoder: Final = msgspec.json.Decoder(CheckpointRecord)

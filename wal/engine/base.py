@@ -1,0 +1,233 @@
+"""The seam between the accesser and the engine that serves an open log: what another engine, such as a cluster's client, implements.
+
+A `ReadableEngine` is read; a `WritableEngine` is also written. `local/` is the engine of a log that this process writes, `read_only/`
+that of a log that another process writes; `factory.py` chooses. Calls are at the level of messages and results: which actors, files or
+connections serve them is the engine's own matter.
+
+The accesser checks the types and the values of its arguments, and `checks.py` has the checks of messages that every engine makes before it
+sends anything. The accesser calls an engine only between `open` and `close`, and only on the event loop that called `open`, with three
+exceptions: `abandon`, `released` and `EngineTxn.abandon` may be called from any thread.
+
+Every call may raise a WALError for an engine that failed (the original cause, each time) or that is being closed (ClosedError). The
+docstrings name the other errors. Cancelling a caller never undoes a write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from wal.pchannel import PChannelStatistics
+
+if TYPE_CHECKING:
+    from actors import Actor, ActorRef
+    from broadcaster.limits import BroadcasterStatistics
+    from broadcaster.message import BroadcastMessage, BroadcastTask
+    from broadcaster.results import BroadcastAppendResult
+    from wal.channels import VChannelInfo
+    from wal.cursors import CursorService
+    from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, TxnContext
+    from wal.pchannel import Key, ProducerInfo, ReadablePChannel
+    from wal.reading import Selection
+    from wal.retention import PChannelRetention
+
+__all__ = ["Appends", "Broadcasts", "EngineTxn", "LogStatistics", "ReadableEngine", "WritableEngine"]
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class LogStatistics(msgspec.Struct, frozen=True):
+    """Counts of an open log: `bytes_in_flight` were handed over and are not durable yet, `appends_waiting` callers wait for room."""
+
+    wal_name: str
+    vchannels: int
+    bytes_in_flight: int
+    appends_waiting: int
+    pchannels: tuple[PChannelStatistics, ...]
+
+
+class ReadableEngine(Protocol):
+    """An engine that serves the reading half of the API."""
+
+    place: str
+    """Where the log lives: its directory, or another location as a text."""
+    cursors: CursorService
+
+    @property
+    def name(self) -> str:
+        """The name of the backend, as `log.wal_name` shows it."""
+
+    @property
+    def writable(self) -> WritableEngine | None:
+        """This engine, if it also serves the writing half of the API, else None."""
+
+    @property
+    def released(self) -> bool:
+        """Whether the engine holds no file, thread, lock or connection any more."""
+
+    async def open(self) -> None:
+        """Opens the log. A failure releases everything and raises: LockedError, FormatError, CorruptionError or StorageError."""
+
+    async def close(self) -> None:
+        """Drains what was taken, ends every reader and releases everything. Raises the first failure after everything is released."""
+
+    def abandon(self) -> None:
+        """Releases everything once the event loop has ended; what was in flight has an unknown outcome. Blocks; idempotent."""
+
+    async def attach(
+        self, names: tuple[str, ...]
+    ) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
+        """Returns the pchannel to read these vchannels on, the vchannels as they are now, and a function that starts the scanner's actor.
+
+        ChannelNotExistError for a vchannel that does not exist and must not be created; InvalidArgumentError for vchannels on several
+        pchannels.
+        """
+
+    async def list_vchannels(self) -> list[VChannelInfo]:
+        """Returns all vchannels that are known, in any order."""
+
+    async def latest_tick(self, vchannel: str) -> int:
+        """Returns a tick that covers every write to this vchannel that has returned.
+
+        NotLocalError where another process writes it; ChannelNotExistError for a vchannel that does not exist and must not be created.
+        """
+
+    async def retention_report(self) -> list[PChannelRetention]:
+        """Returns, for each pchannel, what is held, by which bounds, and who holds it."""
+
+    def statistics(self) -> LogStatistics:
+        """Returns the counts since opening; those of writing are 0 in an engine that only reads."""
+
+
+class WritableEngine(ReadableEngine, Protocol):
+    """An engine that serves both halves of the API."""
+
+    frame_bytes_max: int
+    """The largest frame that the log takes."""
+
+    @property
+    def appends(self) -> Appends: ...
+
+    @property
+    def broadcasts(self) -> Broadcasts: ...
+
+    async def create_vchannel(self, name: str, pchannel: str | None) -> VChannelInfo:
+        """Creates a vchannel durably, on this pchannel or on one that the engine chooses.
+
+        ChannelExistError if there is one of that name; InvalidArgumentError for a pchannel that does not exist, or past `vchannels_max`;
+        NoSpaceError, UnavailableError or StorageError if it could not be saved: then there is no such vchannel.
+        """
+
+    async def drop_vchannel(self, name: str) -> None:
+        """Drops a vchannel durably, with its transactions, readers and cursors; ChannelNotExistError if there is none.
+
+        NoSpaceError or StorageError if readers in other processes could not be told: the vchannel is gone, and the call may be repeated.
+        """
+
+    async def truncate(self, up_to: MessageID) -> None:
+        """Truncates a pchannel up to this event, inclusive.
+
+        InvalidArgumentError for an id that is above the durable end or of no pchannel of this log, and for one past what a cursor or a
+        broadcast still needs.
+        """
+
+    async def allocate_time_tick(self) -> int:
+        """Returns a tick above every one given before. StorageError if the limit of ticks cannot be saved."""
+
+
+class Appends(Protocol):
+    """The writing calls. Calls for one pchannel are ordered as they were made, also those of different vchannels.
+
+    What is refused before it is sent (TypeError, InvalidArgumentError, WouldBlockError) leaves nothing behind, not even a vchannel.
+    A result is durable. A failed write is a StorageError, a lost connection an UnknownOutcomeError, both with `outcome_unknown`.
+    """
+
+    message_bytes_max: int
+    """The most bytes that the payload and the properties of a message may have."""
+
+    def append(self, message: Message, barrier_time_tick: int) -> asyncio.Future[AppendResult] | None:
+        """Sends a message; None if it has to wait for room in flight. The hot path: no coroutine, one future a message.
+
+        A message for a vchannel that does not exist creates it, or is a ChannelNotExistError where the settings forbid that.
+        """
+
+    def append_keyed(
+        self, message: Message, barrier_time_tick: int, key: Key
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Sends a message with an idempotency key; None as for `append`.
+
+        InvalidRequestSeqError for a producer's sequence below one in flight, or after one that failed.
+        """
+
+    def no_room(self, message: Message) -> BaseException:
+        """Returns why a message has no room in flight: a WouldBlockError, or the ClosedError of an engine that is being closed."""
+
+    async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
+        """Appends a message when there is room in flight; callers are served in order."""
+
+    async def append_keyed_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key
+    ) -> AppendResult | ForgottenResult:
+        """Appends a message with an idempotency key when there is room in flight."""
+
+    async def append_atomic(self, messages: Sequence[Message], barrier_time_tick: int) -> AppendResult:
+        """Appends two or more messages of one vchannel as one transaction. InvalidArgumentError if it is over `txn_bytes_max`."""
+
+    async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
+        """Appends messages in order, without a transaction; a BulkAppendError carries the results of those before the first that failed."""
+
+    async def begin_txn(
+        self, names: tuple[str, ...], keepalive_s: float, key: Key | None
+    ) -> EngineTxn[AppendResult | ForgottenResult]:
+        """Opens a transaction on vchannels of one pchannel; `keepalive_s` of 0 means the setting.
+
+        InvalidArgumentError if they lie on several pchannels; errors of `append` for vchannels that do not exist.
+        """
+
+    async def producers(self) -> list[ProducerInfo]:
+        """Returns what is remembered of producers, in any order."""
+
+    async def forget_producer(self, name: str) -> None:
+        """Forgets a producer durably. InvalidArgumentError if it is not known; WouldBlockError while its appends are in flight."""
+
+
+class EngineTxn(Protocol[R_co]):
+    """An open transaction. Its bodies are kept outside of the log until the commit."""
+
+    context: TxnContext
+
+    def append(self, message: Message, barrier_time_tick: int) -> int:
+        """Adds a body and refreshes the lease; returns how many bodies there are.
+
+        WouldBlockError and InvalidArgumentError leave the transaction open; TransactionExpiredError and ChannelNotExistError end it.
+        """
+
+    async def commit(self) -> R_co:
+        """Writes all bodies as one event. WouldBlockError leaves the transaction open; TransactionExpiredError if it has ended."""
+
+    async def rollback(self) -> None:
+        """Forgets the transaction; one that has ended already is fine."""
+
+    def abandon(self) -> bool:
+        """Rolls back a transaction that no caller holds any more, without waiting; False if it has ended. From any thread."""
+
+
+class Broadcasts(Protocol):
+    """The broadcaster of the log; `wal.LogBroadcast` says what each call does and raises."""
+
+    async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult: ...
+
+    async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None: ...
+
+    async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None: ...
+
+    async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None: ...
+
+    async def tasks(self) -> list[BroadcastTask]: ...
+
+    async def abort(self, broadcast_id: int, reason: str) -> None: ...
+
+    def statistics(self) -> BroadcasterStatistics: ...

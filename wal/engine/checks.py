@@ -1,0 +1,62 @@
+"""The checks of messages and idempotency keys that every engine makes before it sends anything, and the stored form of a message."""
+
+from __future__ import annotations
+
+from wal.errors import InvalidArgumentError
+from wal.frame import Record
+from wal.message import Message, encode_properties, type_properties
+from wal.pchannel import Key, ProducerKey, check_key
+from wal.settings import Settings
+
+__all__ = ["check_body_type", "check_client_type", "check_kept_key", "check_size", "record_of"]
+
+
+def record_of(message: Message, *, bytes_max: int) -> Record:
+    """Returns the stored form of a message. TypeError if it is no Message, InvalidArgumentError if it is over `message_bytes_max`."""
+    if not isinstance(message, Message):
+        raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+    check_size(message, bytes_max=bytes_max)
+    properties = encode_properties(message.properties) if message.properties else b""
+    return Record(message.payload, int(message.message_type), 0, properties)
+
+
+def check_size(message: Message, *, bytes_max: int) -> None:
+    """Raises InvalidArgumentError if the message is over the setting `message_bytes_max`."""
+    size = message.estimate_size()
+    if size > bytes_max:
+        raise InvalidArgumentError(
+            f"a message of {size} bytes (payload and properties) for vchannel {message.vchannel!r} is over message_bytes_max="
+            f"{bytes_max}: split it, store the payload elsewhere and append a reference, or raise the setting"
+        )
+
+
+def check_client_type(message: Message) -> None:
+    """Raises InvalidArgumentError if only the WAL or its broadcaster writes messages of this type."""
+    kind = type_properties(message.message_type)
+    if kind.system or kind.broadcaster:  # not `appendable`: a property costs a call for each message
+        writer = (
+            "only the broadcaster writes one, when log.broadcast().abort(…) is called"
+            if kind.broadcaster
+            else "only the WAL itself writes one"
+        )
+        raise InvalidArgumentError(
+            f"message_type {message.message_type.name} cannot be appended, since {writer}: append another type, such as INSERT"
+        )
+
+
+def check_body_type(message: Message) -> None:
+    """Raises InvalidArgumentError if a message of this type cannot be part of a transaction."""
+    if not type_properties(message.message_type).dml:
+        raise InvalidArgumentError(
+            f"a {message.message_type.name} message cannot be in a transaction, only INSERT and DELETE can: append it by itself"
+        )
+
+
+def check_kept_key(key: Key, settings: Settings) -> None:
+    """Raises InvalidArgumentError if the key is none, or if the settings would forget it at once."""
+    check_key(key)
+    if not isinstance(key, ProducerKey) and not (settings.idempotency_window_count and settings.idempotency_window_s):
+        raise InvalidArgumentError(
+            f"idempotency_key={key!r} would be forgotten at once: idempotency_window_count={settings.idempotency_window_count}, "
+            f"idempotency_window_s={settings.idempotency_window_s}: raise the setting that is 0, or use a ProducerKey"
+        )

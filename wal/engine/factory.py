@@ -1,0 +1,36 @@
+"""The choice of the engine for a location. Only this file names the engines; it imports one when a log is opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wal.engine.late_import import import_late
+from wal.location import Location
+from wal.settings import Settings
+
+if TYPE_CHECKING:
+    from wal.engine.base import ReadableEngine
+
+__all__ = ["check_readable", "make_engine"]
+
+
+def check_readable(location: Location) -> None:
+    """Raises InvalidArgumentError for a location that only the process which writes there can read."""
+    from wal.engine.read_only.source import check_source  # most programs write
+
+    check_source(location)
+
+
+async def make_engine(
+    location: Location, settings: Settings, *, read_only: bool, create: bool, wait_s: float
+) -> ReadableEngine:
+    """Returns the engine for this location, not opened yet. InvalidArgumentError for a location that no engine can serve so."""
+    if read_only:
+        await import_late("wal.engine.read_only.log")
+        from wal.engine.read_only.log import ReadOnlyLog
+
+        return ReadOnlyLog(location, settings, wait_s=wait_s)
+    await import_late("wal.engine.local.log")
+    from wal.engine.local.log import LocalLog
+
+    return LocalLog(location, settings, create=create)

@@ -1,0 +1,307 @@
+"""LocalAppends: how messages and transactions get from a call to the inbox of their vchannel's actor.
+
+Owns the order in which an append is checked and sent: first the checks, then the room in flight, and last the vchannel, since looking it
+up may create it. A message that is refused leaves nothing behind. `append` is the hot path of the product.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from actors import ActorError
+from wal.channels import check_vchannel
+from wal.engine.checks import check_body_type, check_client_type, check_kept_key, check_size, record_of
+from wal.engine.local.txn import LocalTxn
+from wal.engine.local.vchannels import VChannelRoutes, refusal, tell
+from wal.errors import BulkAppendError, InvalidArgumentError, WALError
+from wal.frame import Record
+from wal.message import (
+    AppendResult,
+    ForgottenResult,
+    Message,
+    MessageType,
+    TxnContext,
+    encode_properties,
+    type_properties,
+)
+from wal.pchannel import (
+    BODY_OVERHEAD,
+    Append,
+    Atomic,
+    Begin,
+    Bulk,
+    ForgetProducer,
+    InFlight,
+    Key,
+    KeyedAppend,
+    OrderedAppend,
+    PChannel,
+    ProducerInfo,
+    VChannel,
+    check_key,
+    key_ext,
+)
+from wal.settings import Settings
+from wal.ticks import check_tick
+
+__all__ = ["LocalAppends"]
+
+BULK_BYTES: Final = 1024 * 1024
+"""`append_bulk` sends about so many bytes at a time, …"""
+BULK_RECORDS: Final = 1024
+"""… in pieces of at most so many messages."""
+
+
+class LocalAppends:
+    """The writing calls of a local log; see `wal.engine.base.Appends`."""
+
+    def __init__(
+        self, vchannels: VChannelRoutes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        # Bound once: `get_running_loop` costs a system call in Python 3.11.
+        self._create_future = loop.create_future
+        self._loop = loop
+        self._vchannels = vchannels
+        self._routes = vchannels.routes
+        self._pchannels = pchannels
+        self._in_flight = in_flight
+        self._settings = settings
+        self.message_bytes_max: int = settings.message_bytes_max
+
+    def append(
+        self, message: Message, barrier_time_tick: int, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult] | None:
+        """Tells the vchannel of a message to append it; None if there is no room in flight (`taken`: the caller has taken it).
+
+        The hot path of the whole product: no coroutine, no container, one future and one operation a message.
+        """
+        if message.__class__ is not Message and not isinstance(message, Message):
+            raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+        payload = message.payload
+        properties = encode_properties(message.properties) if message.properties else b""
+        size = len(payload) + len(properties)
+        if size > self.message_bytes_max:
+            check_size(message, bytes_max=self.message_bytes_max)
+        size += BODY_OVERHEAD
+        in_flight = self._in_flight
+        if not taken:
+            total = in_flight.size
+            if in_flight.queued or (total + size > in_flight.bytes_max and total):
+                return None
+        future = self._create_future()
+        if message.message_type is _INSERT_TYPE and barrier_time_tick is _NO_BARRIER:
+            append = Append(payload, _INSERT, 0, properties, b"", future, size)
+        else:
+            append = _special(message, barrier_time_tick, properties, future, size)
+        # Last, since it may create the vchannel: a message that is refused leaves nothing behind.
+        vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
+        try:
+            vchannel.tell(vchannel, append)
+        except ActorError as error:
+            raise refusal(vchannel, error) from error
+        if not taken:
+            in_flight.size += size
+        return future
+
+    def append_keyed(
+        self, message: Message, barrier_time_tick: int, key: Key, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Tells the vchannel of a message to append it with an idempotency key; None as for `append`."""
+        record = record_of(message, bytes_max=self.message_bytes_max)
+        check_client_type(message)
+        check_kept_key(key, self._settings)
+        ext = key_ext(key)
+        size = _record_size(record) + len(ext)
+        exclusive = type_properties(record.message_type).exclusive
+        barrier = _barrier(barrier_time_tick)
+        if not taken and not self._in_flight.has_room(size):
+            return None
+        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
+        vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
+        tell(
+            vchannel,
+            KeyedAppend(
+                record.payload, record.message_type, 0, record.properties, ext, future, size, barrier, exclusive, key
+            ),
+        )
+        if not taken:
+            self._in_flight.size += size
+        return future
+
+    def no_room(self, message: Message) -> BaseException:
+        """Returns why a message has no room in flight."""
+        return self._in_flight.refusal(message.estimate_size() + BODY_OVERHEAD)
+
+    async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
+        """Appends a message when there is room for it."""
+        size = _record_size(record_of(message, bytes_max=self.message_bytes_max))
+        await self._in_flight.take(size)
+        try:
+            future = self.append(message, barrier_time_tick, taken=True)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        assert future is not None
+        return await future
+
+    async def append_keyed_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key
+    ) -> AppendResult | ForgottenResult:
+        """Appends a message with an idempotency key when there is room for it."""
+        size = _record_size(record_of(message, bytes_max=self.message_bytes_max)) + len(key_ext(check_key(key)))
+        await self._in_flight.take(size)
+        try:
+            future = self.append_keyed(message, barrier_time_tick, key, taken=True)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        assert future is not None
+        return await future
+
+    async def append_atomic(self, messages: Sequence[Message], barrier_time_tick: int) -> AppendResult:
+        """Appends messages of one vchannel as one transaction, in one operation."""
+        for message in messages:
+            check_body_type(message)
+        records = [record_of(message, bytes_max=self.message_bytes_max) for message in messages]
+        counted = sum(message.estimate_size() + BODY_OVERHEAD for message in messages)
+        size = sum(map(_record_size, records))
+        vchannel = self._vchannels.route(messages[0].vchannel)
+        future: asyncio.Future[AppendResult] = self._create_future()
+        await self._tell_with_room(vchannel, Atomic(records, counted, size, barrier_time_tick, future))
+        return await future
+
+    async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
+        """Appends messages in order, a piece at a time; the error of the first that fails carries the results before it."""
+        futures: list[asyncio.Future[Any]] = []
+        failure: BaseException | None = None
+        for vchannel, operation, future in self._pieces(messages):
+            try:
+                await self._tell_with_room(vchannel, operation)
+            except WALError as error:
+                failure = error
+                break
+            futures.append(future)
+            if futures[0].done() and any(future.done() and future.exception() for future in futures):
+                break
+        results: list[AppendResult] = []
+        for outcome in await asyncio.gather(*futures, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                failure = failure or outcome
+            elif isinstance(outcome, AppendResult):
+                results.append(outcome)
+            else:
+                results += outcome
+        if isinstance(failure, WALError):
+            raise BulkAppendError.of(failure, results)
+        if failure is not None:
+            raise failure
+        return results
+
+    async def begin_txn(self, names: tuple[str, ...], keepalive_s: float, key: Key | None) -> LocalTxn:
+        """Opens a transaction on vchannels of one pchannel."""
+        key_bytes = 0
+        if key is not None:
+            check_kept_key(key, self._settings)
+            key_bytes = len(key_ext(key))
+        routes = [self._vchannels.route(name) for name in names]
+        pchannel = routes[0].pchannel
+        if any(route.pchannel is not pchannel for route in routes):
+            places = ", ".join(f"{route.channel!r} on {route.pchannel.channel}" for route in routes)
+            raise InvalidArgumentError(
+                f"a transaction is one frame and cannot span pchannels ({places}): make the vchannels on one pchannel with "
+                "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"
+            )
+        future: asyncio.Future[TxnContext] = self._create_future()
+        tell(routes[0], Begin(names, keepalive_s, future, key_bytes))
+        return LocalTxn(self._vchannels, self._loop, await future, names[0], key, bytes_max=self.message_bytes_max)
+
+    async def producers(self) -> list[ProducerInfo]:
+        """Returns what every pchannel remembers of producers."""
+        return [info for pchannel in self._pchannels.values() for info in pchannel.keyed.table.producers()]
+
+    async def forget_producer(self, name: str) -> None:
+        """Forgets a producer on every pchannel that knows it; InvalidArgumentError if none does."""
+        tables = [pchannel.keyed.table for pchannel in self._pchannels.values()]
+        scopes = [scope for table in tables if (scope := table.scope_of(name))]
+        gave_up = [table.forget_gaps(name) for table in tables]
+        if not scopes and not any(gave_up):
+            raise InvalidArgumentError(f"producer {name!r} is not known: log.producers() lists those that are")
+        futures: list[asyncio.Future[None]] = []
+        for scope in scopes:
+            future: asyncio.Future[None] = self._create_future()
+            tell(self._vchannels.existing(scope[0][0]), ForgetProducer(name, future))
+            futures.append(future)
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
+        """Takes room for an operation, waiting for it, and tells the vchannel."""
+        await self._in_flight.take(operation.size)
+        try:
+            tell(vchannel, operation)
+        except WALError:
+            self._in_flight.release(operation.size)
+            raise
+
+    def _pieces(self, messages: Iterable[Message]) -> list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]]:
+        """Returns consecutive messages of one vchannel in pieces of bounded size; an exclusive message is a piece of its own."""
+        pieces: list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]] = []
+        checked = [(message, record_of(message, bytes_max=self.message_bytes_max)) for message in messages]
+        for message, _ in checked:
+            check_client_type(message)
+        for name in {message.vchannel for message, _ in checked}:
+            check_vchannel(name)
+        # Only now, since it may create vchannels: a message that is refused leaves nothing behind.
+        for message, record in checked:
+            vchannel = self._vchannels.route(message.vchannel)
+            size = _record_size(record)
+            if type_properties(message.message_type).exclusive:
+                future: asyncio.Future[Any] = self._create_future()
+                pieces.append((vchannel, _special(message, 0, record.properties, future, size), future))
+                continue
+            if pieces:
+                last, piece, _ = pieces[-1]
+                if (
+                    last is vchannel
+                    and isinstance(piece, Bulk)
+                    and piece.size + size <= BULK_BYTES
+                    and len(piece.records) < BULK_RECORDS
+                ):
+                    piece.records.append(record)
+                    piece.size += size
+                    continue
+            future = self._create_future()
+            pieces.append((vchannel, Bulk([record], size, future), future))
+        return pieces
+
+
+def _special(
+    message: Message, barrier: int, properties: bytes, future: asyncio.Future[AppendResult], size: int
+) -> Append:
+    """Returns the operation for an append that is not a plain INSERT."""
+    _barrier(barrier)
+    check_client_type(message)
+    kind = int(message.message_type)
+    exclusive = type_properties(kind).exclusive
+    if not exclusive and not barrier:
+        return Append(message.payload, kind, 0, properties, b"", future, size)
+    return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, barrier, exclusive)
+
+
+def _record_size(record: Record) -> int:
+    return len(record.payload) + len(record.properties) + BODY_OVERHEAD
+
+
+def _barrier(barrier: object) -> int:
+    return check_tick("barrier_time_tick", barrier)
+
+
+_NO_BARRIER: Final = 0
+"""The default, compared by identity: every other value, also `False` and 0.0, is checked."""
+_INSERT_TYPE: Final = MessageType.INSERT
+_INSERT: Final = int(_INSERT_TYPE)

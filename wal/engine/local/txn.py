@@ -1,0 +1,97 @@
+"""LocalTxn: an open transaction of a local log. Its bodies wait in the pchannel's transaction table until the commit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from wal.engine.checks import check_body_type, check_size
+from wal.engine.local.vchannels import VChannelRoutes, tell
+from wal.errors import ChannelNotExistError, WALError
+from wal.frame import Record
+from wal.message import AppendResult, ForgottenResult, Message, MessageType, TxnContext, encode_properties
+from wal.pchannel import Commit, Key, KeyedCommit, Rollback
+from wal.ticks import check_tick
+
+__all__ = ["LocalTxn"]
+
+
+class LocalTxn:
+    """See `wal.engine.base.EngineTxn`. `vchannel` is the one whose actor is told how the transaction ends."""
+
+    __slots__ = ("_bytes_max", "_key", "_loop", "_vchannel", "_vchannels", "context")
+
+    def __init__(
+        self,
+        vchannels: VChannelRoutes,
+        loop: asyncio.AbstractEventLoop,
+        context: TxnContext,
+        vchannel: str,
+        key: Key | None,
+        *,
+        bytes_max: int,
+    ) -> None:
+        self.context: TxnContext = context
+        self._vchannels = vchannels
+        self._loop = loop
+        self._vchannel = vchannel
+        self._key = key
+        self._bytes_max = bytes_max
+
+    def append(self, message: Message, barrier_time_tick: int) -> int:
+        """Adds a body; returns how many bodies there are."""
+        size = message.estimate_size()
+        if size > self._bytes_max:
+            check_size(message, bytes_max=self._bytes_max)
+        kind = _INSERT
+        if message.message_type is not _INSERT_TYPE:
+            kind = int(message.message_type)
+            check_body_type(message)
+        properties = encode_properties(message.properties) if message.properties else b""
+        barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
+        vchannel = self._vchannels.routes.get(message.vchannel) or self._vchannels.existing(message.vchannel)
+        record = Record(message.payload, kind, 0, properties)
+        return vchannel.add_body(self.context.txn_id, record, counted=size, barrier=barrier)
+
+    async def commit(self) -> AppendResult | ForgottenResult:
+        """Has the vchannel's actor commit; durable when it returns."""
+        vchannel = self._vchannels.existing(self._vchannel)
+        future: asyncio.Future[AppendResult | ForgottenResult] = self._loop.create_future()
+        txn_id, key = self.context.txn_id, self._key
+        tell(vchannel, Commit(txn_id, future) if key is None else KeyedCommit(txn_id, future, key))
+        return await future
+
+    async def rollback(self) -> None:
+        """Has the vchannel's actor forget the transaction."""
+        try:
+            vchannel = self._vchannels.existing(self._vchannel)
+        except ChannelNotExistError:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        tell(vchannel, Rollback(self.context.txn_id, future))
+        await future
+
+    def abandon(self) -> bool:
+        """Rolls back without waiting; False if the transaction has ended. A garbage collector calls this, in any thread."""
+        route = self._vchannels.routes.get(self._vchannel)
+        if route is None or self.context.txn_id not in route.pchannel.table:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(self._roll_back)
+        except RuntimeError:  # the loop has ended, and the transaction ends with the log
+            return False
+        return True
+
+    def _roll_back(self) -> None:
+        future: asyncio.Future[None] = self._loop.create_future()
+        future.add_done_callback(asyncio.Future.exception)
+        try:
+            tell(self._vchannels.existing(self._vchannel), Rollback(self.context.txn_id, future))
+        except WALError:
+            pass  # the vchannel or the log is gone, and with it the transaction
+
+
+_NO_BARRIER: Final = 0
+"""The default, compared by identity: every other value, also `False` and 0.0, is checked."""
+_INSERT_TYPE: Final = MessageType.INSERT
+_INSERT: Final = int(_INSERT_TYPE)

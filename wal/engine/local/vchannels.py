@@ -1,0 +1,287 @@
+"""VChannelRoutes: the vchannels of a local log, and the actor of each.
+
+Owns the way from a name to its actor, and the order in which a vchannel is created and dropped: in memory at once, so that calls keep their
+order, then in the metadata, then in the maps that readers in other processes go by. While the record of a new vchannel is being saved, its
+group of actors is paused: no frame is written for a vchannel that a crash would lose. A caller is answered when all of that is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from actors import ActorError, ActorRef, InboxFullError
+from wal.channels import (
+    Change,
+    UnknownVChannels,
+    VChannelDirectory,
+    VChannelInfo,
+    VChannelMapKeeper,
+    check_vchannel,
+    common_place,
+    place,
+    unsaved_records,
+)
+from wal.errors import (
+    ChannelExistError,
+    ChannelNotExistError,
+    ClosedError,
+    InvalidArgumentError,
+    NoSpaceError,
+    StorageError,
+    UnavailableError,
+    UnknownOutcomeError,
+    WALError,
+    WouldBlockError,
+)
+from wal.pchannel import Drop, PChannel, VChannel
+from wal.reading import Selection
+from wal.settings import Settings
+
+__all__ = ["VChannelRoutes", "closed_log", "refusal", "tell"]
+
+
+class VChannelRoutes:
+    """`directory` has the records, and `saver` is its actor; `location` is what a warning calls the log."""
+
+    def __init__(
+        self,
+        directory: VChannelDirectory,
+        saver: ActorRef,
+        pchannels: Mapping[str, PChannel],
+        settings: Settings,
+        *,
+        location: str,
+    ) -> None:
+        self.directory: VChannelDirectory = directory
+        self.routes: dict[str, VChannel] = {}
+        """The actors of the vchannels that were used since the log was opened."""
+        self.saving: dict[str, asyncio.Future[None]] = {}
+        """The vchannels whose records are being saved, and when that is done."""
+        self.on_dropped: Callable[[str], object] = lambda name: None
+        """Called with the name of each vchannel that was dropped, when its record is gone."""
+        self.maps: VChannelMapKeeper | None = None
+        """What keeps the maps for other processes; None where no other process can read the log."""
+        self._saver = saver
+        self._pchannels = pchannels
+        self._settings = settings
+        self._unknown = UnknownVChannels(location)
+
+    @property
+    def records(self) -> Mapping[str, VChannelInfo]:
+        """The vchannels that there are, by name."""
+        return self.directory.records
+
+    def route(self, name: str) -> VChannel:
+        """Returns the actor of this vchannel, creating the vchannel if that is allowed.
+
+        ChannelNotExistError if it is not, InvalidArgumentError for a bad name or past `vchannels_max`.
+        """
+        vchannel = self.routes.get(name)
+        if vchannel is not None:
+            return vchannel
+        info = self.directory.records.get(check_vchannel(name))
+        if info is not None:
+            return self._join(info)
+        if not self._settings.create_vchannels:
+            raise ChannelNotExistError(
+                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
+            )
+        return self._create(name, place(name, list(self._pchannels)), None)
+
+    def existing(self, name: str) -> VChannel:
+        """Returns the actor of a vchannel that a transaction or a producer used before; ChannelNotExistError if it was dropped."""
+        vchannel = self.routes.get(name)
+        if vchannel is None:
+            if name not in self.directory.records:
+                raise ChannelNotExistError(f"vchannel {name!r} was dropped: its transactions are over")
+            vchannel = self.route(name)
+        return vchannel
+
+    def select(self, names: tuple[str, ...]) -> tuple[PChannel, Selection]:
+        """Returns the pchannel to read these vchannels on, and the vchannels as they are now."""
+        records = self.directory.records
+        channel = common_place(names, records, list(self._pchannels), create_vchannels=self._settings.create_vchannels)
+        self._unknown.note(names, records)
+        bound = {name: records[name].incarnation if name in records else None for name in names}
+        return self._pchannels[channel], Selection(bound, floor=self.directory.next_incarnation)
+
+    async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
+        """Creates a vchannel durably; see `WritableEngine.create_vchannel`."""
+        check_vchannel(name)
+        if name in self.directory.records:
+            raise ChannelExistError(f"vchannel {name!r} exists already: append to it, or drop it first")
+        if pchannel is not None and not isinstance(pchannel, str):
+            raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
+        if pchannel is not None and pchannel not in self._pchannels:
+            raise InvalidArgumentError(
+                f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self._pchannels)}"
+            )
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        vchannel = self._create(name, pchannel or place(name, list(self._pchannels)), saved)
+        await asyncio.shield(saved)
+        return VChannelInfo(name, vchannel.pchannel.channel, vchannel.run_name[1])
+
+    async def drop(self, name: str) -> VChannelInfo | None:
+        """Drops a vchannel in the order of the calls; ChannelNotExistError if there is none.
+
+        Returns what was dropped; None if an earlier call dropped it and this one only told the readers in other processes.
+        """
+        info = self.directory.records.get(check_vchannel(name))
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if info is None:
+            if self.maps is None or not self.maps.is_overdue(name):
+                raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
+            # An earlier call dropped it, but could not tell readers in other processes.
+            self._when_shown(name, partial(_settle, saved))
+            await asyncio.shield(saved)
+            return None
+        vchannel = self.route(name)
+        group = vchannel.pchannel.actor_group
+        dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            group.tell(vchannel, Drop(dropped))
+        except ActorError as error:
+            raise (vchannel.closed or closed_log)() from error
+        del self.routes[name]
+        vchannel.pchannel.endings += 1
+        self.directory.forget(info)
+
+        def removed(error: WALError | None) -> None:
+            # Only now: as long as its record is there, an opening may find it alive, and then its keys have to be known.
+            if error is None:
+                vchannel.pchannel.keyed.table.drop(vchannel.run_name)
+                self.on_dropped(name)
+                self._when_shown(name, partial(_settle, saved))
+            else:
+                _settle(saved, error)
+
+        def ended(_: asyncio.Future[None]) -> None:
+            # A callback, so that it happens whether or not the caller still waits. What was told meanwhile is not lost either.
+            if (error := dropped.exception()) is not None:
+                saved.set_exception(error)
+                return
+            assert vchannel.closed is not None
+            vchannel.refuse(group.leave(vchannel), vchannel.closed())
+            self._save(info, remove=True, done=removed)
+
+        dropped.add_done_callback(ended)
+        await asyncio.shield(saved)
+        return info
+
+    def _create(self, name: str, pchannel: str, saved: asyncio.Future[None] | None) -> VChannel:
+        """Returns the actor of a new vchannel; `saved` is settled when the vchannel is durable and readers can find it."""
+        if len(self.directory.records) >= self._settings.vchannels_max:
+            raise InvalidArgumentError(
+                f"vchannel {name!r} would be one more than vchannels_max={self._settings.vchannels_max}: drop some, or raise the "
+                "setting"
+            )
+        info = self.directory.admit(name, pchannel)
+        vchannel = self._join(info)
+        for other in self._pchannels.values():
+            for reader in list(other.readers):
+                reader.made(name, vchannel.pchannel)
+        group = vchannel.pchannel.actor_group
+        group.pause()
+        if saved is None:
+            saved = asyncio.get_running_loop().create_future()
+            saved.add_done_callback(_ignore_failure)
+        self.saving[name] = saved
+
+        def recorded(error: WALError | None) -> None:
+            if error is None:
+                # No frame before readers can look for it on this pchannel, and none of them can see a former incarnation.
+                elsewhere = pchannel != place(name, list(self._pchannels))
+                self._when_shown(name, shown, wanted=elsewhere)
+            else:
+                done(error)
+
+        def shown(error: WALError | None) -> None:
+            done(error)
+            if error is not None:
+                self._save(info, remove=True, done=lambda _: None)
+
+        def done(error: WALError | None) -> None:
+            if self.saving.get(name) is saved:
+                del self.saving[name]
+            if error is not None:
+                self.directory.forget(info)
+                if self.routes.get(name) is vchannel:
+                    del self.routes[name]
+                vchannel.closed = lambda: _unsaved(name, error)
+                vchannel.pchannel.endings += 1
+            group.resume()
+            _settle(saved, error)
+
+        self._save(info, remove=False, done=recorded)
+        return vchannel
+
+    def _join(self, info: VChannelInfo) -> VChannel:
+        """Starts the actor of a vchannel."""
+        pchannel = self._pchannels[info.pchannel]
+        vchannel = VChannel(pchannel, info.name, info.incarnation)
+        pchannel.actor_group.join(vchannel, name=f"{info.name}#{info.incarnation}")
+        pchannel.vchannels[info.name] = self.routes[info.name] = vchannel
+        return vchannel
+
+    def _when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
+        """See `VChannelMapKeeper.when_shown`; at once where no other process can read the log."""
+        if self.maps is None:
+            then(None)
+        else:
+            self.maps.when_shown(name, then, wanted=wanted)
+
+    def _save(self, info: VChannelInfo, *, remove: bool, done: Callable[[WALError | None], None]) -> None:
+        try:
+            self._saver.tell(Change(info, remove, done))
+        except ActorError as error:  # it failed before, or the log is being closed
+            cause = error.__cause__ or error
+            asyncio.get_running_loop().call_soon(done, unsaved_records(cause))
+
+
+def tell(vchannel: VChannel, operation: object) -> None:
+    """Tells a vchannel's actor an operation. Raises a WALError if the actor does not take it."""
+    try:
+        vchannel.pchannel.actor_group.tell(vchannel, operation)
+    except ActorError as error:
+        raise refusal(vchannel, error) from error
+
+
+def refusal(vchannel: VChannel, error: ActorError) -> WALError:
+    """Returns the log's error for an actor that takes no operation."""
+    if isinstance(error, InboxFullError):
+        return WouldBlockError(f"{error}: wait for some of the results")
+    if vchannel.closed is not None:
+        return vchannel.closed()
+    return closed_log()
+
+
+def closed_log() -> ClosedError:
+    """Returns the error of a call that the closing of the log ended."""
+    return ClosedError("the log was closed: open it again to go on")
+
+
+def _ignore_failure(future: asyncio.Future[None]) -> None:
+    """Marks the failure as seen: the callers of the vchannel are told of it, and nobody may wait for this future."""
+    future.exception()
+
+
+def _settle(future: asyncio.Future[None], error: WALError | None) -> None:
+    if not future.done():
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+def _unsaved(name: str, error: WALError) -> WALError:
+    # Metadata that are away for a moment, or full, are not broken: the caller may try again.
+    kind: type[WALError] = StorageError
+    if isinstance(error, UnavailableError | UnknownOutcomeError):
+        kind = UnavailableError
+    elif isinstance(error, NoSpaceError):
+        kind = NoSpaceError
+    own = kind(f"vchannel {name!r} could not be saved in the metadata, nothing was written: {error}")
+    own.__cause__ = error
+    return own
