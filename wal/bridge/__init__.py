@@ -13,7 +13,6 @@ Files:
 * blocking_scanner     BlockingScanner: a scanner as a plain iterator
 * blocking_txn         BlockingTxn
 * blocking_broadcast   BlockingBroadcast
-* loop_thread          LoopThread: an event loop in a thread of its own
 """
 
 from wal.bridge.blocking import BlockingOpening, BlockingWAL, blocking

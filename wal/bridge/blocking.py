@@ -18,15 +18,16 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from wal.accesser import LogStatistics, WALAccesser
 from wal.accesser.opening import LogOpening, open_wal
+from wal.accesser.releases import all_released
 from wal.accesser.responses import AppendOption, AppendResponses
 from wal.accesser.txn import Txn
 from wal.bridge.blocking_broadcast import BlockingBroadcast
 from wal.bridge.blocking_scanner import BlockingHandler, BlockingScanner, blocking_handler
 from wal.bridge.blocking_txn import BlockingTxn
-from wal.bridge.loop_thread import LoopThread
 from wal.channels import VChannelInfo
 from wal.cursors import CursorInfo
 from wal.errors import InvalidArgumentError
+from wal.loop_thread import LoopThread
 from wal.message import AppendResult, ForgottenResult, Message, MessageID
 from wal.pchannel import ProducerInfo, ProducerKey
 from wal.reading import DeliverFilter, DeliverPolicy, ReadPosition
@@ -77,7 +78,7 @@ class BlockingOpening:
                     "this log is open already: use the log that open() gave, or close() it first"
                 )
             opening, self._opening = self._opening, self._opening.again()
-            thread = LoopThread()
+            thread = LoopThread(collected=all_released)
             try:
                 log = BlockingWAL(thread.call(_awaited, opening), thread)
             except BaseException:

@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 from broadcaster.limits import BroadcasterStatistics
 from wal.accesser.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastTask, LogBroadcast
-from wal.bridge.loop_thread import LoopThread
+from wal.loop_thread import LoopThread
 from wal.message import ImmutableMessage, ResourceKey
 
 __all__ = ["BlockingBroadcast"]

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-from wal.bridge.loop_thread import LoopThread
 from wal.errors import ClosedError, InvalidArgumentError
+from wal.loop_thread import LoopThread
 from wal.message import ImmutableMessage
 from wal.pchannel import AckingScanner, Handler, Scanner, ScannerStatistics, check_handler
 from wal.reading import ReadPosition

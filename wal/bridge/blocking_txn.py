@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Generic, Self
 
 from wal.accesser.txn import R_co, Txn
-from wal.bridge.loop_thread import LoopThread
+from wal.loop_thread import LoopThread
 from wal.message import Message, TxnContext
 
 __all__ = ["BlockingTxn"]

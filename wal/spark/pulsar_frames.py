@@ -23,8 +23,8 @@ from wal.backends.pulsar.admin import Admin
 from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.layout import text_of
 from wal.backends.pulsar.read_only import ReadOnlyTopic
-from wal.bridge.loop_thread import LoopThread
 from wal.errors import ClosedError, CorruptionError, FormatError, WALError
+from wal.loop_thread import LoopThread
 from wal.message import FORM_PULSAR, Origin
 from wal.secret import Secret
 from wal.spark.frame_source import LogMoment

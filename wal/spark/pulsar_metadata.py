@@ -12,11 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from wal.backends.pulsar.control import Control, ControlRecord
-from wal.bridge.loop_thread import LoopThread
 from wal.channels import PChannelMeta, load_pchannels
 from wal.engine.metadata import PULSAR_ROOT, open_metadata
 from wal.errors import CorruptionError
 from wal.kv import KVBase
+from wal.loop_thread import LoopThread
 from wal.secret import Secret
 
 __all__ = ["KnownLives", "PulsarMetadata"]

@@ -17,8 +17,8 @@ import msgspec
 
 from wal.accesser import WALAccesser
 from wal.accesser.opening import open_wal
-from wal.bridge.loop_thread import LoopThread
 from wal.errors import InvalidArgumentError, StorageError, WALError
+from wal.loop_thread import LoopThread
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.locks import PublishingLock
 from wal.spark.sink.manifest import Manifest, StagedFile, WriteKey

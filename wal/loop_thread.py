@@ -1,9 +1,9 @@
 """LoopThread: an event loop in a thread of its own, for calls from threads that have none.
 
-Owns the thread, anyio's blocking portal in it, and the count of calls under way. Promises: a call returns what the coroutine returns or
-raises what it raises; a caller that is interrupted cancels its call; once stopped, a call is a ClosedError and nothing hangs, also in a
-forked child. It is stopped by its owner, or when the interpreter exits, before the threads that the log needs for closing are gone. One
-that is collected without being stopped ends by itself, once the logs that were collected with it are closed: its loop does not hold it.
+It owns the thread, anyio's blocking portal in it, and the count of calls under way. A call returns what the coroutine returns, or raises
+what it raises; an interrupted caller cancels its call. Once the loop is stopped, a call is a ClosedError and nothing hangs, also in a
+forked child. Its owner stops it, or the exit of the interpreter does, while the thread pools that closing a log needs still run. One that
+is collected without being stopped ends by itself: its loop does not hold it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from wal.accesser.releases import all_released
 from wal.errors import ClosedError, InvalidArgumentError
 
 __all__ = ["LoopThread"]
@@ -31,10 +30,12 @@ _T = TypeVar("_T")
 
 
 class LoopThread:
-    """Started by making it. `closing` is awaited in the loop, once, before the loop is stopped; it may be set later."""
+    """A running loop; the constructor starts it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, collected: Callable[[asyncio.AbstractEventLoop], Awaitable[None]] | None = None) -> None:
+        """`collected` is awaited in the loop before it ends because the LoopThread was collected, to finish what runs there."""
         self.closing: Callable[[], Awaitable[None]] | None = None
+        """Awaited in the loop, once, before `stop` stops it; it may be set later."""
         self._pid = os.getpid()
         self._stopping = threading.Lock()
         self._idle = threading.Condition()
@@ -43,15 +44,15 @@ class LoopThread:
         started: concurrent.futures.Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]] = (
             concurrent.futures.Future()
         )
-        self._thread = threading.Thread(target=_run, args=(started,), name="wal-bridge", daemon=True)
+        self._thread = threading.Thread(target=_run, args=(started,), name="wal-loop", daemon=True)
         self._thread.start()
         self._portal, loop = started.result()
-        self._running = _Running(self, loop, self._portal, self._thread)
+        self._running = _Running(self, loop, self._portal, self._thread, collected)
         _all.add(self._running)
 
     @property
     def stopped(self) -> bool:
-        """Whether the loop is gone: nothing runs beside the caller any more."""
+        """Whether the loop has ended: nothing runs in its thread any more."""
         return self._stopped
 
     def call(self, call: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -68,7 +69,7 @@ class LoopThread:
     def start(
         self, call: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
     ) -> concurrent.futures.Future[_T]:
-        """Starts awaiting the coroutine in the loop: a future of its result, whose `cancel` cancels it."""
+        """Starts to await the coroutine in the loop; returns a future of its result, whose `cancel` cancels it."""
         if self._pid != os.getpid():
             raise InvalidArgumentError(
                 "this log was opened before the process was forked, and its loop runs in the parent: open it in the child instead"
@@ -88,9 +89,9 @@ class LoopThread:
         return future
 
     def stop(self) -> None:
-        """Has `closing` done, waits for the calls under way, and ends loop and thread. Idempotent; of several callers all wait.
+        """Awaits `closing` in the loop, waits for the calls under way, and ends loop and thread. Idempotent; several callers all wait.
 
-        Interrupted, it can be called again and goes on. In a forked child there is nothing to stop.
+        After an interrupt it can be called again and goes on. In a forked child there is nothing to stop.
         """
         if self._pid != os.getpid():
             return
@@ -123,24 +124,30 @@ class LoopThread:
         running = getattr(self, "_running", None)
         if running is None or self._stopped or self._pid != os.getpid():
             return
-        self.closing = None  # this may be all that held the log; its release begins before the end of the loop then
+        self.closing = None  # nothing else may hold the log: then its release begins before the loop ends
         running.end_soon()
 
 
 class _Running:
-    """The loop in its thread. It does not hold its LoopThread, so that one which nobody stopped can be collected."""
+    """The loop in its thread. It does not hold its LoopThread, which can so be collected before it is stopped."""
 
     def __init__(
-        self, owner: LoopThread, loop: asyncio.AbstractEventLoop, portal: BlockingPortal, thread: threading.Thread
+        self,
+        owner: LoopThread,
+        loop: asyncio.AbstractEventLoop,
+        portal: BlockingPortal,
+        thread: threading.Thread,
+        collected: Callable[[asyncio.AbstractEventLoop], Awaitable[None]] | None,
     ) -> None:
         self.owner = weakref.ref(owner)
         self.thread = thread
         self._loop = loop
         self._portal = portal
+        self._collected = collected
         self._ending: asyncio.Task[None] | None = None
 
     def end_soon(self) -> None:
-        """Begins to stop the loop, after releases that began before; a collector may call it at any point."""
+        """Begins to end the loop. A garbage collector may call it at any point in any thread."""
         try:
             self._loop.call_soon_threadsafe(self._end_in_loop)
         except RuntimeError:  # it has ended
@@ -151,7 +158,8 @@ class _Running:
 
     async def _end(self) -> None:
         try:
-            await all_released(self._loop)
+            if self._collected is not None:
+                await self._collected(self._loop)
         finally:
             _all.discard(self)
             await self._portal.stop()
@@ -173,7 +181,7 @@ async def _serve(started: concurrent.futures.Future[tuple[BlockingPortal, asynci
 
 
 _all: Final[set[_Running]] = set()
-"""All that run: those whose owner is still there are stopped in the end, the others are waited for."""
+"""All loops that run. At exit those whose owner still exists are stopped, and the others are waited for."""
 
 
 def _stop_all() -> None:
@@ -184,11 +192,11 @@ def _stop_all() -> None:
                 running.thread.join()
             else:
                 owner.stop()
-        except Exception:  # whoever could hear of it is gone
+        except Exception:  # at exit nobody can be told
             pass
 
 
-# Thread pools take nothing any more from the moment the interpreter begins to exit, and closing a log needs some. `atexit` is called
-# behind that moment; this hook, which the pools use as well, is called in the opposite order of registration.
+# Thread pools refuse new work from the moment the interpreter begins to exit, and closing a log needs some. `atexit` handlers run after
+# that moment. This hook, which the pools use as well, runs in the opposite order of registration, and so before theirs.
 _register: Callable[[Callable[[], Any]], Any] = threading._register_atexit  # type: ignore[attr-defined]
 _register(_stop_all)
