@@ -43,11 +43,11 @@ PRODUCT: Final = ("wal", "actors", "broadcaster")
 SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwritev", "posix_fallocate", "ftruncate")
 """Calls of `os` that wait for a disk and that blockbuster does not watch of itself."""
 
-hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
-hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, database=None)
-hypothesis.settings.register_profile(
-    "soak", deadline=None, print_blob=True, max_examples=hypothesis.settings().max_examples * SOAK_FACTOR
-)
+EXAMPLES: Final = 40
+"""Examples of a property test that names no number; a soak tries 1,000, ten times Hypothesis' own default."""
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=EXAMPLES)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, database=None, max_examples=EXAMPLES)
+hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, max_examples=100 * SOAK_FACTOR)
 hypothesis.settings.load_profile("soak" if SOAK else "ci" if CI else "default")
 
 

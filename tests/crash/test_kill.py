@@ -11,8 +11,8 @@ from tests.crash.rounds import Rounds
 
 @pytest.mark.one_loop
 async def test_killed_under_load(data_dir: Path, soak: int) -> None:
-    """Thirty rounds on one directory; two hundred in a soak, shorter ones, since each reads everything."""
-    count, acked_max = (30, 900) if soak == 1 else (200, 200)
+    """Twenty rounds on one directory; two hundred in a soak, shorter ones, since each reads everything."""
+    count, acked_max = (20, 900) if soak == 1 else (200, 200)
     async with Rounds(data_dir, test="test_killed_under_load") as rounds:
         for _ in range(count):
             await rounds.load_and_kill(int(1 + acked_max * rounds.rng.random() ** 2))

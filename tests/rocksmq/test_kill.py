@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.rocksmq.child import CHANNELS
 from wal.rocksmq import RocksMQ
 
-ROUNDS = 30
+ROUNDS = 10
 
 
 def killed(directory: Path, seed: int, lines_max: int) -> Iterator[list[str]]:
