@@ -1,21 +1,39 @@
-"""The broadcaster: one message to many vchannels, with resource keys that are held until every one of them acknowledged it.
+"""The broadcaster: sends one message to many vchannels, and holds its resource keys until every one of them acknowledged it.
 
 Files:
 
-* Pure: task, state (its edges), bitmap, lock_table (who holds a key), content, records (bytes in the KV), recovery,
-  tombstones, changes; the actor: broadcaster, admission, beginning, course, ending, table (of what is under way),
-  prompt (what one frame completes), writer, saver, calls, answers, errands; message, names, results, limits;
-  broadcast (what callers have), operator (the seam to a log), registry
+* admission:      which broadcasts may begin, which wait for their keys, and the bounds
+* background:     the jobs that the actor waits for outside its inbox
+* broadcast:      the calls that a log hands on to its users, starting and stopping
+* broadcaster:    the actor: its turns, and the calls in its inbox
+* calls:          the messages of the inbox, and the errors that callers get
+* finished:       what is remembered of finished broadcasts: tombstones and done marks
+* lifecycle:      how a broadcast begins, makes progress and finishes
+* lock_table:     which broadcast holds which resource keys, and which wait for them (pure)
+* message:        the data: what callers give and get, and what crosses the seam to the log (pure)
+* operator:       the seam to the log
+* records:        the bytes in the KV (pure)
+* recovery:       the broadcasts that a crash interrupted, from the KV and the logs (pure)
+* running:        a broadcast under way, those who wait for it, and the table of all of them
+* saver:          the saves to the KV, one at a time
+* single_frame:   the short way of a broadcast that one frame completes
+* state:          the states of a broadcast and their transitions (pure)
+* task:           what is to be written next of a broadcast (pure)
+* writer:         the frames on their way to the log, and their backoffs
 """
 
 from typing import TYPE_CHECKING, Any
 
-from broadcaster.content import Content, CopiesInLog
-from broadcaster.limits import BroadcasterLimits, BroadcasterStatistics
-from broadcaster.message import BroadcastMessage, BroadcastTask
+from broadcaster.admission import BroadcasterLimits
+from broadcaster.message import (
+    BroadcastAppendResult,
+    BroadcasterStatistics,
+    BroadcastMessage,
+    BroadcastTask,
+    Content,
+    CopiesInLog,
+)
 from broadcaster.operator import AppendOperator
-from broadcaster.registry import AppendOperatorType, Registry
-from broadcaster.results import BroadcastAppendResult
 from broadcaster.state import BroadcastState
 
 if TYPE_CHECKING:
@@ -25,7 +43,6 @@ __distribution__ = "wal-runtime"  # `wal.installation` looks for it: there are o
 
 __all__ = [
     "AppendOperator",
-    "AppendOperatorType",
     "Broadcast",
     "BroadcastAppendResult",
     "BroadcastMessage",
@@ -35,13 +52,12 @@ __all__ = [
     "BroadcasterStatistics",
     "Content",
     "CopiesInLog",
-    "Registry",
 ]
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """`Broadcast`, imported now (PEP 562): of the rest the public calls need the messages alone, until a log is opened."""
+        """Imports `Broadcast` when it is first used (PEP 562): the public calls need no more than the messages until a log is opened."""
         if name == "Broadcast":
             from broadcaster.broadcast import Broadcast
 

@@ -1,26 +1,52 @@
-"""Admission: which broadcasts may begin, and which stand in line for their keys.
+"""Admission: which broadcasts may begin, which wait for their resource keys, and the bounds of a broadcaster.
 
-Owns: the lock table, the calls that wait, and the bytes of all broadcasts that are not appended yet. Promises: a call is refused
-before anything is done, or begins once, holding all of its keys. Never begins anything itself: it says when.
+Owns the lock table, the calls that wait, and the bytes of all broadcasts that are not appended yet. Promises: a call is refused before
+anything is done, or begins once, holding all of its keys. It never begins a broadcast itself: it says when.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
-from broadcaster.answers import held
-from broadcaster.calls import AppendCall, refuse
-from broadcaster.limits import BroadcasterLimits
+import msgspec
+
+from broadcaster.calls import AppendCall, held, refuse
 from broadcaster.lock_table import Conflict, LockTable
-from wal.errors import ClosedError, WouldBlockError
+from wal.errors import InvalidArgumentError, WouldBlockError
 from wal.message import ResourceKey
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "BroadcasterLimits"]
+
+VCHANNELS_LIMIT: Final = 65_536
+"""One operation of the KV removes all ack chunks of a broadcast; the chunks of this many vchannels are 64 of its 128 removals."""
+
+
+class BroadcasterLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of a broadcaster; an append over one of them is a WouldBlockError. The first two are settings of the log.
+
+    `bytes_max` bounds payloads, properties and names of broadcasts that wait for keys or copies; `done_marks_max` bounds the finished
+    broadcasts that await a checkpoint. The others bound what is remembered of finished broadcasts beyond that.
+    """
+
+    tasks_max: int = 65_536
+    vchannels_max: int = 16_384
+    bytes_max: int = 64 * 1024 * 1024
+    done_marks_max: int = 65_536
+    tombstones_max: int = 8_192
+    tombstone_age_max_s: float = 24 * 3_600.0
+
+    def __post_init__(self) -> None:
+        if self.vchannels_max > VCHANNELS_LIMIT:
+            raise InvalidArgumentError(
+                f"broadcast_vchannels_max={self.vchannels_max} is too large: at most {VCHANNELS_LIMIT}, since the end of a "
+                "broadcast is one operation of the KV"
+            )
 
 
 class Admission:
-    """`begin(call)` is called once the call holds its keys; `holder(owner)` answers with the id of that owner's broadcast."""
+    """Calls `begin(call)` once the call holds its keys; `holder(owner)` returns the id of that owner's broadcast."""
 
     def __init__(
         self, limits: BroadcasterLimits, *, begin: Callable[[AppendCall], object], holder: Callable[[int], int]
@@ -36,11 +62,11 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Calls that stand in line."""
+        """How many calls wait for their keys."""
         return len(self._waiting)
 
     def append(self, call: AppendCall, *, running: int, done_marks: int) -> None:
-        """Refuses the call, lets it wait, or begins it; there are so many broadcasts running, and over but not left behind."""
+        """Refuses the call, lets it wait, or begins it, given how many broadcasts run and how many finished ones await a checkpoint."""
         if (full := self._full(call, running=running, done_marks=done_marks)) is not None:
             refuse(call.reply, full)
             return
@@ -62,13 +88,13 @@ class Admission:
         self._begin(call)
 
     def resume(self, keys: tuple[ResourceKey, ...], size: int) -> tuple[int, Conflict | None]:
-        """Takes the keys of a recovered broadcast again; returns its owner, and who holds them already."""
+        """Takes the keys of a recovered broadcast again; returns its owner, and the conflict if another broadcast holds them."""
         self._owners += 1
         self.bytes_held += size
         return self._owners, self._locks.try_lock(self._owners, keys)
 
     def withdraw(self, call: AppendCall) -> bool:
-        """Takes a call out of the line; False when it does not stand there."""
+        """Removes a call from those that wait for keys; False if it is not one of them."""
         call.withdrawn = True
         if self._waiting.pop(call.owner, None) is None:
             return False
@@ -77,26 +103,23 @@ class Admission:
         return True
 
     def release(self, owner: int) -> None:
-        """Frees the keys of an owner and begins who can have them now."""
+        """Frees the keys of an owner, and begins the calls that can have them now."""
         self._granted(self._locks.release(owner))
 
     def holders(self, key: ResourceKey) -> tuple[int, ...]:
+        """Returns the owners that hold this key."""
         return self._locks.holders(key)
 
-    def close(self) -> None:
-        """Nobody gets keys any more."""
-        self.fail(lambda: ClosedError("the log was closed while this broadcast waited for its resource keys"))
-
     def fail(self, error: Callable[[], Exception]) -> None:
-        """The same, with an error of its own for each call in the line."""
+        """Answers each call that waits with an error of its own; no call gets keys any more."""
         for call in self._waiting.values():
             refuse(call.reply, error())
         self._waiting.clear()
 
     def _granted(self, owners: list[int]) -> None:
-        """Begins those calls; one that is refused as it begins frees its keys to the next, and there may be thousands in the line."""
+        """Begins these calls. A call that is refused as it begins frees its keys to the next, and thousands may wait: so this is a loop."""
         if self._ready is not None:
-            self._ready.extend(owners)  # we are inside of `_begin`: the loop below goes on with them
+            self._ready.extend(owners)  # this is a call from inside `_begin`: the loop below goes on with them
             return
         self._ready = deque(owners)
         try:
@@ -117,7 +140,6 @@ class Admission:
             )
         if done_marks >= limits.done_marks_max:
             return WouldBlockError(
-                f"{done_marks} broadcasts are over but not left behind by a checkpoint yet, of at most {limits.done_marks_max}: "
-                "one has been asked for, try again soon"
+                f"{done_marks} finished broadcasts await a checkpoint (limit {limits.done_marks_max}): one was requested, retry shortly"
             )
         return None

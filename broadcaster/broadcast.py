@@ -1,7 +1,7 @@
-"""Broadcast: the public object of `log.broadcast()`, and how a broadcaster is started and stopped.
+"""Broadcast: the calls of a broadcaster, and how it is started and stopped.
 
-Owns: the checks of what a caller gives, and the way of a call to the actor and back. Promises: a caller that is cancelled leaves the
-queue for keys, and changes nothing of a broadcast that began; errors are those of `wal.errors`.
+Owns the checks of what a caller gives, and the way of a call to the actor and back. Promises: a caller that is cancelled leaves the queue
+for keys, and changes nothing of a broadcast that has begun; errors are those of `wal.errors`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from actors import ActorError, ActorFailedError, ActorRef, ActorStoppedError, ActorSystem
+from broadcaster.admission import BroadcasterLimits
 from broadcaster.broadcaster import Broadcaster
 from broadcaster.calls import AbortCall, AckCall, AppendCall, TasksCall, WatchCall, Withdraw
-from broadcaster.limits import BroadcasterLimits, BroadcasterStatistics
-from broadcaster.message import BroadcastMessage, BroadcastTask
-from broadcaster.registry import Registry
-from broadcaster.results import BroadcastAppendResult
+from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
+from broadcaster.operator import AppendOperator
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnrecoverableError, WALError, WouldBlockError
 from wal.kv import KVBase
 from wal.message import ImmutableMessage, ResourceKey
@@ -24,17 +23,17 @@ from wal.message import ImmutableMessage, ResourceKey
 __all__ = ["REASON_BYTES_MAX", "Broadcast"]
 
 REASON_BYTES_MAX: Final = 4_096
-"""UTF-8 bytes of the reason of an abort: it stands in a message for each vchannel."""
+"""UTF-8 bytes of the reason of an abort, which is the payload of a message to each vchannel."""
 INBOX_MAX: Final = 65_536
 
 T = TypeVar("T")
 
 
 class Broadcast:
-    """One message to many vchannels: all of them get it, once, in the end, whatever crashes.
+    """Sends one message to many vchannels: every one of them gets it once in the end, whatever crashes.
 
-    Its resource keys are held until every vchannel was acknowledged (`needs_ack=True`), so that what they name is changed by one
-    broadcast at a time. After `close` every call is a ClosedError.
+    Its resource keys are held until every vchannel has acknowledged it (`needs_ack=True`), so that what they name is changed by one
+    broadcast at a time. After `close` every call raises ClosedError.
     """
 
     def __init__(self, broadcaster: Broadcaster, ref: ActorRef) -> None:
@@ -47,16 +46,16 @@ class Broadcast:
         system: ActorSystem,
         *,
         kv: KVBase,
-        registry: Registry,
+        operator: AppendOperator,
         limits: BroadcasterLimits | None = None,
         name: str = "broadcaster",
     ) -> Broadcast:
-        """A broadcaster that has taken up what an earlier one left.
+        """Starts a broadcaster, which first takes up what an earlier one left unfinished.
 
-        `kv`: a root path that nobody else uses. The operator is awaited from `registry`. CorruptionError or FormatError when the
-        records cannot be read, whatever the KV or the operator raise otherwise.
+        `kv` has a root path that no other component uses. CorruptionError or FormatError if the records cannot be read; any other
+        error is one of the KV or of the operator.
         """
-        broadcaster = Broadcaster(kv, registry, clock=system.clock, limits=limits or BroadcasterLimits())
+        broadcaster = Broadcaster(kv, operator, clock=system.clock, limits=limits or BroadcasterLimits())
         ref = system.spawn(broadcaster, name=name, inbox_max=INBOX_MAX)
         try:
             await ref.wait_started()
@@ -69,24 +68,28 @@ class Broadcast:
         return cls(broadcaster, ref)
 
     async def close(self) -> None:
-        """Lets the appends and saves under way end, and leaves the rest to the next opening. Idempotent."""
+        """Waits for the appends and saves under way, and leaves the rest to the next opening. Idempotent."""
         await self._ref.stop()
 
     def statistics(self) -> BroadcasterStatistics:
-        """Counts of this moment, and since it started."""
+        """Returns the counts of this moment, and since the start."""
         return self._broadcaster.statistics()
 
     async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
-        """Appends a copy for each vchannel; when it returns all of them are durable.
+        """Appends a copy for each vchannel; all of them are durable when it returns.
 
-        A held resource key is a ResourceAcquiredError at once, naming the broadcast that holds it; with `wait` the call stands in
-        line instead, behind earlier ones that want the same keys. With `needs_ack=False` the keys are free when it returns.
-        A vchannel that cannot take its copy makes it an UnrecoverableError while the broadcast stays, stuck, until it can or until
-        `abort`; if none can, nothing stays and the error is the vchannel's. After a write that failed under way nobody knows: a
-        StorageError with `outcome_unknown`, and the next opening completes what is durable of it. Over a bound: WouldBlockError.
-        Without room for any copy, or for the record of the broadcast, it is a NoSpaceError and nothing stays. With room for some of
-        the copies it is an UnknownOutcomeError: the broadcast stays, and is completed when there is room.
-        Cancelling the call takes it out of the line; a broadcast that began is completed all the same.
+        A resource key that is held raises ResourceAcquiredError at once, which names the broadcast that holds it; with `wait` the call
+        waits for its keys instead, after earlier calls for the same keys. With `needs_ack=False` the keys are free on return.
+
+        * If some vchannels cannot take their copy, it raises UnrecoverableError, and the broadcast stays, stuck, until they can or until
+          `abort`. If none can, it raises the vchannel's error and nothing remains.
+        * If a write under way fails, its outcome is unknown: StorageError with `outcome_unknown`. The next opening completes the
+          broadcast if any copy is durable.
+        * Without room for any copy, or for the record of the broadcast, it raises NoSpaceError and nothing remains. With room for some
+          of the copies it raises UnknownOutcomeError; the broadcast is completed when there is room.
+        * Over a bound it raises WouldBlockError.
+
+        A call that is cancelled no longer waits for its keys; a broadcast that has begun is completed all the same.
         """
         if not isinstance(message, BroadcastMessage):
             raise TypeError(f"append takes a BroadcastMessage, not {type(message).__name__}")
@@ -96,8 +99,8 @@ class Broadcast:
         limits = broadcaster.limits
         if len(message.vchannels) > limits.vchannels_max:
             raise InvalidArgumentError(
-                f"a broadcast to {len(message.vchannels)} vchannels is over broadcast_vchannels_max={limits.vchannels_max}: make "
-                "several of it, or raise the setting"
+                f"a broadcast to {len(message.vchannels)} vchannels is over broadcast_vchannels_max={limits.vchannels_max}: send "
+                "several broadcasts, or raise the setting"
             )
         self._check_running()
         operator = broadcaster.operator
@@ -116,16 +119,16 @@ class Broadcast:
             return await self._ref.ask(call.asked)
         except asyncio.CancelledError:
             if reply.done() and not reply.cancelled():
-                reply.exception()  # it came in this very turn, and nobody reads it any more
+                reply.exception()  # the answer came in this very turn: mark it as read
             self._withdraw(call)
             raise
         except ActorError as error:
             raise _ended(error) from error
 
     async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
-        """Says that a vchannel's consumer is through with its copy: `ack(broadcast_id, vchannel)` or `ack(message)`.
+        """Acknowledges a vchannel's copy: `ack(broadcast_id, vchannel)` or `ack(message)`.
 
-        Durable when it returns; after the last one the keys are free. Repeating it, or acknowledging a broadcast that is over or
+        The ack is durable on return; after the last one the keys are free. A repeated ack, or one of a broadcast that is over or
         unknown, does nothing; a vchannel that is not in the broadcast is an InvalidArgumentError.
         """
         if isinstance(broadcast, ImmutableMessage):
@@ -133,7 +136,7 @@ class Broadcast:
                 raise InvalidArgumentError(f"ack(message) knows its vchannel: leave out {vchannel!r}")
             if broadcast.broadcast is None:
                 raise InvalidArgumentError(
-                    f"message {broadcast.message_id} is no copy of a broadcast: only those are acked"
+                    f"message {broadcast.message_id} is not a copy of a broadcast: acknowledge only copies"
                 )
             broadcast_id, vchannel = broadcast.broadcast.broadcast_id, broadcast.vchannel
         else:
@@ -144,25 +147,25 @@ class Broadcast:
         await self._ask(lambda reply: AckCall(broadcast_id, acked, reply))
 
     async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
-        """Returns at once when nobody holds the key, else when each broadcast that holds it now was acknowledged by one vchannel.
+        """Returns when each broadcast that holds the key now has been acknowledged by one vchannel; at once if none holds it.
 
-        A shared key may have several holders. A broadcast that ends in another way (aborted, or without acks) counts as well.
+        A shared key may have several holders. A broadcast that ends in another way (aborted, or without acks) counts as acknowledged.
         """
         await self._block_until(key, everywhere=False)
 
     async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
-        """Returns at once when nobody holds the key, else when each broadcast that holds it now is over."""
+        """Returns when each broadcast that holds the key now is over; at once if none holds it."""
         await self._block_until(key, everywhere=True)
 
     async def tasks(self) -> list[BroadcastTask]:
-        """The broadcasts under way, stuck ones among them."""
+        """Returns the broadcasts under way, including stuck ones."""
         return await self._ask(TasksCall)
 
     async def abort(self, broadcast_id: int, reason: str) -> None:
         """Gives a broadcast up: each vchannel that has its copy gets an ABORT_BROADCAST with the same header, then the keys are free.
 
-        The reason stands in that message. Aborting it again waits for the same end; one that is unknown, or over in another way,
-        is an InvalidArgumentError. Whoever still waits in `append` gets an UnrecoverableError.
+        The reason is the payload of that message. A second abort waits for the same end. A broadcast that is unknown, or over in
+        another way, is an InvalidArgumentError. A caller that still waits in `append` gets an UnrecoverableError.
         """
         _check_id(broadcast_id)
         if not isinstance(reason, str):
@@ -204,7 +207,7 @@ class Broadcast:
             try:
                 self._ref.tell_control(Withdraw(call))
             except (ActorStoppedError, ActorFailedError):
-                pass  # with the broadcaster its queue is gone too
+                pass  # the broadcaster has ended, and so has its queue
 
     def _check_running(self) -> None:
         failure = self._ref.failure
@@ -219,7 +222,7 @@ def _check_id(broadcast_id: object) -> int:
 
 
 def _ended(error: ActorError) -> Exception:
-    """What a caller gets when the broadcaster takes nothing any more."""
+    """Returns the error of a call that the actor does not answer."""
     if isinstance(error, ActorFailedError):
         return _failed(error)
     if isinstance(error, ActorStoppedError):
@@ -228,8 +231,9 @@ def _ended(error: ActorError) -> Exception:
 
 
 def _failed(failure: ActorFailedError) -> WALError:
-    """What a caller gets once the broadcaster failed: what it asked for may have happened."""
-    text = f"the broadcaster failed and takes nothing any more, reopen the log: {type(failure.cause).__name__}: {failure.cause}"
+    """Returns the error of calls once the broadcaster has failed; what they asked for may have happened."""
+    text = f"the broadcaster failed and takes no more calls, reopen the log: {type(failure.cause).__name__}: {failure.cause}"
+
     if isinstance(failure.cause, ClosedError):
         return ClosedError(text)
     if isinstance(failure.cause, StorageError):

@@ -1,4 +1,7 @@
-"""Calls: what the public object tells the broadcaster, each with the future of its caller; and a broadcast as it runs."""
+"""The calls to a broadcaster, each with the future of its caller, and the errors that they can get. Each error says what to do.
+
+An append that still waits for its keys, and a watch, end when their callers are cancelled; a broadcast that has begun goes on.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,47 @@ from typing import Any
 
 import msgspec
 
-from broadcaster.content import Content
-from broadcaster.message import BroadcastMessage, BroadcastTask
-from broadcaster.results import BroadcastAppendResult, Outcomes
+from broadcaster.lock_table import Conflict
+from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
 from broadcaster.task import Task
-from wal.message import ResourceKey
+from wal.errors import (
+    ChannelNotExistError,
+    ClosedError,
+    CorruptionError,
+    InvalidArgumentError,
+    ResourceAcquiredError,
+    StorageError,
+    UnknownOutcomeError,
+    UnrecoverableError,
+    WALError,
+)
+from wal.message import BroadcastHeader, ResourceKey
 
 __all__ = [
     "AbortCall",
     "AckCall",
     "AppendCall",
-    "Running",
     "TasksCall",
     "WatchCall",
     "Withdraw",
-    "answer",
+    "aborted",
+    "closed_early",
+    "delayed",
+    "held",
+    "held_twice",
+    "not_abortable",
     "refuse",
-    "refuse_caller",
     "settle",
-    "tell_watchers",
+    "stuck",
+    "unsaved",
+    "unsettled",
 ]
 
 
 class AppendCall(msgspec.Struct, eq=False):
-    """Append this message. `owner`: its number in the lock table, once it has one.
+    """Asks for a broadcast of this message. `owner` is its number in the lock table, once it has one.
 
-    `broadcast_id`: one that was fresh when the call came; a call that `waited` for its keys takes another one then, if it can.
+    `broadcast_id` was fresh when the call came; a call that `waited` for its keys takes a newer one when it begins, if it can.
     """
 
     message: BroadcastMessage
@@ -45,25 +63,29 @@ class AppendCall(msgspec.Struct, eq=False):
     withdrawn: bool = False
 
     def asked(self, reply: asyncio.Future[BroadcastAppendResult]) -> AppendCall:
-        """The same call by way of the inbox: in an ask, with its reply."""
+        """Returns this call with another reply, that of an ask through the inbox."""
         self.reply = reply
         return self
 
 
 class AckCall(msgspec.Struct, eq=False):
+    """Asks that a vchannel's acknowledgement is saved."""
+
     broadcast_id: int
     vchannel: str
     reply: asyncio.Future[None]
 
 
 class AbortCall(msgspec.Struct, eq=False):
+    """Asks that a broadcast is given up."""
+
     broadcast_id: int
     reason: str
     reply: asyncio.Future[None]
 
 
 class WatchCall(msgspec.Struct, eq=False):
-    """Wait until each broadcast that holds the key now was acknowledged once (or everywhere). `owners`: those still to come."""
+    """Waits until each broadcast that holds the key now is acknowledged by one vchannel (or by all); `owners` are those left."""
 
     key: ResourceKey
     everywhere: bool
@@ -72,75 +94,118 @@ class WatchCall(msgspec.Struct, eq=False):
 
 
 class TasksCall(msgspec.Struct, eq=False):
+    """Asks for the running broadcasts."""
+
     reply: asyncio.Future[list[BroadcastTask]]
 
 
 class Withdraw(msgspec.Struct, eq=False):
-    """The caller was cancelled: a call that still waits for keys, or only watches, is over; a broadcast that began goes on."""
+    """Says that the caller of this call was cancelled."""
 
     call: AppendCall | WatchCall
 
 
-class Running(msgspec.Struct, eq=False):
-    """A broadcast from its keys to its end.
-
-    `content` is dropped once all copies are in. `caller` is None once it was answered or is gone; `outcomes` are for it.
-    `spans`: it lies on several pchannels, so that there is a record of it. `dropped`: one of its vchannels may have been dropped.
-    `acks_unsaved`: chunks to be saved; `acks_saving`: saves under way; `ack_replies`: who is to hear of the next.
-    """
-
-    task: Task
-    owner: int
-    content: Content | None
-    size: int = 0
-    caller: AppendCall | None = None
-    outcomes: list[Outcomes] = []
-    spans: bool = False
-    progress_saved: int = 0
-    acks_unsaved: set[int] = set()
-    acks_saving: int = 0
-    ack_replies: list[asyncio.Future[None]] = []
-    acked_once: bool = False
-    abort_replies: list[asyncio.Future[None]] = []
-    watchers_once: list[WatchCall] = []
-    watchers_all: list[WatchCall] = []
-    finishing: bool = False
-    dropped: bool = False
-
-
-def settle(reply: asyncio.Future[None]) -> None:
-    """Answers, unless the caller is gone."""
-    if not reply.done():
-        reply.set_result(None)
+def settle(*replies: asyncio.Future[None]) -> None:
+    """Answers calls that have no result, unless their callers are gone."""
+    for reply in replies:
+        if not reply.done():
+            reply.set_result(None)
 
 
 def refuse(reply: asyncio.Future[Any], error: Exception) -> None:
-    """Answers with an error, unless the caller is gone."""
+    """Answers a call with an error, unless its caller is gone."""
     if not reply.done():
         reply.set_exception(error)
 
 
-def answer(running: Running) -> None:
-    """Answers who appended it, if he still waits: all copies are in."""
-    caller, running.caller = running.caller, None
-    if caller is not None and not caller.reply.done():
-        header = running.task.header
-        caller.reply.set_result(BroadcastAppendResult.of(header.broadcast_id, header.vchannels, running.outcomes))
-    running.outcomes = []
+def held(conflict: Conflict, holder: int) -> ResourceAcquiredError:
+    """The error of an append whose keys the broadcast `holder` holds."""
+    names = ", ".join(f"{key.domain}:{key.key}" for key in conflict.keys)
+    return ResourceAcquiredError(
+        f"resource keys {names} are held by broadcast {holder} until it is acknowledged: try again later, or append with wait=True",
+        keys=conflict.keys,
+        holder=holder,
+    )
 
 
-def refuse_caller(running: Running, error: Exception) -> None:
-    """Answers him with an error."""
-    caller, running.caller = running.caller, None
-    running.outcomes = []
-    if caller is not None:
-        refuse(caller.reply, error)
+def held_twice(conflict: Conflict, holder: int, other: int) -> CorruptionError:
+    """The error of a recovery that found two broadcasts which cannot have held the same keys."""
+    return CorruptionError(
+        f"broadcasts {holder} and {other} both hold the resource keys {conflict.keys}",
+        expected="at most one exclusive holder of a key",
+    )
 
 
-def tell_watchers(running: Running, watchers: list[WatchCall]) -> None:
-    """Answers those of its watchers who wait for no other broadcast."""
-    for call in watchers:
-        call.owners.discard(running.owner)
-        if not call.owners:
-            settle(call.reply)
-    watchers.clear()
+def stuck(task: Task) -> WALError:
+    """The error of an append of which some vchannels cannot take their copy, or of which a write has an unknown outcome."""
+    missing, cause = task.missing_appends, task.last_error
+    error: WALError
+    if task.uncertain:
+        text = (
+            f"broadcast {task.broadcast_id} may or may not be in the log ({missing[0]!r}: {cause}): open the log again, which completes "
+            "the broadcast if any copy is durable; tasks() lists it then until it is acknowledged"
+        )
+        error = (
+            StorageError(text, outcome_unknown=True) if isinstance(cause, StorageError) else UnknownOutcomeError(text)
+        )
+    else:
+        remedy = "create the vchannel" if isinstance(cause, ChannelNotExistError) else "open the log"
+        error = UnrecoverableError(
+            f"broadcast {task.broadcast_id} is stuck: {len(missing)} of its vchannels cannot take their copy ({missing[0]!r}: "
+            f"{cause}); it keeps its resource keys: {remedy} again, or abort({task.broadcast_id}, reason)"
+        )
+    error.__cause__ = cause
+    return error
+
+
+def delayed(task: Task) -> UnknownOutcomeError:
+    """The error of an append whose copies are durable in some logs while others have no room for theirs."""
+    missing, cause = task.missing_appends, task.last_error
+    error = UnknownOutcomeError(
+        f"broadcast {task.broadcast_id} is in the log in part: {len(missing)} of its vchannels have no copy yet, because there is no room "
+        f"({missing[0]!r}: {cause}); make room, and it is completed: do not repeat it, tasks() lists it until then"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def unsettled(task: Task, cause: WALError) -> UnknownOutcomeError:
+    """The error of an append whose end the metadata has no room for."""
+    error = UnknownOutcomeError(
+        f"the end of broadcast {task.broadcast_id} ({task.state.name}) could not be saved in the metadata: {cause}; make room, and it "
+        "is saved: do not repeat the broadcast, tasks() lists it until then"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def aborted(task: Task) -> UnrecoverableError:
+    """The error of an append whose broadcast was aborted while the caller waited."""
+    return UnrecoverableError(f"broadcast {task.broadcast_id} was aborted: {task.reason}")
+
+
+def not_abortable(broadcast_id: int, why: str) -> InvalidArgumentError:
+    """The error of an abort that comes too late, or names a broadcast that this log does not know."""
+    return InvalidArgumentError(f"broadcast {broadcast_id} {why}: tasks() lists those that can be aborted")
+
+
+def unsaved(header: BroadcastHeader, cause: InvalidArgumentError) -> InvalidArgumentError:
+    """The error of an append whose record the metadata refuses; nothing of the broadcast was written."""
+    error = InvalidArgumentError(
+        f"a broadcast to {len(header.vchannels)} vchannels on several pchannels is recorded in the metadata before its first copy, with "
+        f"its payload and all names, and the metadata refuses that record: {cause}; send a smaller payload, or several broadcasts to "
+        "fewer vchannels each"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def closed_early(task: Task, *, intent: bool) -> WALError:
+    """The error of an append that the close of the log cuts short. `intent`: a durable record or copy asks for the other copies."""
+    if intent:
+        return UnknownOutcomeError(
+            f"the log was closed before broadcast {task.broadcast_id} was complete: the next opening completes it, do not repeat it"
+        )
+    return ClosedError(
+        "the log was closed before anything of this broadcast was in it: open it again and repeat the call"
+    )

@@ -1,14 +1,14 @@
-"""LockTable: who holds which resource keys, and who waits for them. Pure: it answers with data who holds his keys next.
+"""LockTable: which owners hold which resource keys, and which wait for them. Pure: it returns the owners that hold their keys next.
 
-Owns: keys by (domain, key), held by one exclusive owner or by any number of shared ones. Promises: an owner gets all of his keys or
-none; those who wait get theirs in the order in which they came, as far as their keys meet (one that conflicts with an earlier waiter
-waits behind it), so nobody who waits starves. Owners are numbers that the caller chooses, each used once.
+Owns the keys by (domain, key), each held by one exclusive owner or by any number of shared owners. Promises: an owner gets all of its
+keys or none; waiters get theirs in the order in which they came, as far as their keys meet (a waiter that conflicts with an earlier one
+comes after it), so that no waiter is passed over for ever. Owners are numbers that the caller chooses, each used once.
 
     (none) --try_lock--> HOLDS | refused          (none) --lock_or_wait--> HOLDS | WAITS
     WAITS --release or cancel of others--> HOLDS  WAITS --cancel--> (none)    HOLDS --release--> (none)
 
-A request that does not wait is refused by holders alone, not by the queue: a key that nobody holds can be had. So that such requests
-cannot starve one who waits, he lets himself be overtaken OVERTAKEN_MAX times; from then on he refuses them as a holder would.
+A request that does not wait is refused because of holders alone, not because of waiters: a key without a holder can be had. So that
+such requests cannot overtake a waiter for ever, they may do so OVERTAKEN_MAX times; from then on they are refused because of the waiter.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from wal.message import ResourceKey
 __all__ = ["OVERTAKEN_MAX", "Conflict", "LockTable", "distinct_keys"]
 
 OVERTAKEN_MAX: Final = 16
-"""How often requests that do not wait may take keys which an earlier waiter wants."""
+"""How often requests that do not wait may take keys that an earlier waiter wants."""
 
 _Name = tuple[str, str]
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Why a request was refused: those of its keys that it cannot have, and an owner that stands in its way."""
+    """The reason why a request was refused: those of its keys that it cannot have, and an owner that stands in its way."""
 
     keys: tuple[ResourceKey, ...]
     holder: int
 
 
 def distinct_keys(keys: Iterable[ResourceKey]) -> tuple[ResourceKey, ...]:
-    """The keys ascending by (domain, key), each once; given both ways, exclusive wins."""
+    """Returns the keys ascending by (domain, key), each once; a key that is given as shared and as exclusive is exclusive."""
     modes: dict[_Name, bool] = {}
     for key in keys:
         name = (key.domain, key.key)
@@ -45,7 +45,7 @@ def distinct_keys(keys: Iterable[ResourceKey]) -> tuple[ResourceKey, ...]:
 
 
 class LockTable:
-    """Keys, holders and waiters. Keys of one call are distinct (see `distinct_keys`)."""
+    """The keys, their holders and their waiters. The keys of one call are distinct (see `distinct_keys`)."""
 
     def __init__(self) -> None:
         self._keys: dict[_Name, _Key] = {}
@@ -59,9 +59,9 @@ class LockTable:
         return len(self._waiting)
 
     def try_lock(self, owner: int, keys: tuple[ResourceKey, ...]) -> Conflict | None:
-        """Takes all of the keys now (None), or nothing and says why."""
-        for standing in keys:
-            if (holder := self._holder_against(standing)) is not None:
+        """Takes all of the keys now and returns None, or takes none and returns the conflict."""
+        for wanted in keys:
+            if (holder := self._holder_against(wanted)) is not None:
                 refused = tuple(key for key in keys if self._holder_against(key) is not None)
                 return Conflict(refused, holder)
         overtaken: dict[int, list[ResourceKey]] = {}
@@ -77,7 +77,7 @@ class LockTable:
         return None
 
     def lock_or_wait(self, owner: int, keys: tuple[ResourceKey, ...]) -> bool:
-        """True: holds them now. False: waits, until a `release` or `cancel` answers with this owner."""
+        """Returns True if the owner holds the keys now, False if it waits until a `release` or `cancel` returns this owner."""
         if all(self._holder_against(key) is None and next(self._waiters_against(key), None) is None for key in keys):
             self._hold(owner, keys)
             return True
@@ -88,7 +88,7 @@ class LockTable:
         return False
 
     def release(self, owner: int) -> list[int]:
-        """Frees the owner's keys; returns those who waited and hold theirs now, first come first. Nothing held: nothing done."""
+        """Frees the keys that the owner holds, if any; returns the waiters that hold theirs now, in the order in which they came."""
         keys = self._held.pop(owner, ())
         waited_for = False
         for key in keys:
@@ -103,7 +103,7 @@ class LockTable:
         return []
 
     def cancel(self, owner: int) -> list[int]:
-        """The owner waits no longer; returns those who waited behind him and hold their keys now."""
+        """Removes a waiter; returns the waiters after it that hold their keys now."""
         waiter = self._waiting.pop(owner, None)
         if waiter is None:
             return []
@@ -112,15 +112,15 @@ class LockTable:
         return self._grant(waiter.keys)
 
     def holders(self, key: ResourceKey) -> tuple[int, ...]:
-        """Who holds this key, in whichever way; `key.shared` does not matter."""
+        """Returns the owners that hold this key, shared or exclusive; `key.shared` does not matter."""
         entry = self._keys.get((key.domain, key.key))
         return tuple(entry.holders) if entry is not None else ()
 
     def _grant(self, freed: Iterable[ResourceKey]) -> list[int]:
-        """Gives keys to those who can have them now, and forgets keys that nobody wants.
+        """Gives keys to the waiters that can have them now, and forgets keys that no owner wants.
 
-        Only the head of a freed key's queue can have become free: its first waiter, or its leading shared ones. One who is given
-        his keys frees nobody else, since he stands in the way of the same as before.
+        Only the head of a freed key's queue can get it: its first waiter, or its leading shared ones. A waiter that gets its keys
+        frees no other one, since it stands in the way of the same requests as before.
         """
         candidates: set[int] = set()
         for key in freed:
@@ -163,9 +163,8 @@ class LockTable:
         if entry is None:
             return None
         for holder, shared in entry.holders.items():
-            return (
-                None if shared and key.shared else holder
-            )  # holders are one exclusive or all shared: the first says it
+            # A key has one exclusive holder or only shared ones, so the first holder decides.
+            return None if shared and key.shared else holder
         return None
 
     def _waiters_against(self, key: ResourceKey) -> Iterator[int]:
@@ -176,7 +175,7 @@ class LockTable:
                     yield number
 
     def _in_the_way_of(self, number: int) -> int:
-        """A holder that this waiter waits for, if need be by way of earlier waiters."""
+        """Returns a holder that this waiter waits for, directly or through earlier waiters."""
         while True:
             keys = self._waiting[number].keys
             for key in keys:
@@ -207,13 +206,15 @@ class LockTable:
 
 
 class _Key(msgspec.Struct):
-    """`holders` and `queue`: owner → whether he shares it, in the order in which they came."""
+    """One key. `holders` and `queue` map an owner to whether it shares the key, in the order in which they came."""
 
     holders: dict[int, bool]
     queue: dict[int, bool]
 
 
 class _Waiter(msgspec.Struct):
+    """One waiter; `number` counts waiters, `overtaken` how often a request that does not wait took a key that this one wants."""
+
     keys: tuple[ResourceKey, ...]
     number: int
     overtaken: int = 0

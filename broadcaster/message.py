@@ -1,33 +1,55 @@
-"""What a broadcast is made of, and what is said of one that is under way.
+"""The data of a broadcast: what a caller gives, what it is told, and what crosses the seam to the log. Pure.
 
-Owns: the checks of a broadcast before anything is done with it. A `BroadcastMessage` never changes; the same object may be appended
-again and is a new broadcast then.
+Owns the checks of a `BroadcastMessage` before anything is done with it. A message never changes; the same object may be appended again and
+is then a new broadcast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
 
 from broadcaster.lock_table import distinct_keys
-from broadcaster.names import names_of
 from broadcaster.state import BroadcastState
 from wal.errors import InvalidArgumentError
-from wal.message import Message, MessageType, ResourceKey, properties_size, type_properties
+from wal.message import (
+    AppendResult,
+    BroadcastHeader,
+    CopyOutcomes,
+    Message,
+    MessageType,
+    ResourceKey,
+    properties_size,
+    type_properties,
+)
 
-__all__ = ["BroadcastMessage", "BroadcastTask"]
+__all__ = [
+    "BroadcastAppendResult",
+    "BroadcastMessage",
+    "BroadcastTask",
+    "BroadcasterStatistics",
+    "Content",
+    "CopiesInLog",
+    "Outcomes",
+    "VChannelNames",
+    "names_of",
+]
 
 BYTES_A_VCHANNEL: Final = 64
-"""What a vchannel of a broadcast counts in `estimate_size` beside its name."""
+"""The bytes that `estimate_size` counts for each vchannel in addition to its name."""
+
+Outcomes = tuple[Sequence[str], CopyOutcomes]
+"""Some vchannels, and the outcome of each one's copy in the same order."""
 
 
 class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message for many vchannels (each counts once), with the keys that it holds until every one has acknowledged it.
+    """One message for many vchannels (each counts once), with the resource keys that it holds until all of them acknowledged it.
 
-    With `needs_ack=False` nobody has to acknowledge it: its keys are free once all copies are in. A wrong type is a TypeError; no
-    vchannel, a reserved property key, or a message type that only the WAL writes is an InvalidArgumentError.
+    With `needs_ack=False` no vchannel has to acknowledge it: its keys are free once all copies are durable. A wrong type is a
+    TypeError; no vchannel, a reserved property key, or a message type that only the WAL writes is an InvalidArgumentError.
     """
 
     vchannels: Sequence[str]
@@ -51,7 +73,7 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
                 raise TypeError(f"resource_keys must hold ResourceKey(domain, key), not {key!r}")
         if not isinstance(self.needs_ack, bool):
             raise TypeError(f"needs_ack must be a bool, not {self.needs_ack!r}")
-        # The rest is checked as for any other message.
+        # The other fields are checked as those of any message are.
         message = Message(vchannels[0], self.payload, message_type=self.message_type, properties=self.properties)
         if not type_properties(self.message_type).appendable:
             raise InvalidArgumentError(
@@ -64,22 +86,17 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
         force(self, "resource_keys", distinct_keys(keys) if len(keys) > 1 else tuple(keys))
 
     def estimate_size(self) -> int:
-        """Bytes of payload and properties, once, and of what its vchannels take beside them."""
+        """Returns the bytes of the payload and the properties, each counted once, plus what the vchannels take."""
         letters = names_of(tuple(self.vchannels)).letters
         return self.content_bytes() + letters + BYTES_A_VCHANNEL * len(self.vchannels)
 
     def content_bytes(self) -> int:
-        """Bytes of payload and properties, once: what `Message.estimate_size` says of a single copy."""
+        """Returns the bytes of the payload and the properties: the `Message.estimate_size` of a single copy."""
         return len(self.payload) + (properties_size(self.properties) if self.properties else 0)
 
 
-def _is_sequence(given: object) -> bool:
-    """Of anything but letters; asked of the class first, since asking an abstract one costs more than all other checks."""
-    return given.__class__ in (list, tuple) or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
-
-
 class BroadcastTask(msgspec.Struct, frozen=True):
-    """A broadcast under way. `last_error` is what keeps a copy, or what is known of it, from being saved; None when nothing does."""
+    """A running broadcast at one moment. `last_error` says what keeps a copy or a record from being saved; None if nothing does."""
 
     broadcast_id: int
     state: BroadcastState
@@ -88,3 +105,140 @@ class BroadcastTask(msgspec.Struct, frozen=True):
     missing_acks: tuple[str, ...]
     age_s: float
     last_error: str | None = None
+
+
+class BroadcastAppendResult:
+    """The result of a broadcast whose copies are all durable: its id, and the message id and tick of each vchannel's copy.
+
+    `append_results` is a plain dict in the order of the message's vchannels. Two results are equal when both fields are; a result
+    never changes (the dict is the caller's own). The dict is made when it is first looked at: of a thousand vchannels most callers
+    look at none, and what a frame says of its copies is a few numbers.
+    """
+
+    __slots__ = ("_append_results", "_broadcast_id", "_outcomes", "_vchannels")
+    __match_args__ = ("broadcast_id", "append_results")
+    __hash__: Final = None  # type: ignore[assignment]
+
+    def __init__(self, broadcast_id: int, append_results: dict[str, AppendResult]) -> None:
+        self._broadcast_id = broadcast_id
+        self._append_results: dict[str, AppendResult] | None = append_results
+        self._outcomes: Iterable[Outcomes] = ()
+        self._vchannels: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, broadcast_id: int, vchannels: Sequence[str], outcomes: Iterable[Outcomes]) -> BroadcastAppendResult:
+        """Returns the result of a broadcast to `vchannels`, each of which has a result in one of the outcomes; errors are left out."""
+        made = cls(broadcast_id, {})
+        made._append_results, made._vchannels, made._outcomes = None, vchannels, outcomes
+        return made
+
+    @property
+    def broadcast_id(self) -> int:
+        """The broadcast's id: a time tick below those of all its copies."""
+        return self._broadcast_id
+
+    @property
+    def append_results(self) -> dict[str, AppendResult]:
+        """The result of each vchannel's copy."""
+        results = self._append_results
+        if results is None:
+            found = {
+                name: outcome
+                for names, outcomes in self._outcomes
+                for name, outcome in zip(names, outcomes, strict=True)
+                if not isinstance(outcome, Exception)
+            }
+            results = self._append_results = {name: found[name] for name in self._vchannels}
+            self._outcomes = ()
+        return results
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BroadcastAppendResult):
+            return NotImplemented
+        return self.broadcast_id == other.broadcast_id and self.append_results == other.append_results
+
+    def __repr__(self) -> str:
+        return f"BroadcastAppendResult(broadcast_id={self.broadcast_id}, append_results={self.append_results})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BroadcastAppendResult, (self.broadcast_id, self.append_results)
+
+
+class BroadcasterStatistics(msgspec.Struct, frozen=True):
+    """The counts of a broadcaster at one moment.
+
+    `waiting` calls wait for resource keys; `frames` are being written; `done_marks` are finished broadcasts that await a checkpoint.
+    """
+
+    tasks: int
+    waiting: int
+    frames: int
+    bytes_held: int
+    tombstones: int
+    done_marks: int
+    appended: int
+    finished: int
+    saves: int
+
+
+class Content(msgspec.Struct, frozen=True, gc=False):
+    """What all copies of a broadcast share; `properties` in their stored form."""
+
+    payload: bytes
+    message_type: int
+    properties: bytes = b""
+
+
+class CopiesInLog(msgspec.Struct, frozen=True):
+    """What the recovered log of a pchannel holds of a broadcast that it was not told to forget.
+
+    `vchannels` have their copy; the log also has the ABORT_BROADCAST of those in `aborted`.
+    """
+
+    pchannel: str
+    header: BroadcastHeader
+    vchannels: tuple[str, ...]
+    aborted: tuple[str, ...] = ()
+
+
+class VChannelNames(msgspec.Struct, frozen=True, gc=False):
+    """`vchannels` names each vchannel once, in order. `letters` and `stored_bytes` (UTF-8) are those of all names together."""
+
+    vchannels: tuple[str, ...]
+    letters: int
+    stored_bytes: int
+
+
+def names_of(vchannels: tuple[str, ...]) -> VChannelNames:
+    """Returns what follows from these names alone; a name that is not a str is a TypeError. The log judges the names, this does not.
+
+    The last few tuples are remembered, since most broadcasts go to the same thousand vchannels.
+    """
+    try:
+        return _names_of(vchannels)
+    except TypeError:
+        _check_names(vchannels)  # says which name it is; the cache only says that something has no hash
+        raise
+
+
+@lru_cache(maxsize=16)
+def _names_of(vchannels: tuple[str, ...]) -> VChannelNames:
+    _check_names(vchannels)
+    joined = "".join(vchannels)
+    distinct = tuple(dict.fromkeys(vchannels))
+    if len(distinct) != len(vchannels):
+        joined = "".join(distinct)
+    # The log refuses a name with a lone surrogate later; here its bytes are only counted.
+    return VChannelNames(distinct, len(joined), len(joined.encode(errors="surrogatepass")))
+
+
+def _check_names(vchannels: tuple[str, ...]) -> None:
+    if set(map(type, vchannels)) != {str}:  # one check for all of them, since there may be thousands
+        for name in vchannels:
+            if not isinstance(name, str):
+                raise TypeError(f"a vchannel is named by a str, not {type(name).__name__}")
+
+
+def _is_sequence(given: object) -> bool:
+    """Whether this is a sequence, but not of letters; the class is compared first, since an abstract class costs more than all else."""
+    return given.__class__ in (list, tuple) or (isinstance(given, Sequence) and not isinstance(given, str | bytes))

@@ -1,16 +1,16 @@
-"""Records: what a broadcaster keeps in the KV, key by key and byte by byte.
+"""Records: what a broadcaster keeps in the KV, key by key and byte by byte. Pure.
 
-Owns: the layout under its root path and the way back from it. Values are MessagePack arrays that begin with VERSION, in base64 (a KV
-holds text). A newer version is a FormatError, anything else that cannot be read a CorruptionError; nothing is skipped.
+Owns the layout under its root path, in both directions. Values are MessagePack arrays that begin with VERSION, in base64 (a KV holds text).
+A newer version is a FormatError, and any other value that cannot be read is a CorruptionError; nothing is skipped.
 
-    task/<id>           the intent, only of a broadcast that spans pchannels: header, content, places. Before its first copy
-    progress/<id>       bitmap of the copies that are in, of the same broadcasts; the logs know better, it is for who reads the KV
+    task/<id>           the intent of a broadcast that spans pchannels: header, content, places. Saved before its first copy
+    progress/<id>       bitmap of the durable copies of such a broadcast; only for people who read the KV, the logs are exact
     acks/<id>/<chunk>   bitmap of the acks of CHUNK_BITS vchannels: an ack rewrites 128 bytes at most, however wide the broadcast
-    abort/<id>          the reason; before the first vchannel is told
-    done/<id>           how it ended and when. Saved in the operation that removes all the others; it outlives the last checkpoint
-                        that lists a copy, and serves as a tombstone beyond that
+    abort/<id>          the reason. Saved before the first vchannel is told
+    done/<id>           how it ended and when. Saved in the operation that removes all other records of the broadcast; it outlives
+                        the last checkpoint that lists a copy, and serves as a tombstone after that
 
-<id>: the broadcast's id, 16 hexadecimal digits, so that keys are ordered as the ids are.
+<id> is the broadcast's id in 16 hexadecimal digits, so that the keys are ordered as the ids are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from broadcaster.content import Content
+from broadcaster.message import Content
 from broadcaster.state import BroadcastState
 from wal.errors import CorruptionError, FormatError
 from wal.message import BroadcastHeader
@@ -49,11 +49,11 @@ __all__ = [
 VERSION: Final = 1
 CHUNK_BITS: Final = 1024
 CHUNKS_MAX: Final = 256
-"""The copies of a broadcast on one pchannel take one range of ticks, which has 262,144 at most; so have its vchannels."""
+"""The copies of a broadcast on one pchannel take one range of ticks, which has 262,144 at most; so it has at most as many vchannels."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The intent of a broadcast over several pchannels. `places`: for each vchannel of the header, which of `pchannels`."""
+    """The intent of a broadcast over several pchannels. `places` has, for each vchannel of the header, its index in `pchannels`."""
 
     version: int
     header: BroadcastHeader
@@ -62,7 +62,7 @@ class TaskRecord(msgspec.Struct, frozen=True, array_like=True):
     places: tuple[int, ...]
 
     def by_pchannel(self) -> dict[str, list[str]]:
-        """The vchannels of each pchannel."""
+        """Returns the vchannels of each pchannel."""
         found: dict[str, list[str]] = {pchannel: [] for pchannel in self.pchannels}
         for vchannel, place in zip(self.header.vchannels, self.places, strict=True):
             found[self.pchannels[place]].append(vchannel)
@@ -70,7 +70,7 @@ class TaskRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DoneMark(msgspec.Struct, frozen=True, array_like=True):
-    """How a broadcast ended, and when (milliseconds since 1970)."""
+    """How and when a broadcast ended, in milliseconds since 1970."""
 
     version: int
     state: BroadcastState
@@ -78,7 +78,7 @@ class DoneMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stored(msgspec.Struct):
-    """What the KV holds, by broadcast id. `acks`: whole bitmaps. `ack_keys`: the keys that hold them."""
+    """The records in the KV by broadcast id; `acks` are whole bitmaps."""
 
     tasks: dict[int, TaskRecord] = {}
     progress: dict[int, int] = {}
@@ -86,11 +86,11 @@ class Stored(msgspec.Struct):
     aborts: dict[int, str] = {}
     done: dict[int, DoneMark] = {}
     keys: dict[int, list[str]] = {}
-    """All keys but the done marks."""
+    """All keys except those of the done marks."""
 
 
 def read_records(keys: Sequence[str], values: Sequence[str]) -> Stored:
-    """Everything under the root path, as the KV gave it."""
+    """Decodes all keys and values under the root path."""
     stored = Stored()
     for key, value in zip(keys, values, strict=True):
         kind, _, rest = key.partition("/")
@@ -98,7 +98,7 @@ def read_records(keys: Sequence[str], values: Sequence[str]) -> Stored:
         try:
             broadcast_id = int(number, 16)
             if not 0 <= broadcast_id < 1 << 64:
-                raise ValueError(f"{number} is no id")
+                raise ValueError(f"{number} is not an id")
             data = binascii.a2b_base64(value, strict_mode=True)
             _check_version(key, data)
             if kind == "done":
@@ -110,13 +110,13 @@ def read_records(keys: Sequence[str], values: Sequence[str]) -> Stored:
                 stored.progress[broadcast_id] = int.from_bytes(_bitmap.decode(data)[1], "little")
             elif kind == "acks":
                 if not 0 <= (at := int(chunk)) < CHUNKS_MAX:
-                    raise ValueError(f"chunk {chunk} is none of {CHUNKS_MAX}")
+                    raise ValueError(f"chunk {chunk} is not one of {CHUNKS_MAX}")
                 mask = int.from_bytes(_bitmap.decode(data)[1], "little") << at * CHUNK_BITS
                 stored.acks[broadcast_id] = stored.acks.get(broadcast_id, 0) | mask
             elif kind == "abort":
                 stored.aborts[broadcast_id] = _text.decode(data)[1]
             else:
-                raise ValueError(f"there is no kind {kind!r}")
+                raise ValueError(f"unknown kind {kind!r}")
             stored.keys.setdefault(broadcast_id, []).append(key)
         except (msgspec.DecodeError, RecursionError, ValueError, IndexError, OverflowError) as error:
             if isinstance(error, FormatError):
@@ -145,12 +145,12 @@ def done_key(broadcast_id: int) -> str:
 
 
 def ack_chunks(mask: int) -> set[int]:
-    """The chunks in which a bitmap has a bit."""
+    """Returns the chunks in which a bitmap has a bit."""
     return {at for at in range(mask.bit_length() // CHUNK_BITS + 1) if mask >> at * CHUNK_BITS & _CHUNK}
 
 
 def encode_acks(broadcast_id: int, acked: int, chunks: set[int]) -> dict[str, str]:
-    """The saves of these chunks of the bitmap."""
+    """Returns the keys and values of these chunks of the bitmap."""
     return {
         f"acks/{broadcast_id:016x}/{chunk}": _encode([VERSION, _bytes(acked >> chunk * CHUNK_BITS & _CHUNK)])
         for chunk in sorted(chunks)
@@ -170,7 +170,7 @@ def encode_done(state: BroadcastState, at_ms: int) -> str:
 
 
 def encode_task(header: BroadcastHeader, content: Content, places: Mapping[str, Sequence[str]]) -> str:
-    """The intent; `places` names each vchannel of the header once."""
+    """Encodes the intent; `places` names each vchannel of the header once."""
     at = {vchannel: number for number, vchannels in enumerate(places.values()) for vchannel in vchannels}
     return _encode(
         TaskRecord(
@@ -183,10 +183,10 @@ def encode_task(header: BroadcastHeader, content: Content, places: Mapping[str, 
     )
 
 
-def finished_keys(broadcast_id: int, *, spans: bool, acked: int, aborted: bool) -> list[str]:
-    """What is removed when it ends, of what may be there."""
+def finished_keys(broadcast_id: int, *, recorded: bool, acked: int, aborted: bool) -> list[str]:
+    """Returns the keys to remove when the broadcast ends; `recorded` broadcasts have an intent."""
     keys = [f"acks/{broadcast_id:016x}/{chunk}" for chunk in sorted(ack_chunks(acked))]
-    if spans:
+    if recorded:
         keys += [task_key(broadcast_id), progress_key(broadcast_id)]
     if aborted:
         keys.append(abort_key(broadcast_id))
@@ -207,7 +207,7 @@ def _check_version(key: str, data: bytes) -> None:
         raise ValueError("it has no version")
     if fields[0] > VERSION:
         raise FormatError(
-            f"the broadcast record {key!r} is of version {fields[0]}, this program reads up to {VERSION}: use a newer one"
+            f"the broadcast record {key!r} has version {fields[0]}, and this program reads versions up to {VERSION}: use a newer program"
         )
 
 

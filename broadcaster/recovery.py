@@ -1,8 +1,8 @@
-"""Recovery: the broadcasts that a crash or a close interrupted, out of what the KV and the logs hold. Pure.
+"""Recovery: finds the broadcasts that a crash or a close interrupted, from what the KV and the logs hold. Pure.
 
-The tasks are those with a task record and those whose copies a log lists, but for those with a done mark. The frame of a broadcast
-on one pchannel is its intent: its header names every vchannel. What neither a log nor the KV counts as appended is to be appended;
-nothing else is.
+They are the broadcasts with a task record and those whose copies a log lists, except those with a done mark. The frame of a broadcast
+on one pchannel is its intent: its header names every vchannel. A copy is to be appended if neither a log nor the KV counts it as
+appended, and only then.
 """
 
 from __future__ import annotations
@@ -11,26 +11,28 @@ from collections.abc import Sequence
 
 import msgspec
 
-from broadcaster.bitmap import bits
-from broadcaster.content import Content, CopiesInLog
+from broadcaster.message import Content, CopiesInLog
 from broadcaster.records import DoneMark, Stored
-from broadcaster.task import Task
+from broadcaster.task import Task, bits
 from wal.errors import CorruptionError
 
 __all__ = ["Recovered", "rebuild"]
 
 
 class Recovered(msgspec.Struct):
-    """`tasks` ascend by id; the content is None where only the log has it. `done`: the marks, and which logs still list each."""
+    """The broadcasts that were found. `tasks` ascend by id; the content is None if only the log has it.
+
+    `done` has the done marks, each with the pchannels whose logs still list its broadcast.
+    """
 
     tasks: list[tuple[Task, Content | None]] = []
     done: dict[int, tuple[DoneMark, tuple[str, ...]]] = {}
     garbage: list[str] = []
-    """Keys of broadcasts of which nothing else is left: aborted before anything of them was in a log."""
+    """Keys of broadcasts of which nothing else is left, because they were aborted before anything of them was in a log."""
 
 
 def rebuild(stored: Stored, copies: Sequence[CopiesInLog]) -> Recovered:
-    """CorruptionError when KV and logs contradict each other."""
+    """Returns the broadcasts to finish, and those that are over. CorruptionError if KV and logs contradict each other."""
     recovered = Recovered()
     listed: dict[int, list[CopiesInLog]] = {}
     for found in copies:
@@ -66,7 +68,7 @@ def _task(broadcast_id: int, stored: Stored, listed: Sequence[CopiesInLog]) -> t
             places.get(found.pchannel, ())
         ):
             raise CorruptionError(
-                f"broadcast {broadcast_id} is another one in the log of pchannel {found.pchannel} than elsewhere",
+                f"broadcast {broadcast_id} in the log of pchannel {found.pchannel} is not the one that its other copies or its record say",
                 expected=f"copies for {len(header.vchannels)} vchannels, on {', '.join(places)}",
             )
     task = Task(header, places, recovered=True)

@@ -1,35 +1,42 @@
-"""Saver: the one save that a broadcaster has under way, and what waits for the next.
+"""Saver: the one save of a broadcaster that is under way, and the changes that wait for the next.
 
-Owns: the order of changes and their way to the KV. Promises: one operation at a time, so that nothing becomes durable before an
-earlier change; what arrives meanwhile goes together. A change that can be refused is, if there is no room, or if it is alone too large for
-the KV. Without room all others are tried again until there is some or the log closes; an error that does not go away is the end of the
-broadcaster.
+Owns the order of changes and their way to the KV: a group commit. Promises: one operation at a time, so that nothing becomes durable before
+an earlier change; the changes that arrive meanwhile go together, in as few operations as the KV allows. A change that can be refused is
+refused if there is no room for it, or if it is too large for the KV by itself. Without room all other changes are retried until there is
+some or the log closes; an error that does not go away is the end of the broadcaster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
 from actors import Clock
-from broadcaster.changes import Batch, Changes
-from broadcaster.errands import Errands
+from broadcaster.background import BackgroundJobs
 from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError
 from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase
 
-__all__ = ["Saver"]
+__all__ = ["Batch", "Change", "Changes", "Saver"]
 
 
 class Saver:
-    """Told what to save in a turn; `flush` ends the turn. `delayed(error)` is called when a save has to be tried again."""
+    """Collects the changes of a turn; `flush` ends the turn. `delayed(error)` is called when a save has to be retried."""
 
     def __init__(
-        self, kv: KVBase, errands: Errands, clock: Clock, *, delayed: Callable[[WALError], object] = lambda error: None
+        self,
+        kv: KVBase,
+        jobs: BackgroundJobs,
+        clock: Clock,
+        *,
+        delayed: Callable[[WALError], object] = lambda error: None,
     ) -> None:
         self._delayed = delayed
         self._kv = kv
-        self._errands = errands
+        self._jobs = jobs
         self._clock = clock
         self._operations_max = kv.operations_max or OPERATIONS_MAX
         self._changes = Changes(operations_max=self._operations_max, bytes_max=OPERATION_BYTES_MAX)
@@ -38,7 +45,7 @@ class Saver:
         self.saves = 0
         """Operations that are durable."""
         self.error: WALError | None = None
-        """Why the save under way has to be tried again; None when nothing keeps it."""
+        """Why the save under way has to be retried; None if nothing keeps it."""
 
     def save(
         self,
@@ -48,29 +55,29 @@ class Saver:
         then: Callable[[], object] | None = None,
         refused: Callable[[Exception], object] | None = None,
     ) -> None:
-        """All of it or nothing, after everything before it; then `then` is called.
+        """Saves all of it or nothing, after every earlier change; `then` is called once it is durable.
 
-        `refused(error)` is called if there is no room for it, or if the KV does not take so large a change: nothing of it is saved then.
+        `refused(error)` is called if there is no room, or if the KV does not take so large a change: nothing of it is saved then.
         """
-        self._changes.add(saves, removals, then=then, refused=refused)
+        self._changes.add(Change(saves, removals, then, refused))
 
     def remove(self, keys: Sequence[str]) -> None:
-        """In as many operations as it takes."""
+        """Removes these keys, in as many operations as it takes."""
         for at in range(0, len(keys), self._operations_max):
-            self._changes.add({}, keys[at : at + self._operations_max])
+            self._changes.add(Change({}, keys[at : at + self._operations_max]))
 
     def flush(self) -> None:
         """Starts the next save, unless one is under way."""
         if self._changes and not self._saving:
             self._saving = True
-            self._errands.run(self._save(), self._saved)
+            self._jobs.run(self._save(), self._saved)
 
     def close(self) -> None:
         """From now on a save that finds no room fails."""
         self._closing = True
 
     async def _save(self) -> Batch:
-        batch = self._changes.take()  # only now: what other turns of this turn of the loop change goes along
+        batch = self._changes.take()  # not earlier: so the changes of the other turns of this turn of the loop go along
         delay_s = BACKOFF_MIN_S
         while batch.saves or batch.removals:
             try:
@@ -99,3 +106,76 @@ class Saver:
             raise error or RuntimeError("a save answered with nothing")
         for then in batch.then:
             then()
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change that is saved whole. `then` is called once it is durable; `refused`, if there is one, when it cannot be saved."""
+
+    saves: Mapping[str, str]
+    removals: Sequence[str] = ()
+    then: Callable[[], object] | None = None
+    refused: Callable[[Exception], object] | None = None
+
+    @property
+    def operations(self) -> int:
+        """How many keys it saves or removes."""
+        return len(self.saves) + len(self.removals)
+
+    def size(self) -> int:
+        """Returns the characters of its keys and values, which are as many bytes: all of them are ASCII."""
+        return sum(map(len, self.saves)) + sum(map(len, self.saves.values())) + sum(map(len, self.removals))
+
+
+class Batch(msgspec.Struct):
+    """One operation of the KV made of these `changes`, and what is to be called once it is durable, in order."""
+
+    saves: dict[str, str] = {}
+    removals: dict[str, None] = {}
+    then: list[Callable[[], object]] = []
+    changes: list[Change] = []
+
+
+class Changes:
+    """The changes that wait, in the order of the calls. Pure.
+
+    A change is saved whole and never before an earlier one. A later change of a key replaces an earlier one of the same operation, so
+    that an ack bitmap which is removed at once is never written. Changes that are larger than an operation together go one by one.
+    """
+
+    def __init__(self, *, operations_max: int, bytes_max: int) -> None:
+        self._operations_max = operations_max
+        self._bytes_max = bytes_max
+        self._waiting: deque[Change] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, change: Change) -> None:
+        """Adds a change. One that is larger than an operation goes alone, and the KV may refuse it."""
+        self._waiting.append(change)
+
+    def put_back(self, changes: Iterable[Change]) -> None:
+        """Puts changes of the last operation, which were not saved, before those that wait."""
+        self._waiting.extendleft(reversed(list(changes)))
+
+    def take(self) -> Batch:
+        """Returns the next operation."""
+        batch = Batch()
+        operations = size = 0
+        while self._waiting:
+            change = self._waiting[0]
+            # Upper bounds: a change that replaces an earlier one is counted twice.
+            operations += change.operations
+            size += change.size()
+            if batch.changes and (operations > self._operations_max or size > self._bytes_max):
+                break
+            batch.changes.append(self._waiting.popleft())
+            for key, value in change.saves.items():
+                batch.removals.pop(key, None)
+                batch.saves[key] = value
+            for key in change.removals:
+                batch.saves.pop(key, None)
+                batch.removals[key] = None
+            if change.then is not None:
+                batch.then.append(change.then)
+        return batch

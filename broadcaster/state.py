@@ -1,4 +1,4 @@
-"""BroadcastState: where a broadcast stands, and EDGES, which is all there is. Pure."""
+"""BroadcastState: the state of a broadcast, and EDGES, which has every transition. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ __all__ = ["EDGES", "BroadcastState"]
 
 
 class BroadcastState(enum.IntEnum):
-    """Where a broadcast stands. Numbers 1-3 are the seeds'."""
+    """The state of a broadcast. The numbers 1 to 3 are the seeds'."""
 
     PENDING = 1
     """Copies are missing, and on their way."""
     DONE = 2
-    """Every copy is in, and acknowledged if it has to be."""
+    """Every copy is durable, and acknowledged if it has to be."""
     WAIT_ACK = 3
-    """Every copy is in; acks are missing."""
+    """Every copy is durable; acks are missing."""
     STUCK = 6
-    """What is missing was refused for good: make those vchannels again, or abort the broadcast."""
+    """The missing copies were refused for good: create those vchannels again, or abort the broadcast."""
     ABORTING = 7
-    """Given up; the vchannels that have a copy are being told."""
+    """The broadcast was given up; the vchannels that have a copy are being told."""
     ABORTED = 8
-    """Given up, and every vchannel that has a copy was told."""
+    """The broadcast was given up, and every vchannel that has a copy was told."""
     WITHDRAWN = 9
-    """Refused by every vchannel before anything was in a log."""
+    """Every vchannel refused the broadcast before anything of it was in a log."""
 
 
 EDGES: Final[Mapping[BroadcastState, frozenset[BroadcastState]]] = {
@@ -47,4 +47,4 @@ EDGES: Final[Mapping[BroadcastState, frozenset[BroadcastState]]] = {
     BroadcastState.ABORTED: frozenset(),
     BroadcastState.WITHDRAWN: frozenset(),
 }
-"""The transitions. A task that is acknowledged everywhere while copies are still missing goes from PENDING to DONE."""
+"""The transitions. A task that every vchannel acknowledges while copies are still missing goes from PENDING to DONE."""

@@ -1,15 +1,15 @@
-"""Task: one broadcast, from its keys to its last ack. Pure: it is told what happened and answers with what is to be written next.
+"""Task: one broadcast between its keys and its last ack. Pure: it is told what happened, and says what is to be written next.
 
-Owns: which copies are in, which are acknowledged, and the state that follows from them; EDGES is all there is. Promises: nothing is
-to be written before the intent is durable; a vchannel that is in is never appended again; a copy whose fate is not known is never
-taken for missing (it is appended again, which the log answers with the copy that it has). Never forgets by itself: DONE, ABORTED and
-WITHDRAWN are the ends, and its owner takes it away.
+Owns which copies are durable, which are acknowledged, and the state that follows; EDGES has every transition. Promises: nothing is to be
+written before the intent is durable; a copy that is durable is never appended again; a copy whose fate is unknown is never taken for
+missing (it is appended again, and the log answers with the copy that it has). DONE, ABORTED and WITHDRAWN are the ends; then its owner
+takes the task away.
 
-Copies and acks are bits of an int, in the order of `header.vchannels`. The vchannels of one pchannel are a lane: one frame, one
-outcome, one backoff. A vchannel that its log refuses for good makes the task STUCK once the others are in: it keeps its keys and is
-seen; it is still tried now and then (somebody may make the vchannel again), and an operator may abort it. A broadcast that every
-vchannel refuses at once, or no log has room for, before anything of it is in a log, is WITHDRAWN: its caller gets the error, and nothing
-of it is left. Once something of it is in a log, a lane without room is tried until there is room, and the task is `delayed`.
+Copies and acks are bits of an int, in the order of `header.vchannels`. The vchannels of one pchannel are a lane: they share one frame, one
+outcome and one backoff. A vchannel whose log refuses its copy for good makes the task STUCK once the other copies are durable: the task
+keeps its keys and is listed, its copy is retried now and then (the vchannel may be created again), and an operator may abort it. A
+broadcast that every vchannel refuses at once, or that no log has room for, is WITHDRAWN if nothing of it is in a log: its caller gets the
+error and nothing of it remains. Once something of it is in a log, a lane without room is retried until there is room: it is `delayed`.
 """
 
 from __future__ import annotations
@@ -20,33 +20,27 @@ from typing import Final
 
 import msgspec
 
-from broadcaster.bitmap import bits, mask_of, union
 from broadcaster.state import EDGES, BroadcastState
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError
 from wal.message import BroadcastHeader
 
-__all__ = [
-    "BACKOFF_MAX_S",
-    "BACKOFF_MIN_S",
-    "TICK_LOGICAL_BITS",
-    "Step",
-    "StepKind",
-    "Task",
-]
+__all__ = ["BACKOFF_MAX_S", "BACKOFF_MIN_S", "TICK_LOGICAL_BITS", "Step", "StepKind", "Task", "bits", "mask_of"]
 
 BACKOFF_MIN_S: Final = 0.01
 BACKOFF_MAX_S: Final = 10.0
 TICK_LOGICAL_BITS: Final = 18
-"""Of a broadcast's id, which is a time tick: what lies above is milliseconds."""
+"""A broadcast's id is a time tick; the bits above these are its milliseconds."""
 
 
 class StepKind(enum.Enum):
+    """What a step writes."""
+
     COPIES = "copies"
     ABORTS = "aborts"
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A frame to write: copies of the broadcast, or messages that it was aborted, for these vchannels of a pchannel."""
+    """A frame to write: copies of the broadcast, or ABORT_BROADCAST messages, for these vchannels of a pchannel."""
 
     kind: StepKind
     pchannel: str
@@ -56,9 +50,9 @@ class Step(msgspec.Struct, frozen=True):
 class _Lane(msgspec.Struct):
     """The vchannels of one pchannel, as bits.
 
-    `refused`: will not take their copy; `unknown`: the fate of their last append is not known; `aborted`: told of the abort.
+    `refused`: they will not take their copy; `unknown`: the fate of their last append is unknown; `aborted`: told of the abort.
     `full`: there was no room for the last frame, of which nothing was written.
-    `busy`: a frame is under way, for the vchannels in `frame`; `waiting`: backing off.
+    `busy`: a frame is under way, for the vchannels in `frame`; `waiting`: a backoff is under way.
     """
 
     members: int
@@ -74,7 +68,7 @@ class _Lane(msgspec.Struct):
 
 
 class Task:
-    """One broadcast over `places` (pchannel → its vchannels of the broadcast), which `place` tells when they are not known yet."""
+    """One broadcast over `places` (pchannel → its vchannels of the broadcast); `place` tells them if they are not known yet."""
 
     def __init__(
         self, header: BroadcastHeader, places: Mapping[str, Iterable[str]] | None = None, *, recovered: bool = False
@@ -83,7 +77,7 @@ class Task:
         self.state = BroadcastState.PENDING
         self.finished = False
         self.reason: str | None = None
-        """Why it was aborted; None while nobody asked for that."""
+        """The reason of its abort; None if it was not aborted."""
         self.appended = 0
         self.acked = 0
         self._full = (1 << len(header.vchannels)) - 1
@@ -104,7 +98,7 @@ class Task:
 
     @property
     def complete(self) -> bool:
-        """Whether every copy is in."""
+        """Whether every copy is durable."""
         return self.appended == self._full
 
     @property
@@ -114,12 +108,12 @@ class Task:
 
     @property
     def uncertain(self) -> bool:
-        """Whether a log may hold copies that are not known to be in."""
+        """Whether a log may hold copies whose fate is unknown."""
         return any(lane.unknown for lane in self._lanes.values())
 
     @property
     def delayed(self) -> bool:
-        """Whether nothing is under way, and some log has no room for its copies while another has, or may have, its own."""
+        """Whether no frame is under way, and a log has no room for its copies while another has, or may have, its own."""
         lanes = self._lanes.values()
         is_pending = self.state is BroadcastState.PENDING and not self._unsaved
         return is_pending and any(lane.full for lane in lanes) and not any(lane.busy for lane in lanes)
@@ -134,40 +128,41 @@ class Task:
 
     @property
     def last_error(self) -> WALError | None:
-        """What keeps a frame of it from being written, None when nothing does."""
+        """The error that keeps a frame of it from being written; None if there is none."""
         return next((lane.error for lane in self._lanes.values() if lane.error is not None), None)
 
     def touched(self) -> tuple[str, ...]:
-        """The pchannels whose logs hold something of it."""
+        """Returns the pchannels whose logs hold something of it."""
         return tuple(pchannel for pchannel, lane in self._lanes.items() if lane.members & self.appended)
 
     # -- what is written
 
     def place(self, places: Mapping[str, Iterable[str]]) -> None:
-        """Where its vchannels lie: told once. Nothing is written before."""
+        """Tells, once, where its vchannels lie. Nothing is written before."""
         if len(places) == 1:
             self._lanes = {pchannel: _Lane(self._full) for pchannel in places}
         else:
             self._lanes = {pchannel: _Lane(self._mask(names)) for pchannel, names in places.items()}
 
     def withdraw(self) -> None:
-        """Nowhere to be placed, so that nothing of it can be in a log: it is over, and leaves nothing behind."""
+        """Ends it before it has a place, so that nothing of it can be in a log."""
         self._move(BroadcastState.WITHDRAWN)
 
     def saving(self) -> None:
-        """An intent (to broadcast, to abort) is being saved: nothing is written until as many `saved` were told."""
+        """Notes that an intent (to broadcast, to abort) is being saved: nothing is written until `saved` was called as often."""
         self._unsaved += 1
 
     def saved(self) -> None:
+        """Notes that an intent is durable."""
         self._unsaved -= 1
         self._settle()
 
     def steps(self) -> list[Step]:
-        """The frames to write now; each is under way until `took`, `failed` or `put_back` is told."""
+        """Returns the frames to write now; each is under way until `took`, `failed` or `put_back` is called with it."""
         if self._unsaved or self.finished:
             return []
         steps = []
-        # Whether a full log is to be tried again, the outcomes on the others decide.
+        # The outcomes of the other lanes decide whether a lane without room is retried.
         undecided = not self.appended and self._untouched() and any(lane.busy for lane in self._lanes.values())
         for pchannel, lane in self._lanes.items():
             if lane.busy or lane.waiting or (lane.full and undecided):
@@ -184,11 +179,11 @@ class Task:
         return steps
 
     def took(self, step: Step, refusals: Mapping[str, WALError]) -> float | None:
-        """A frame is durable but for the vchannels that were refused. Answers with seconds until they are to be tried again."""
+        """Notes that a frame is durable but for the vchannels that refused; returns the seconds until those are retried, or None."""
         lane = self._lane_of(step)
         refused = self._mask(refusals)
         if step.kind is StepKind.ABORTS:
-            # A vchannel that takes nothing any more has no reader who would have to be told.
+            # A vchannel that takes no more messages has no reader that would have to be told.
             lane.aborted |= lane.frame
             return self._outcome(lane, 0, ())
         lane.full = False
@@ -198,7 +193,7 @@ class Task:
         return self._outcome(lane, refused, refusals.values())
 
     def failed(self, step: Step, error: WALError) -> float | None:
-        """Nothing is known to be in of this frame. Answers with seconds until it is to be tried again, None when never."""
+        """Notes that nothing of a frame is known to be durable; returns the seconds until it is retried, or None for never."""
         lane = self._lane_of(step)
         if step.kind is StepKind.ABORTS:
             lane.error = error
@@ -209,17 +204,17 @@ class Task:
         return self._outcome(lane, 0 if error.retryable else lane.frame, (error,))
 
     def put_back(self, step: Step) -> None:
-        """The frame was never handed to the log."""
+        """Notes that a frame was never handed to the log."""
         self._lane_of(step)
 
     def retry(self, pchannel: str) -> None:
-        """The backoff of this lane is over."""
+        """Notes that the backoff of this lane is over."""
         self._lanes[pchannel].waiting = False
 
     # -- what is told from outside
 
     def ack(self, vchannel: str) -> int | None:
-        """The bit that is new, None when it is no news. A vchannel that is not in the broadcast is an InvalidArgumentError."""
+        """Returns the bit of a new ack, or None if it changes nothing. InvalidArgumentError if the vchannel is not in the broadcast."""
         at = self._bit(vchannel)
         if self.state is BroadcastState.ABORTING or self.finished or not self.header.needs_ack or self.acked >> at & 1:
             return None
@@ -228,14 +223,14 @@ class Task:
         return at
 
     def ack_rest(self, vchannels: Collection[str]) -> None:
-        """Acknowledges these vchannels if they are all whose ack is missing, and nothing otherwise."""
+        """Acknowledges these vchannels if they include all whose ack is missing, and none of them otherwise."""
         missing = self.missing_acks
         if vchannels and set(missing).issubset(vchannels):
             for vchannel in missing:
                 self.ack(vchannel)
 
     def abort(self, reason: str) -> bool:
-        """Gives it up: an intent to be saved, and the end of every backoff. False when that has happened before."""
+        """Gives it up, which is an intent to be saved and ends every backoff. False if it was given up before."""
         if self.state is BroadcastState.ABORTING:
             return False
         self.reason = reason
@@ -247,13 +242,13 @@ class Task:
         return True
 
     def restore(self, *, appended: Iterable[str], acked: int, reason: str | None, aborted: Iterable[str]) -> None:
-        """What recovery knows of it: told once, before anything else."""
+        """Tells what recovery knows of it: once, before anything else."""
         self.appended = self._mask(appended)
         self.acked = acked & self._full
         told = self._mask(aborted)
         for lane in self._lanes.values():
             lane.aborted = told & lane.members
-        self._index = {}  # made again when an ack comes: there may be many tasks, each with thousands of names
+        self._index = {}  # rebuilt when an ack comes: there may be many tasks, each with thousands of names
         if reason is not None:
             self.reason = reason
             self._move(BroadcastState.ABORTING)
@@ -264,30 +259,30 @@ class Task:
     def _settle(self) -> None:
         if self.finished:
             return
+        lanes = self._lanes.values()
         if self.state is BroadcastState.ABORTING:
-            if not self._unsaved and all(self._over(lane) for lane in self._lanes.values()):
+            if not self._unsaved and all(self._over(lane) for lane in lanes):
                 self._move(BroadcastState.ABORTED)
             return
-        busy = any(lane.busy for lane in self._lanes.values())
-        refused = union(lane.refused for lane in self._lanes.values())
+        busy = any(lane.busy for lane in lanes)
+        refused = nowhere = 0
+        for lane in lanes:
+            refused |= lane.refused
+            nowhere |= lane.members if lane.full else lane.refused
         if self.complete and not busy:
             acked = self.acked == self._full or not self.header.needs_ack
             self._move(BroadcastState.DONE if acked else BroadcastState.WAIT_ACK)
-        elif not self.appended and self._nowhere(refused) == self._full and self._untouched() and not busy:
+        elif not self.appended and nowhere == self._full and self._untouched() and not busy:
             self._move(BroadcastState.WITHDRAWN)
         else:
             stuck = refused and not self._full & ~self.appended & ~refused
             self._move(BroadcastState.STUCK if stuck else BroadcastState.PENDING)
 
-    def _nowhere(self, refused: int) -> int:
-        """The vchannels that took no copy when they were asked last."""
-        return refused | union(lane.members for lane in self._lanes.values() if lane.full)
-
     def _over(self, lane: _Lane) -> bool:
         return not lane.busy and not lane.unknown and not (lane.members & self.appended & ~lane.aborted)
 
     def _untouched(self) -> bool:
-        """Whether nobody but the caller can have heard of it: one that was ever STUCK stays until it is aborted."""
+        """Whether only the caller can have heard of it: a task that was ever STUCK stays until it is aborted."""
         return self.state is BroadcastState.PENDING and not (self.uncertain or self.acked or self._recovered)
 
     def _move(self, to: BroadcastState) -> None:
@@ -298,11 +293,11 @@ class Task:
             self.finished = not EDGES[to]
 
     def _outcome(self, lane: _Lane, refused: int, errors: Iterable[WALError]) -> float | None:
-        """The end of a frame of copies (or of aborts without an error)."""
+        """Ends a frame of copies, or a frame of aborts that had no error."""
         lane.refused |= refused
         lane.error = next(iter(errors), None)
         self._settle()
-        # Once it is given up nothing is tried again but what is not known.
+        # Once the broadcast is given up, nothing is retried but what is unknown.
         given_up = self.state is BroadcastState.ABORTING and not lane.unknown
         if lane.error is None or self.finished or given_up:
             lane.attempts = 0
@@ -338,3 +333,17 @@ class Task:
         if mask == self._full:
             return self.header.vchannels
         return tuple(self.header.vchannels[at] for at in bits(mask))
+
+
+def bits(mask: int) -> list[int]:
+    """Returns the bits that are set, ascending."""
+    return [at for at, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
+
+
+def mask_of(indices: Iterable[int]) -> int:
+    """Returns the bitmap with these bits set."""
+    found = list(indices)
+    stored = bytearray(max(found, default=0) // 8 + 1)
+    for at in found:
+        stored[at >> 3] |= 1 << (at & 7)
+    return int.from_bytes(stored, "little")

@@ -1,48 +1,47 @@
 """Writer: the frames of all broadcasts on their way to the log.
 
-Owns: the frames that wait, those under way (at most FRAMES_MAX), the backoffs, and the tale of each outcome to its task. Never
-decides what is to be written: that is the task's.
+Owns the frames that wait, those under way (at most FRAMES_MAX), the backoffs, and the report of each outcome to its task. It never
+decides what is to be written: the task does.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from actors import Clock, Timer
-from broadcaster.calls import Running
-from broadcaster.errands import Errands
+from broadcaster.background import BackgroundJobs
 from broadcaster.operator import AppendOperator
+from broadcaster.running import Running
 from broadcaster.task import Step, StepKind, Task
 from wal.errors import WALError
-
-if TYPE_CHECKING:
-    from wal.message import AppendResult
+from wal.message import CopyOutcomes
 
 __all__ = ["FRAMES_MAX", "Writer"]
 
 FRAMES_MAX: Final = 1024
-"""Frames under way at once; the others wait for their turn."""
+"""How many frames are under way at once; the others wait for their turn."""
 
 
 class Writer:
-    """`touch(running)` is called when an outcome is known or a backoff is over; `tell` makes a turn of the actor's of a call."""
+    """Calls `touch(running)` when an outcome is known or a backoff is over; `tell` hands a call to the actor's inbox."""
 
     def __init__(
         self,
-        errands: Errands,
+        operator: AppendOperator,
+        jobs: BackgroundJobs,
         clock: Clock,
         *,
         touch: Callable[[Running], object],
         tell: Callable[[Callable[[], object]], object],
     ) -> None:
-        self.operator: AppendOperator
         self.frames = 0
-        """Under way."""
-        self._errands = errands
+        """Frames under way."""
+        self._operator = operator
+        self._jobs = jobs
         self._clock = clock
         self._touch = touch
         self._tell = tell
@@ -61,7 +60,7 @@ class Writer:
             running, step = self._ready.popleft()
             self.frames += 1
             work = self._append_nowait(running, step) or self._append(running, step)
-            self._errands.run(work, partial(self.appended, running, step))
+            self._jobs.run(work, partial(self.appended, running, step))
 
     def forget(self, task: Task) -> None:
         """Ends the backoffs of a task."""
@@ -70,7 +69,7 @@ class Writer:
                 timer.cancel()
 
     def close(self) -> None:
-        """Begins nothing more."""
+        """Starts no more frames; those that wait go back to their tasks."""
         self._closing = True
         for running, step in self._ready:
             running.task.put_back(step)
@@ -79,30 +78,10 @@ class Writer:
             timer.cancel()
         self._timers.clear()
 
-    def _append_nowait(self, running: Running, step: Step) -> asyncio.Future[Sequence[AppendResult | WALError]] | None:
-        """The same as `_append` without a task, where nothing has to be waited for before the log has it."""
-        content = running.content
-        if content is None or step.kind is not StepKind.COPIES:
-            return None
-        return self.operator.append_copies_nowait(step.pchannel, step.vchannels, content, running.task.header)
-
-    async def _append(self, running: Running, step: Step) -> Sequence[AppendResult | WALError]:
-        task = running.task
-        if step.kind is StepKind.ABORTS:
-            return await self.operator.append_aborts(step.pchannel, step.vchannels, task.header, task.reason or "")
-        content = running.content
-        if content is None:
-            content = await self.operator.content(task.touched()[0], task.broadcast_id)
-        return await self.operator.append_copies(step.pchannel, step.vchannels, content, task.header)
-
     def appended(
-        self,
-        running: Running,
-        step: Step,
-        outcomes: Sequence[AppendResult | WALError] | None,
-        error: BaseException | None,
+        self, running: Running, step: Step, outcomes: CopyOutcomes | None, error: BaseException | None
     ) -> None:
-        """The outcome of a frame."""
+        """Reports the outcome of a frame to its task, and arranges a retry if the task asks for one."""
         self.frames -= 1
         task = running.task
         if isinstance(error, WALError):
@@ -111,22 +90,38 @@ class Writer:
             raise error or RuntimeError("an append answered with nothing")
         else:
             refusals: dict[str, WALError] = {}
-            if not getattr(outcomes, "all_in", False):
+            if not outcomes.all_in:
                 refusals = {
                     vchannel: outcome
                     for vchannel, outcome in zip(step.vchannels, outcomes, strict=True)
                     if isinstance(outcome, WALError)
                 }
-            if step.kind is StepKind.COPIES and running.caller is not None:
-                running.outcomes.append((step.vchannels, outcomes))
+            if step.kind is StepKind.COPIES and running.callers.append is not None:
+                running.callers.outcomes.append((step.vchannels, outcomes))
             delay_s = task.took(step, refusals)
         if delay_s is not None and not self._closing:
             key = (task.broadcast_id, step.pchannel)
             self._timers[key] = self._clock.call_later(delay_s, self._due, running, step.pchannel)
         self._touch(running)
 
+    def _append_nowait(self, running: Running, step: Step) -> asyncio.Future[CopyOutcomes] | None:
+        """Does what `_append` does, without a task, if nothing has to be waited for before the log has the copies."""
+        content = running.content
+        if content is None or step.kind is not StepKind.COPIES:
+            return None
+        return self._operator.append_copies_nowait(step.pchannel, step.vchannels, content, running.task.header)
+
+    async def _append(self, running: Running, step: Step) -> CopyOutcomes:
+        task = running.task
+        if step.kind is StepKind.ABORTS:
+            return await self._operator.append_aborts(step.pchannel, step.vchannels, task.header, task.reason or "")
+        content = running.content
+        if content is None:
+            content = await self._operator.content(task.touched()[0], task.broadcast_id)
+        return await self._operator.append_copies(step.pchannel, step.vchannels, content, task.header)
+
     def _due(self, running: Running, pchannel: str) -> None:
-        """A timer: the backoff is over."""
+        """Ends a backoff, when its timer fires."""
         if self._timers.pop((running.task.broadcast_id, pchannel), None) is not None:
             self._tell(partial(self._retry, running, pchannel))
 

@@ -22,11 +22,10 @@ from wal.errors import (
     NoSpaceError,
     StorageError,
     UnknownError,
-    WALError,
     WouldBlockError,
 )
 from wal.kv import Batch, KVBase
-from wal.message import AppendResult, encode_properties
+from wal.message import AppendResult, CopyOutcomes, encode_properties
 
 NAMES = ["a", "b", "c"]
 CONTENT = Content(b"payload", 12, encode_properties({"by": "admin"}))
@@ -44,7 +43,7 @@ class Bench:
         await self.operator.places(names)
         return BroadcastHeader(self.operator.allocate_id(), tuple(names))
 
-    async def append(self, header: BroadcastHeader, names: Sequence[str] = NAMES) -> Sequence[AppendResult | WALError]:
+    async def append(self, header: BroadcastHeader, names: Sequence[str] = NAMES) -> CopyOutcomes:
         return await self.operator.append_copies("p0", names, CONTENT, header)
 
     async def count(self, name: str) -> int:
@@ -57,7 +56,7 @@ async def bench(location: str) -> AsyncIterator[Bench]:
         yield Bench(log)
 
 
-def results(outcomes: Sequence[AppendResult | WALError]) -> list[AppendResult]:
+def results(outcomes: CopyOutcomes) -> list[AppendResult]:
     found = [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
     assert len(found) == len(outcomes)
     return found

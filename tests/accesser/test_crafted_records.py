@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from broadcaster import BroadcastState
-from broadcaster.content import Content
+from broadcaster.message import Content
 from broadcaster.records import (
     abort_key,
     done_key,

@@ -1,4 +1,4 @@
-"""The small parts: tombstones, changes, errands, the registry, the message."""
+"""The small parts: tombstones, changes, jobs, the registry, the message."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import broadcaster
-from broadcaster import AppendOperatorType, BroadcastMessage, BroadcastState, Registry
-from broadcaster.changes import Changes
-from broadcaster.errands import Errands
-from broadcaster.tombstones import Tombstone, Tombstones
-from tests.broadcaster.world import Life, World, until
+from broadcaster import BroadcastMessage, BroadcastState
+from broadcaster.background import BackgroundJobs
+from broadcaster.finished import Tombstone, Tombstones
+from broadcaster.saver import Change, Changes
+from tests.broadcaster.world import until
 from wal.errors import InvalidArgumentError
 from wal.message import MessageType, ResourceKey
 
@@ -87,7 +87,7 @@ def test_batches_do_what_the_changes_would_have_done_one_by_one(
     told: list[int] = []
     states: list[dict[str, str]] = [{}]
     for number, (saves, removals) in enumerate(changes):
-        waiting.add(saves, removals, then=lambda number=number: told.append(number))  # type: ignore[misc]
+        waiting.add(Change(saves, removals, then=lambda number=number: told.append(number)))  # type: ignore[misc]
         after = {key: value for key, value in (states[-1] | saves).items() if key not in removals}
         states.append(after)
     contents: dict[str, str] = {}
@@ -108,10 +108,10 @@ def test_batches_do_what_the_changes_would_have_done_one_by_one(
 def test_a_change_can_be_refused_where_it_goes_alone() -> None:
     waiting = Changes(operations_max=8, bytes_max=10)
     refused: list[str] = []
-    waiting.add({"a": "1"}, refused=lambda error: refused.append("a"))
-    waiting.add({"b": "1"}, refused=lambda error: refused.append("b"))
-    waiting.add({"c": "1" * 20}, refused=lambda error: refused.append("c"))
-    waiting.add({"d": "1"})
+    waiting.add(Change({"a": "1"}, refused=lambda error: refused.append("a")))
+    waiting.add(Change({"b": "1"}, refused=lambda error: refused.append("b")))
+    waiting.add(Change({"c": "1" * 20}, refused=lambda error: refused.append("c")))
+    waiting.add(Change({"d": "1"}))
     together, alone, last = waiting.take(), waiting.take(), waiting.take()
     assert (list(together.saves), list(alone.saves), list(last.saves)) == (["a", "b"], ["c"], ["d"])
     (change,) = alone.changes
@@ -120,9 +120,9 @@ def test_a_change_can_be_refused_where_it_goes_alone() -> None:
     assert refused == ["c"]
 
 
-async def test_errands_hand_their_outcomes_over_once_and_end_when_cancelled() -> None:
+async def test_background_jobs_hand_each_outcome_over_once_and_end_when_cancelled() -> None:
     woken: list[int] = []
-    errands = Errands(lambda: woken.append(1))
+    jobs = BackgroundJobs(lambda: woken.append(1))
     seen: list[Any] = []
 
     async def give(value: int) -> int:
@@ -131,33 +131,20 @@ async def test_errands_hand_their_outcomes_over_once_and_end_when_cancelled() ->
         return value
 
     for value in (1, -1):
-        errands.run(give(value), lambda result, error: seen.append((result, type(error))))
-    await errands.wait()
-    while errands:
-        await errands.wait()
-        for then, result, error in errands.take():
+        jobs.run(give(value), lambda result, error: seen.append((result, type(error))))
+    await jobs.wait()
+    while jobs:
+        await jobs.wait()
+        for then, result, error in jobs.take():
             then(result, error)
     assert seen == [(1, type(None)), (None, ValueError)]
     assert len(woken) == 2
     never = asyncio.Event()
-    errands.run(never.wait(), lambda result, error: seen.append("no"))
+    jobs.run(never.wait(), lambda result, error: seen.append("no"))
     await asyncio.sleep(0)
-    errands.cancel()
-    await until(lambda: not len(errands))
+    jobs.cancel()
+    await until(lambda: not len(jobs))
     assert len(seen) == 2
-
-
-async def test_the_registry_gives_its_operator_to_who_waits_for_it() -> None:
-    registry = Registry()
-    waiting = asyncio.create_task(registry.operator(AppendOperatorType.STREAMING))
-    await asyncio.sleep(0)
-    operator = Life(World())
-    registry.register(AppendOperatorType.STREAMING, operator)
-    assert await waiting is operator
-    with pytest.raises(InvalidArgumentError, match="STREAMING is registered already"):
-        registry.register(AppendOperatorType.STREAMING, operator)
-    with pytest.raises(TypeError):
-        registry.register("streaming", operator)  # type: ignore[arg-type]
 
 
 def test_a_message_is_checked_when_it_is_made() -> None:

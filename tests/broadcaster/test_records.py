@@ -40,7 +40,7 @@ def test_ack_bitmaps_come_back_and_are_removed_whole(acked: set[int], broadcast_
     saves = encode_acks(broadcast_id, mask, ack_chunks(mask))
     stored = read_records(list(saves), list(saves.values()))
     assert stored.acks.get(broadcast_id, 0) == mask
-    assert sorted(finished_keys(broadcast_id, spans=False, acked=mask, aborted=False)) == sorted(saves)
+    assert sorted(finished_keys(broadcast_id, recorded=False, acked=mask, aborted=False)) == sorted(saves)
     assert all(len(value) < 200 for value in saves.values())
 
 

@@ -461,7 +461,7 @@ async def test_the_bounds_are_answered_before_anything_is_done() -> None:
         for _ in range(2):
             result = await life.broadcast.append(large)
             await life.broadcast.ack(result.broadcast_id, "a0")
-        with pytest.raises(WouldBlockError, match="4 broadcasts are over but not left behind by a checkpoint"):
+        with pytest.raises(WouldBlockError, match="4 finished broadcasts await a checkpoint \\(limit 4\\)"):
             await life.broadcast.append(large)
         assert life.requests == 1
         await life.checkpoint("p0")
@@ -513,7 +513,10 @@ async def test_an_end_that_finds_no_room_is_saved_later() -> None:
                 raise NoSpaceError("the KV is full")
 
         life.kv.on_commit = fail
-        with pytest.raises(UnknownOutcomeError, match=r"ended \(DONE\).*the KV is full.*do not repeat it"):
+        with pytest.raises(
+            UnknownOutcomeError,
+            match=r"the end of .* \(DONE\) could not be saved.*the KV is full.*do not repeat",
+        ):
             await life.broadcast.append(message("a0", "b0", needs_ack=False))
         assert (await the_task(life)).last_error == "NoSpaceError: the KV is full"
         await clock.run(10.0)

@@ -11,18 +11,17 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from actors import ActorSystem, Clock, SystemClock
-from broadcaster import AppendOperatorType, Broadcast, BroadcasterLimits, Content, CopiesInLog, Registry
+from broadcaster import Broadcast, BroadcasterLimits, Content, CopiesInLog
 from wal.backends import PChannelLog, StoredFrame
 from wal.backends.memory import MemoryBackend, MemoryStore
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
 from wal.frame import EncodedFrame, ExtTag, FrameDraft, Record, RunKind, decode_ext, encode_frame
 from wal.kv import Batch, KVBase, KVStatistics, MemoryKV, Watch
-from wal.message import AppendResult, BroadcastHeader, MessageID, MessageType
+from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageID, MessageType
 
 INCARNATION = 77
 ABORT = int(MessageType.ABORT_BROADCAST)
@@ -175,6 +174,8 @@ class Life:
         """A pchannel that has one writes nothing until it is set."""
         self.checkpointing: dict[str, asyncio.Lock] = {}
         self.requests = 0
+        self.handed = 0
+        """Frames that the log was given, written or not."""
         self.frames = 0
         self.asked_again = 0
         """Copies asked for that were in the log: the log answers with those, but nobody needs to ask who was told of them."""
@@ -202,9 +203,7 @@ class Life:
             await self._recover(pchannel, log)
         self.world.made = True
         await self.system.start()
-        registry = Registry()
-        registry.register(AppendOperatorType.STREAMING, self)
-        self.broadcast = await Broadcast.start(self.system, kv=self.kv, registry=registry, limits=self.limits)
+        self.broadcast = await Broadcast.start(self.system, kv=self.kv, operator=self, limits=self.limits)
 
     async def close(self) -> None:
         """Closes it in order, or, when it is cut meanwhile, does not."""
@@ -281,20 +280,20 @@ class Life:
 
     def append_copies_nowait(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
-    ) -> asyncio.Future[Sequence[AppendResult | WALError]] | None:
+    ) -> asyncio.Future[CopyOutcomes] | None:
         if self._at_times():
             return None
         return asyncio.ensure_future(self.append_copies(pchannel, vchannels, content, header))
 
     async def append_copies(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
-    ) -> Sequence[AppendResult | WALError]:
+    ) -> CopyOutcomes:
         record = Record(content.payload, content.message_type, properties=content.properties)
         return await self._append(pchannel, vchannels, record, header, aborts=False)
 
     async def append_aborts(
         self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str
-    ) -> Sequence[AppendResult | WALError]:
+    ) -> CopyOutcomes:
         return await self._append(pchannel, vchannels, Record(reason.encode(), ABORT), header, aborts=True)
 
     async def copies(self) -> Sequence[CopiesInLog]:
@@ -342,7 +341,8 @@ class Life:
 
     async def _append(
         self, pchannel: str, vchannels: Sequence[str], record: Record, header: BroadcastHeader, *, aborts: bool
-    ) -> Sequence[AppendResult | WALError]:
+    ) -> CopyOutcomes:
+        self.handed += 1
         if pchannel in self.gates:
             await self.gates[pchannel].wait()
         await self.cut.before()
@@ -387,7 +387,7 @@ class Life:
                 position, index, tick = there[name]
                 message_id = MessageID(pchannel, INCARNATION, position, index)
                 results.append(AppendResult(message_id, tick, message_id))
-        return results if any(isinstance(result, WALError) for result in results) else AllIn(results)
+        return Outcomes(results)
 
     async def _durable(self, pchannel: str, frame: EncodedFrame, landed: Callable[[int], None]) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -403,10 +403,12 @@ class Life:
         await asyncio.shield(future)
 
 
-class AllIn(list[Any]):
-    """Outcomes without an error among them, which say so."""
+class Outcomes(list[AppendResult | WALError]):
+    """The outcomes of a frame, as an operator returns them."""
 
-    all_in = True
+    @property
+    def all_in(self) -> bool:
+        return not any(isinstance(outcome, WALError) for outcome in self)
 
 
 class _Copy(msgspec.Struct):

@@ -9,10 +9,7 @@ from __future__ import annotations
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
-from broadcaster.limits import BroadcasterStatistics
-from broadcaster.message import BroadcastMessage, BroadcastTask
-from broadcaster.names import names_of
-from broadcaster.results import BroadcastAppendResult
+from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask, names_of
 from broadcaster.state import BroadcastState
 from wal.accesser.lifecycle import Lifecycle
 from wal.errors import InvalidArgumentError

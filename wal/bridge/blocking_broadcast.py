@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
-from broadcaster.limits import BroadcasterStatistics
+from broadcaster.message import BroadcasterStatistics
 from wal.accesser.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastTask, LogBroadcast
 from wal.loop_thread import LoopThread
 from wal.message import ImmutableMessage, ResourceKey

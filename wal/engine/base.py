@@ -24,9 +24,7 @@ from wal.pchannel import PChannelStatistics
 
 if TYPE_CHECKING:
     from actors import Actor, ActorRef
-    from broadcaster.limits import BroadcasterStatistics
-    from broadcaster.message import BroadcastMessage, BroadcastTask
-    from broadcaster.results import BroadcastAppendResult
+    from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
     from wal.channels import VChannelInfo
     from wal.cursors import CursorService
     from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, TxnContext

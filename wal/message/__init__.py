@@ -2,7 +2,7 @@
 
 Files:
 
-* append_result: AppendResult: the answer to a durable append; TxnContext: the transaction of a message
+* append_result: AppendResult: the answer to a durable append; TxnContext: the transaction of a message; CopyOutcomes: of a broadcast
 * broadcast_header: BroadcastHeader and ResourceKey: what a copy of a broadcast says about the whole of it
 * codec: messages as they travel on a wire, and back
 * message: what a user appends, and what a reader gets back
@@ -14,7 +14,7 @@ Files:
 * wire_pb2: Generated protocol buffer code
 """
 
-from wal.message.append_result import AppendResult, ForgottenResult, TxnContext
+from wal.message.append_result import AppendResult, CopyOutcomes, ForgottenResult, TxnContext
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
 from wal.message.message_id import FORM_JOURNAL, FORM_PULSAR, MessageID
@@ -35,6 +35,7 @@ __all__ = [
     "RESERVED_PREFIX",
     "AppendResult",
     "BroadcastHeader",
+    "CopyOutcomes",
     "ForgottenResult",
     "ImmutableMessage",
     "ImmutableTxnMessage",

@@ -1,11 +1,16 @@
-"""AppendResult: the answer to a durable append, which every layer above the messages hands through; and the TxnContext in it."""
+"""AppendResult: the answer to a durable append, which every layer above the messages hands through; and the TxnContext in it.
+
+CopyOutcomes: the answers to a broadcast's copies in one frame.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeAlias
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias
 
 import msgspec
 
+from wal.errors import WALError
 from wal.message.message_id import MessageID
 
 if TYPE_CHECKING:
@@ -19,7 +24,7 @@ else:
     _Id_co = TypeVar("_Id_co", covariant=True)
     _Tick_co = TypeVar("_Tick_co", covariant=True)
 
-__all__ = ["AppendResult", "ForgottenResult", "TxnContext"]
+__all__ = ["AppendResult", "CopyOutcomes", "ForgottenResult", "TxnContext"]
 
 
 class TxnContext(msgspec.Struct, frozen=True, gc=False):
@@ -51,3 +56,11 @@ ForgottenResult: TypeAlias = AppendResult[None, None]
 Only a type: an AppendResult with None for `message_id`, `time_tick` and `last_confirmed`. Only an append with a `ProducerKey` has this
 answer.
 """
+
+
+class CopyOutcomes(Collection[AppendResult | WALError], Protocol):
+    """The outcomes of a broadcast's copies in one frame, in the order of the vchannels that were asked for."""
+
+    @property
+    def all_in(self) -> bool:
+        """Whether all of them are results, so that nobody has to look through thousands for an error."""

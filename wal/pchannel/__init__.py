@@ -38,6 +38,7 @@ from wal.pchannel.operations import (
     Rollback,
 )
 from wal.pchannel.pchannel import PChannel, PChannelStatistics
+from wal.pchannel.placed_copies import MixedCopies
 from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
 from wal.pchannel.readable import ReadablePChannel
 from wal.pchannel.recovery_state import RecoveryState
@@ -70,6 +71,7 @@ __all__ = [
     "KeyedCommit",
     "ListedBroadcast",
     "MessageHandler",
+    "MixedCopies",
     "OrderedAppend",
     "PChannel",
     "PChannelStatistics",

@@ -17,6 +17,7 @@ from wal.frame import CopyNames, RunName
 from wal.message import AppendResult, BroadcastHeader, Origin, type_properties
 from wal.pchannel.copies import CopiesPart, CopyTable
 from wal.pchannel.operations import AppendCopies
+from wal.pchannel.placed_copies import MixedCopies
 from wal.pchannel.submissions import CopiesSubmission, fail_future
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class CopyWrites(Member):
             operation.taken = True
             self._pchannel.in_flight.release(operation.size)
             if not operation.future.done():
-                operation.future.set_result([outcome for outcome in outcomes or () if outcome is not None])
+                operation.future.set_result(MixedCopies(outcome for outcome in outcomes or () if outcome is not None))
             return
         message_type = operation.record.message_type
         if type_properties(message_type).exclusive:

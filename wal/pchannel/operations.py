@@ -7,18 +7,17 @@ does not hear of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 
 from wal.frame import CopyNames, Record
-from wal.message import AppendResult, BroadcastHeader, ForgottenResult, TxnContext
+from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, ForgottenResult, TxnContext
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import Key
 
 if TYPE_CHECKING:
-    from wal.errors import WALError
     from wal.pchannel.vchannel import VChannel
 
 __all__ = [
@@ -142,7 +141,7 @@ class AppendCopies(msgspec.Struct, gc=False):
     record: Record
     aborts: bool
     size: int
-    future: asyncio.Future[Sequence[AppendResult | WALError]]
+    future: asyncio.Future[CopyOutcomes]
     taken: bool = False
 
 

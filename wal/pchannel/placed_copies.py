@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Final, overload
 
+from wal.errors import WALError
 from wal.message import AppendResult, MessageID, Origin
 
-__all__ = ["PlacedCopies"]
+__all__ = ["MixedCopies", "PlacedCopies"]
 
 
 class PlacedCopies(Sequence[AppendResult]):
@@ -21,7 +22,7 @@ class PlacedCopies(Sequence[AppendResult]):
     __slots__ = ("_count", "_first", "_made", "_origin", "_tick")
     __hash__: Final = None  # type: ignore[assignment]
     all_in: Final = True
-    """All of them are results, none an error: what `AppendOperator` says so with."""
+    """See `CopyOutcomes`."""
 
     def __init__(self, origin: Origin, *, first: int, tick: int, count: int) -> None:
         self._origin = origin
@@ -62,3 +63,11 @@ class PlacedCopies(Sequence[AppendResult]):
             ids = list(map(MessageID, repeat(pchannel), repeat(incarnation), repeat(position), indices, repeat(form)))
             made = self._made = list(map(AppendResult, ids, range(self._tick, self._tick + self._count), ids))
         return made
+
+
+class MixedCopies(list[AppendResult | WALError]):
+    """The outcomes of copies that are not all in one frame: results and errors."""
+
+    __slots__ = ()
+    all_in: Final = False
+    """See `CopyOutcomes`."""

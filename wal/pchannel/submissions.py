@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import UnavailableError, WouldBlockError
@@ -19,7 +19,7 @@ from wal.pchannel.copies_state import CopiesPart
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.keys import key_ext
 from wal.pchannel.operations import Append, AppendCopies, KeyedAppend, Settles
-from wal.pchannel.placed_copies import PlacedCopies
+from wal.pchannel.placed_copies import MixedCopies, PlacedCopies
 
 if TYPE_CHECKING:
     from wal.errors import WALError
@@ -306,11 +306,13 @@ class CopiesSubmission(Submission):
         self._settled(CopiesPart(origin.position, first, tick, self.names.names, self.aborts))
         if self._future.done():
             return
-        results: Sequence[AppendResult | WALError] = PlacedCopies(origin, first=first, tick=tick, count=self.count)
-        if self._outcomes is not None:
+        results = PlacedCopies(origin, first=first, tick=tick, count=self.count)
+        if self._outcomes is None:
+            self._future.set_result(results)
+        else:
             following = iter(results)
-            results = [next(following) if outcome is None else outcome for outcome in self._outcomes]
-        self._future.set_result(results)
+            mixed = (next(following) if outcome is None else outcome for outcome in self._outcomes)
+            self._future.set_result(MixedCopies(mixed))
 
     def fail(self, error: BaseException) -> None:
         self._settled(None)

@@ -1,7 +1,7 @@
 """CopiesOperator: the open log as its broadcaster sees it (`broadcaster.AppendOperator`).
 
-Owns the translation between the two: names of vchannels to their actors, copies to operations, what is recovered of them to what the
-broadcaster asks for. It decides nothing of a broadcast, and knows of the log only what `OperatedLog` says.
+Owns the translation between the two: names of vchannels become actors, copies become operations, and what the log recovered becomes what
+the broadcaster asks for. It decides nothing about a broadcast, and knows of the log only what `OperatedLog` has.
 """
 
 from __future__ import annotations
@@ -12,22 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from actors import ActorError, ActorFailedError, InboxFullError
-from broadcaster.content import Content, CopiesInLog
-from wal.channels import check_vchannel
+from broadcaster.message import Content, CopiesInLog
 from wal.engine.local.copy_routes import CopyRoutes
 from wal.engine.local.vchannels import VChannelRoutes
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    CorruptionError,
-    InvalidArgumentError,
-    UnknownError,
-    WALError,
-    WouldBlockError,
-)
-from wal.frame import CopyNames, Record
-from wal.message import AppendResult, BroadcastHeader, MessageType
-from wal.pchannel import BODY_OVERHEAD, AppendCopies, CopyTargets, InFlight, PChannel, VChannel, names_of
+from wal.errors import ClosedError, CorruptionError, InvalidArgumentError, UnknownError, WALError, WouldBlockError
+from wal.frame import Record
+from wal.message import BroadcastHeader, CopyOutcomes, MessageType
+from wal.pchannel import BODY_OVERHEAD, AppendCopies, CopyTargets, InFlight, MixedCopies, PChannel, names_of
 from wal.reading import shared_copies
 from wal.settings import Settings
 
@@ -52,12 +43,11 @@ class CopiesOperator:
 
     def __init__(self, log: OperatedLog) -> None:
         self._log = log
-        self._vchannels = log.vchannels
         self._create_future = asyncio.get_running_loop().create_future  # bound once: a system call in Python 3.11
-        self._routes = CopyRoutes()
+        self._routes = CopyRoutes(log.vchannels, log.pchannels, log.settings)
 
     def allocate_id(self) -> int:
-        """A fresh time tick. WouldBlockError while none can be had without waiting."""
+        """Returns a fresh time tick. WouldBlockError while none can be had without waiting."""
         tick = self._log.oracle.take(1)
         if tick is None:
             raise WouldBlockError(
@@ -70,37 +60,23 @@ class CopiesOperator:
         await self._log.oracle.extend()
 
     def check(self, vchannels: Sequence[str]) -> None:
-        """Raises what an append to one of these vchannels would get."""
-        names = tuple(vchannels)
-        if self._routes.places(names) is None:
-            self._check(names)
+        """Raises what an append to one of these vchannels would raise."""
+        self._routes.check(tuple(vchannels))
 
     def places_nowait(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]] | None:
-        """The pchannels of these vchannels, if all of them are there, saved, and in use."""
-        names, there = tuple(vchannels), self._vchannels
-        known = self._routes.places(names)
-        if known is None and not there.saving and all(map(there.routes.__contains__, names)):
-            known = self._find(names)
-            self._routes.found(names, known, self._log.pchannels)
-        return known
+        """Returns the pchannels of these vchannels, if all of them exist, are durable, and have an actor."""
+        return self._routes.places_nowait(tuple(vchannels))
 
     async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """The pchannels of these vchannels. All are looked at before any is made; those that are made are saved when it returns."""
-        names, saving = tuple(vchannels), self._vchannels.saving
-        places = self._find(names)
-        while saving and (made := [saving[name] for name in names if name in saving]):
-            # A broadcast over several pchannels is recorded before its copies: what it names must not be lost with a crash.
-            await asyncio.gather(*map(asyncio.shield, made))
-            places = self._find(names)  # one of them may have been dropped meanwhile, and made anew elsewhere
-        self._routes.found(names, places, self._log.pchannels)
-        return places
+        """Returns the pchannels of these vchannels, after creating those that are missing."""
+        return await self._routes.places(tuple(vchannels))
 
     def append_copies_nowait(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
-    ) -> asyncio.Future[Sequence[AppendResult | WALError]] | None:
-        """The same as `append_copies`, if all vchannels are there and there is room in flight; see `AppendOperator`."""
+    ) -> asyncio.Future[CopyOutcomes] | None:
+        """Does what `append_copies` does, if all vchannels are on this pchannel and there is room in flight; see `AppendOperator`."""
         actor, in_flight = self._log.pchannels[pchannel], self._log.in_flight
-        targets, missing = self._aim(actor, tuple(vchannels))
+        targets, missing = self._routes.aim(actor, tuple(vchannels))
         record = Record(content.payload, content.message_type, 0, content.properties)
         if targets is None or missing or not in_flight.has_room(size := _size(record, targets)):
             return None
@@ -108,24 +84,24 @@ class CopiesOperator:
         try:
             return self._tell(actor, AppendCopies(header, targets, record, False, size, self._create_future()))
         except WALError:
-            return None  # it is told by `append_copies`
+            return None  # `append_copies` raises it
 
     async def append_copies(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
-    ) -> Sequence[AppendResult | WALError]:
-        """One copy for each vchannel; see `AppendOperator`."""
+    ) -> CopyOutcomes:
+        """Appends one copy for each vchannel; see `AppendOperator`."""
         record = Record(content.payload, content.message_type, 0, content.properties)
         return await self._append(pchannel, vchannels, header, record, aborts=False)
 
     async def append_aborts(
         self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str
-    ) -> Sequence[AppendResult | WALError]:
-        """An ABORT_BROADCAST for each vchannel; see `AppendOperator`."""
+    ) -> CopyOutcomes:
+        """Appends an ABORT_BROADCAST for each vchannel; see `AppendOperator`."""
         record = Record(reason.encode(), int(MessageType.ABORT_BROADCAST))
         return await self._append(pchannel, vchannels, header, record, aborts=True)
 
     async def copies(self) -> Sequence[CopiesInLog]:
-        """What the recovered logs hold of broadcasts that are not forgotten."""
+        """Returns what the recovered logs hold of broadcasts that are not forgotten."""
         return [
             CopiesInLog(
                 name,
@@ -138,7 +114,7 @@ class CopiesOperator:
         ]
 
     async def content(self, pchannel: str, broadcast_id: int) -> Content:
-        """What a copy in this log holds, read from there."""
+        """Reads the content of a copy from this log."""
         actor = self._log.pchannels[pchannel]
         listed = actor.copies.table.get(broadcast_id)
         part = None if listed is None else next((part for part in listed.parts if not part.aborts), None)
@@ -154,70 +130,47 @@ class CopiesOperator:
         )
 
     def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
-        """The broadcast is over: retention keeps its copies no longer, and the next checkpoint does not list them."""
+        """Drops a finished broadcast: retention no longer keeps its copies, and the next checkpoint does not list them."""
         for name in pchannels:
             self._log.pchannels[name].copies.table.forget(broadcast_id)
 
     def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
-        """Of each broadcast those vchannels that had their copy and were dropped since. A drop that is not saved yet is none."""
-        living = {(info.name, info.incarnation) for info in self._vchannels.directory.saved.values()}
+        """Returns, for each broadcast that has some, the vchannels that had their copy and were dropped since. Only durable drops count."""
+        existing = {(info.name, info.incarnation) for info in self._log.vchannels.directory.saved.values()}
         gone: dict[int, list[str]] = {}
         for pchannel in self._log.pchannels.values():
             for broadcast_id in broadcast_ids:
                 if (listed := pchannel.copies.table.get(broadcast_id)) is None:
                     continue
                 for part in listed.parts:
-                    if not part.aborts and not living.issuperset(part.names):
-                        names = [name for name, incarnation in part.names if (name, incarnation) not in living]
+                    if not part.aborts and not existing.issuperset(part.names):
+                        names = [name for name, incarnation in part.names if (name, incarnation) not in existing]
                         gone.setdefault(broadcast_id, []).extend(names)
         return gone
 
     def on_dropped(self, callback: Callable[[str], None]) -> None:
-        """`callback(vchannel)` each time that one was dropped for good."""
-        self._vchannels.on_dropped = callback
+        """Calls `callback(vchannel)` each time that a vchannel was durably dropped."""
+        self._log.vchannels.on_dropped = callback
 
     def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
-        """`callback(pchannel, broadcast_ids)` once a checkpoint behind `forget` is durable."""
+        """Calls `callback(pchannel, broadcast_ids)` once a checkpoint that was made after their `forget` is durable."""
         for name, pchannel in self._log.pchannels.items():
             if pchannel.checkpointer is not None:
                 pchannel.checkpointer.on_forgotten = partial(callback, name)
 
     def request_checkpoint(self) -> None:
-        """Asks for a checkpoint of each pchannel for which it would make room."""
+        """Requests a checkpoint of each pchannel where it would make room."""
         for pchannel in self._log.pchannels.values():
             if pchannel.checkpointer is not None and pchannel.copies.table.forgotten:
                 pchannel.checkpointer.request()
 
-    def _find(self, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """The pchannels of these vchannels as of now, and the names on each; makes those that are missing."""
-        self._check(names)
-        lists: dict[str, list[str]] = {}
-        for name in names:
-            vchannel = self._vchannels.routes.get(name) or self._vchannels.route(name)
-            lists.setdefault(vchannel.pchannel.channel, []).append(name)
-        return {pchannel: tuple(there) for pchannel, there in lists.items()}
-
-    def _check(self, vchannels: Sequence[str]) -> None:
-        """Every vchannel is there or can be made; none has been made then."""
-        routes, records, settings = self._vchannels.routes, self._vchannels.records, self._log.settings
-        new = [check_vchannel(name) for name in vchannels if name not in routes and name not in records]
-        if new and not settings.create_vchannels:
-            raise ChannelNotExistError(
-                f"vchannel {new[0]!r} does not exist and create_vchannels is off: make it with create_vchannel({new[0]!r})"
-            )
-        if new and len(records) + len(new) > settings.vchannels_max:
-            raise InvalidArgumentError(
-                f"{len(new)} of the vchannels do not exist and would be more than vchannels_max={settings.vchannels_max} with the "
-                f"{len(records)} that there are: drop some, or raise the setting"
-            )
-
     async def _append(
         self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, record: Record, *, aborts: bool
-    ) -> Sequence[AppendResult | WALError]:
+    ) -> CopyOutcomes:
         actor = self._log.pchannels[pchannel]
         names = tuple(vchannels)
-        targets, missing = self._aim(actor, names)
-        outcomes: Sequence[AppendResult | WALError] = ()
+        targets, missing = self._routes.aim(actor, names)
+        outcomes: CopyOutcomes = MixedCopies()
         if targets is not None:
             size = _size(record, targets)
             await self._log.in_flight.take(size)
@@ -227,33 +180,10 @@ class CopiesOperator:
         if not missing:
             return outcomes
         rest = iter(outcomes)
-        return [missing.get(at) or next(rest) for at in range(len(names))]
+        return MixedCopies(missing.get(at) or next(rest) for at in range(len(names)))
 
-    def _aim(self, actor: PChannel, names: tuple[str, ...]) -> tuple[CopyTargets | None, dict[int, WALError]]:
-        """Those of these vchannels that are on this pchannel, None without any; and why each of the others is not, by its place."""
-        known = self._routes.targets(actor, names)
-        if known is not None:
-            return known, {}
-        there, endings = self._vchannels, actor.endings
-        targets: list[VChannel] = []
-        missing: dict[int, WALError] = {}
-        for at, name in enumerate(names):
-            vchannel = there.routes.get(name)
-            if vchannel is None and name in there.records:
-                vchannel = there.route(name)
-            if vchannel is None or vchannel.pchannel is not actor:
-                missing[at] = _gone(name, actor.channel, vchannel)
-            else:
-                targets.append(vchannel)
-        if not targets:
-            return None, missing
-        found = CopyTargets(tuple(targets), CopyNames([vchannel.run_name for vchannel in targets]), endings)
-        if not missing:
-            self._routes.aimed(actor, names, found)
-        return found, missing
-
-    def _tell(self, actor: PChannel, operation: AppendCopies) -> asyncio.Future[Sequence[AppendResult | WALError]]:
-        """Tells the pchannel, or gives the room back and raises why not."""
+    def _tell(self, actor: PChannel, operation: AppendCopies) -> asyncio.Future[CopyOutcomes]:
+        """Hands the operation to the pchannel; if it is refused, gives its room back and raises the reason."""
         try:
             actor.actor_group.tell(actor.copies, operation)
         except ActorError as error:
@@ -263,12 +193,12 @@ class CopiesOperator:
 
 
 def _size(record: Record, targets: CopyTargets) -> int:
-    """What copies for these vchannels count in flight."""
+    """Returns the bytes that copies for these vchannels count in flight."""
     return len(record.payload) + len(record.properties) + BODY_OVERHEAD * (1 + len(targets.vchannels))
 
 
 def _refusal(actor: PChannel, error: ActorError) -> WALError:
-    """Why a pchannel takes no copies."""
+    """Returns the reason why a pchannel takes no copies."""
     if isinstance(error, InboxFullError):
         return WouldBlockError(f"{error}: wait for some of the results")
     if actor.fault is not None:
@@ -279,12 +209,3 @@ def _refusal(actor: PChannel, error: ActorError) -> WALError:
             "report it"
         )
     return ClosedError("the log was closed: open it again to go on")
-
-
-def _gone(name: str, pchannel: str, vchannel: VChannel | None) -> ChannelNotExistError:
-    if vchannel is None:
-        return ChannelNotExistError(f"vchannel {name!r} does not exist any more: it was dropped")
-    return ChannelNotExistError(
-        f"vchannel {name!r} was dropped on pchannel {pchannel} and made again on {vchannel.pchannel.channel}, where this broadcast "
-        "does not look for it"
-    )

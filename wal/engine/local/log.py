@@ -17,9 +17,8 @@ from typing import Final
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
+from broadcaster.admission import BroadcasterLimits
 from broadcaster.broadcast import Broadcast
-from broadcaster.limits import BroadcasterLimits
-from broadcaster.registry import AppendOperatorType, Registry
 from wal.backends import LogBackend
 from wal.channels import (
     MapPlace,
@@ -237,13 +236,11 @@ class LocalLog:
         await self.retention.start()
 
     async def _open_broadcasts(self) -> None:
-        registry = Registry()
-        registry.register(AppendOperatorType.STREAMING, CopiesOperator(self))
         settings = self.settings
         self.broadcasts = await Broadcast.start(
             self.system,
             kv=self.kv.under(BROADCAST_ROOT),
-            registry=registry,
+            operator=CopiesOperator(self),
             limits=BroadcasterLimits(
                 tasks_max=settings.broadcast_tasks_max, vchannels_max=settings.broadcast_vchannels_max
             ),

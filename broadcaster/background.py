@@ -1,7 +1,7 @@
-"""Errands: what an actor has done for it while it goes on with its turns.
+"""BackgroundJobs: the work that an actor waits for outside its inbox, while it goes on with its turns.
 
-Owns: the tasks or futures of its errands, until each has ended. Promises: every outcome is handed over once, on the loop, never in `run`;
-`cancel` ends them all. Never knows what an errand is for.
+Owns the tasks or futures of its jobs until each has ended. Promises: every outcome is handed over once, on the loop and never inside
+`run`; `cancel` ends all jobs. It never knows what a job is for.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-__all__ = ["Errands", "Outcome"]
+__all__ = ["BackgroundJobs", "Outcome"]
 
 Outcome = tuple[Callable[[Any, BaseException | None], object], Any, BaseException | None]
-"""What to call, and what with: a result, or None and the error."""
+"""A function, and its arguments: a result and None, or None and an error."""
 
 
-class Errands:
-    """Runs coroutines. `wake` is called when outcomes wait to be taken."""
+class BackgroundJobs:
+    """The jobs of one actor. `wake` is called when outcomes wait to be taken."""
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
@@ -27,7 +27,7 @@ class Errands:
         self._cancelled = False
 
     def __len__(self) -> int:
-        """How many are under way, or not taken."""
+        """Returns how many jobs are under way, or have an outcome that was not taken."""
         return len(self._tasks) + len(self._outcomes)
 
     def run(
@@ -35,24 +35,24 @@ class Errands:
         work: Coroutine[Any, Any, Any] | asyncio.Future[Any],
         then: Callable[[Any, BaseException | None], object],
     ) -> None:
-        """Starts an errand, or takes over one that somebody else does; `then(result, error)` is its outcome."""
+        """Starts a job, or takes over a future that another component completes; `then(result, error)` is its outcome."""
         task = work if isinstance(work, asyncio.Future) else asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, then))
 
     def take(self) -> list[Outcome]:
-        """The outcomes so far, in the order in which they came."""
+        """Returns the outcomes so far, in the order in which they came."""
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     async def wait(self) -> None:
-        """Returns when there is an outcome to take, or nothing under way."""
+        """Returns when there is an outcome to take, or no job under way."""
         while self._tasks and not self._outcomes:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.sleep(0)  # the callbacks of those tasks
+            await asyncio.sleep(0)  # lets the callbacks of those tasks run
 
     def cancel(self) -> None:
-        """Ends them all; no outcome is handed over any more."""
+        """Cancels all jobs; no outcome is handed over any more."""
         self._cancelled = True
         self._outcomes.clear()
         for task in self._tasks:

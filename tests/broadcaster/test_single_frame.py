@@ -35,8 +35,19 @@ async def under_way(life: Life) -> asyncio.Task[BroadcastAppendResult]:
     """A call whose frame is with the log, which answers when its gate is opened."""
     life.gates["p0"] = asyncio.Event()
     call = asyncio.create_task(life.broadcast.append(message("a0", "a1")))
-    await until(lambda: len(life.broadcast._broadcaster._prompts))
+    await until(lambda: life.handed)
     return call
+
+
+async def close_begun(life: Life) -> None:
+    """Returns once the broadcaster begins nothing more. Asked by an append, since that does not look for a broadcast under way."""
+    with pytest.raises(ClosedError):
+        while True:
+            with pytest.raises(ResourceAcquiredError):
+                await life.broadcast.append(message("a0"))
+            await asyncio.sleep(0)
+    for _ in range(2):  # the actor was woken in the turn that refused the call
+        await asyncio.sleep(0)
 
 
 async def test_nothing_is_saved_for_it_and_nothing_of_it_stays() -> None:
@@ -89,11 +100,13 @@ async def test_it_can_be_aborted() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         call = await under_way(life)
-        (broadcast_id,) = (
-            prompt.header.broadcast_id for prompt in life.broadcast._broadcaster._prompts._prompts.values()
-        )
+        with pytest.raises(ResourceAcquiredError) as held:
+            await life.broadcast.append(message("a0"))
+        broadcast_id = held.value.holder
         abort = asyncio.create_task(life.broadcast.abort(broadcast_id, "no"))
-        await until(lambda: not life.broadcast._broadcaster._prompts)
+        await asyncio.sleep(0)  # the abort is in the inbox, and is what finds the broadcast
+        (task,) = await life.broadcast.tasks()
+        assert task.state is BroadcastState.ABORTING
         life.gates["p0"].set()
         await abort
         with pytest.raises(UnrecoverableError, match="was aborted: no"):
@@ -156,7 +169,7 @@ async def test_the_close_waits_for_it_and_begins_none() -> None:
     behind = asyncio.create_task(life.broadcast.append(message("a0"), wait=True))
     await until(lambda: life.broadcast.statistics().waiting)
     closing = asyncio.create_task(life.close())
-    await until(lambda: not life.broadcast._broadcaster._prompts)
+    await close_begun(life)
     assert not closing.done()
     life.gates["p0"].set()
     await closing
@@ -210,7 +223,7 @@ async def test_the_close_does_not_begin_what_is_being_placed() -> None:
     call = asyncio.create_task(life.broadcast.append(message("a0", "b0", "new")))
     await until(lambda: life.broadcast.statistics().tasks)
     closing = asyncio.create_task(life.close())
-    await until(lambda: life.broadcast._broadcaster._beginning.closed)
+    await close_begun(life)
     made.set()
     await closing
     with pytest.raises(ClosedError, match="before anything of this broadcast was in it"):
@@ -255,7 +268,7 @@ async def test_a_defect_in_its_turn_fails_the_broadcaster_and_every_caller() -> 
         calls = [first, waiting]
         calls.append(asyncio.create_task(life.broadcast.append(BroadcastMessage(vchannels=["a1"], payload=b""))))
         for call in calls:
-            with pytest.raises(UnrecoverableError, match=r"failed and takes nothing any more.*broken") as refused:
+            with pytest.raises(UnrecoverableError, match=r"failed and takes no more calls.*broken") as refused:
                 await call
             assert refused.value.outcome_unknown
         with pytest.raises(UnrecoverableError):

@@ -1,0 +1,354 @@
+"""Lifecycle: how a broadcast begins, makes progress and finishes.
+
+Owns the running broadcasts and every save of theirs. Promises, in this order: the keys in memory; where the vchannels lie; the intent (a
+record if several pchannels are involved, else the frame itself); the copies; the acks; and one operation of the KV that marks the broadcast
+done and removes all its other records. Only then are the keys free. A caller is answered when the state that it waits for is durable.
+It never decides what is to be written next (the task does) nor who may begin (the admission does), and it never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from actors import Clock
+from broadcaster.admission import Admission, BroadcasterLimits
+from broadcaster.background import BackgroundJobs
+from broadcaster.calls import AppendCall, aborted, delayed, held_twice, refuse, settle, stuck, unsaved, unsettled
+from broadcaster.finished import FinishedBroadcasts, needs_mark
+from broadcaster.message import BroadcastAppendResult, Content
+from broadcaster.operator import AppendOperator
+from broadcaster.records import (
+    abort_key,
+    encode_abort,
+    encode_acks,
+    encode_progress,
+    encode_task,
+    finished_keys,
+    progress_key,
+    task_key,
+)
+from broadcaster.running import Callers, Running, RunningTable
+from broadcaster.saver import Saver
+from broadcaster.single_frame import SingleFrame, SingleFrames
+from broadcaster.state import BroadcastState
+from broadcaster.task import TICK_LOGICAL_BITS, Task
+from broadcaster.writer import Writer
+from wal.errors import InvalidArgumentError, WALError
+from wal.kv import KVBase
+from wal.message import BroadcastHeader, CopyOutcomes, encode_properties
+
+__all__ = ["Lifecycle"]
+
+SINGLE_FRAMES_A_COLLECTION: Final = 64
+"""After this many finished broadcasts without a done mark, the tombstones over the bounds are removed."""
+
+
+class Lifecycle:
+    """The broadcasts of one broadcaster. `turn(act, …)` runs `act` in a turn of the actor, `tell(act)` in one that may come later.
+
+    `appended` counts the broadcasts whose copies are all durable. Once `closing`, no broadcast begins.
+    """
+
+    def __init__(
+        self,
+        kv: KVBase,
+        operator: AppendOperator,
+        clock: Clock,
+        limits: BroadcasterLimits,
+        jobs: BackgroundJobs,
+        *,
+        turn: Callable[..., object],
+        tell: Callable[[Any], object],
+    ) -> None:
+        self.table = RunningTable()
+        self.admission = Admission(limits, begin=self._begin, holder=self.holder)
+        self.saver = Saver(kv, jobs, clock, delayed=self._save_delayed)
+        self.writer = Writer(operator, jobs, clock, touch=self.table.touch, tell=tell)
+        self.finished = FinishedBroadcasts(operator, self.saver, clock, limits)
+        self.single_frames = SingleFrames(
+            operator, self.writer, jobs, turn=turn, finished=self._finish_single_frame, began=self.table.add
+        )
+        self.appended = 0
+        self.closing = False
+        self._operator = operator
+        self._jobs = jobs
+        self._to_ask: dict[int, Running] = {}
+        """Broadcasts that may wait for the ack of a vchannel that was dropped."""
+
+    def __len__(self) -> int:
+        """Returns how many broadcasts are under way."""
+        return len(self.table) + len(self.single_frames)
+
+    def holder(self, owner: int) -> int:
+        """Returns the id of the broadcast that holds its keys under this number; there must be one."""
+        return self.single_frames.id_of(owner) or self.table.of_owners((owner,))[0].task.broadcast_id
+
+    def close(self) -> None:
+        """Begins and writes nothing more; the saves and frames under way go on."""
+        self.closing = True
+        self.single_frames.close()
+        self.writer.close()
+        self.saver.close()
+
+    # -- begin
+
+    def append(self, call: AppendCall) -> None:
+        """Begins a broadcast, lets it wait for its keys, or refuses it."""
+        self.admission.append(call, running=len(self), done_marks=self.finished.tombstones.listed)
+
+    def resume(self, task: Task, content: Content | None) -> None:
+        """Takes up a broadcast that an earlier opening left unfinished, with its keys."""
+        content = None if task.complete else content
+        size = 0 if content is None else len(content.payload) + len(content.properties)
+        owner, conflict = self.admission.resume(task.header.resource_keys, size)
+        if conflict is not None:
+            raise held_twice(conflict, self.holder(conflict.holder), task.broadcast_id)
+        running = Running(
+            task, owner, content, size=size, recorded=len(task.pchannels) > 1, saved_appends=task.appended
+        )
+        running.acks.durable = bool(task.acked)
+        running.dropped = task.header.needs_ack  # a vchannel may have been dropped just before that opening ended
+        self.table.add(running)
+        self.table.touch(running)
+
+    def _begin(self, call: AppendCall) -> None:
+        """Begins a broadcast: its call holds its keys."""
+        message, broadcast_id = call.message, call.broadcast_id
+        if call.waited:
+            try:
+                broadcast_id = self._operator.allocate_id()
+            except WALError as error:
+                # A call that waited for its keys must not lose them for want of an id at this moment: its first id is as unique.
+                if not error.retryable:
+                    self.admission.bytes_held -= call.size
+                    refuse(call.reply, error)
+                    self.admission.release(call.owner)
+                    return
+        header = BroadcastHeader(
+            broadcast_id, tuple(message.vchannels), tuple(message.resource_keys), message.needs_ack
+        )
+        properties = encode_properties(message.properties) if message.properties else b""
+        content = Content(message.payload, int(message.message_type), properties)
+        places = self._operator.places_nowait(header.vchannels)
+        if places is not None and self.single_frames.begin(call, header, content, places):
+            return
+        callers = Callers(None if call.withdrawn else call)
+        running = Running(Task(header), call.owner, content, size=call.size, callers=callers)
+        self.table.add(running)
+        if places is None:
+            self._jobs.run(self._operator.places(header.vchannels), partial(self._placed, running))
+        else:
+            self._place(running, places)
+
+    def _placed(
+        self, running: Running, places: Mapping[str, Sequence[str]] | None, error: BaseException | None
+    ) -> None:
+        """Goes on once it is known where the vchannels lie, unless the broadcast was aborted or the close began meanwhile."""
+        if running.task.reason is not None or self.closing:
+            return
+        if places is not None:
+            self._place(running, places)
+        elif isinstance(error, Exception):
+            self._withdraw(running, error)
+        else:
+            raise error or RuntimeError("an operator answered with no places")
+
+    def _place(self, running: Running, places: Mapping[str, Sequence[str]]) -> None:
+        task, content = running.task, running.content
+        task.place(places)
+        running.recorded = len(places) > 1
+        if running.recorded and content is not None:
+            task.saving()
+            self.saver.save(
+                {task_key(task.broadcast_id): encode_task(task.header, content, places)},
+                then=partial(self._intent_saved, running),
+                refused=partial(self._intent_refused, running),
+            )
+        self.table.touch(running)
+
+    def _intent_saved(self, running: Running) -> None:
+        running.task.saved()
+        self.table.touch(running)
+
+    def _intent_refused(self, running: Running, error: Exception) -> None:
+        """Withdraws a broadcast whose record the metadata has no room for, or does not take: nothing of it is anywhere."""
+        if running.task.reason is not None:
+            self._intent_saved(running)  # it was aborted meanwhile, and ends as aborted
+            return
+        running.recorded = False
+        self._withdraw(
+            running, unsaved(running.task.header, error) if isinstance(error, InvalidArgumentError) else error
+        )
+
+    def _withdraw(self, running: Running, error: Exception) -> None:
+        running.task.withdraw()
+        running.callers.refuse_append(error)
+        self.table.touch(running)
+
+    # -- progress
+
+    def ack(self, running: Running, vchannel: str, reply: asyncio.Future[None]) -> None:
+        """Acknowledges a vchannel; the reply is given when the ack is durable. InvalidArgumentError if the broadcast has no such one."""
+        acks = running.acks
+        acks.add(running.task.ack(vchannel))
+        if acks.unsaved or acks.saving or running.finishing:
+            running.callers.acks.append(reply)
+            self.table.touch(running)
+        else:
+            settle(reply)
+
+    def abort(self, running: Running, reason: str, reply: asyncio.Future[None]) -> None:
+        """Gives a broadcast up; the reply is given when it is over."""
+        task = running.task
+        running.callers.aborts.append(reply)
+        if not task.finished and task.abort(reason):
+            self.writer.forget(task)
+            self.saver.save(
+                {abort_key(task.broadcast_id): encode_abort(reason)}, then=partial(self._intent_saved, running)
+            )
+            self.table.touch(running)
+
+    def vchannel_dropped(self, vchannel: str) -> None:
+        """Looks, at the end of the turn, for copies whose vchannel was dropped: no consumer can acknowledge them any more."""
+        for running in self.table:
+            header = running.task.header
+            if header.needs_ack and vchannel in header.vchannels:
+                running.dropped = True
+                self.table.touch(running)
+
+    def end_turn(self) -> None:
+        """Does what follows for all broadcasts that were touched, and hands over what is to be written and saved."""
+        while (touched := self.table.take_touched()) or self._to_ask:
+            for running in touched:
+                self._progress(running)
+            if self._to_ask:
+                self._ack_dropped()
+        self.writer.flush()
+        self.saver.flush()
+
+    def _progress(self, running: Running) -> None:
+        """Saves and writes what the task's state asks for, and answers the callers that waited for that state."""
+        task, callers = running.task, running.callers
+        if running.finishing:
+            return
+        if task.complete and running.content is not None:
+            self._drop_content(running)
+            self.appended += 1
+        if task.header.needs_ack and task.state in (BroadcastState.WAIT_ACK, BroadcastState.DONE):
+            callers.answer_append(task.header)
+        elif task.state is BroadcastState.STUCK:
+            callers.refuse_append(stuck(task))
+        elif task.delayed:
+            callers.refuse_append(delayed(task))
+        if task.finished:
+            self._finish(running)
+            return
+        if running.dropped and task.state is BroadcastState.WAIT_ACK:
+            running.dropped = False
+            self._to_ask[task.broadcast_id] = running
+        self._save_acks(running)
+        if running.recorded and task.appended != running.saved_appends:
+            running.saved_appends = task.appended
+            self.saver.save({progress_key(task.broadcast_id): encode_progress(task.appended)})
+        self.writer.write(running)
+
+    def _save_acks(self, running: Running) -> None:
+        acks, callers = running.acks, running.callers
+        if acks.unsaved:
+            chunks, acks.unsaved = acks.unsaved, set()
+            replies, callers.acks = callers.acks, []
+            acks.saving += 1
+            saves = encode_acks(running.task.broadcast_id, running.task.acked, chunks)
+            self.saver.save(saves, then=partial(self._acks_saved, running, replies))
+        elif callers.acks:
+            # They repeat acks that are being saved: an empty save that follows is durable after those.
+            replies, callers.acks = callers.acks, []
+            self.saver.save({}, then=partial(settle, *replies))
+
+    def _acks_saved(self, running: Running, replies: list[asyncio.Future[None]]) -> None:
+        running.acks.saving -= 1
+        running.acks.durable = True
+        settle(*replies)
+        running.callers.answer_watchers(running.callers.watch_once, running.owner)
+
+    def _ack_dropped(self) -> None:
+        """Counts the drop of a vchannel that had its copy as the ack of that copy."""
+        asked, self._to_ask = self._to_ask, {}
+        for broadcast_id, vchannels in self._operator.dropped(asked).items():
+            running = asked[broadcast_id]
+            for vchannel in vchannels:
+                running.acks.add(running.task.ack(vchannel))
+            self.table.touch(running)
+
+    def _save_delayed(self, error: WALError) -> None:
+        """Tells the callers that wait for the end of a broadcast that its save has to be retried, perhaps for long."""
+        for running in self.table:
+            if running.finishing:
+                running.callers.refuse_append(unsettled(running.task, error))
+
+    # -- finish
+
+    def _finish(self, running: Running) -> None:
+        """Saves the end of a broadcast in one operation; if the log by itself says enough, there is no operation."""
+        task = running.task
+        running.finishing = True
+        if task.state is BroadcastState.WITHDRAWN:
+            if running.recorded:
+                removals = finished_keys(task.broadcast_id, recorded=True, acked=0, aborted=False)
+                self.saver.save({}, removals, then=partial(self._ended, running))
+            else:
+                self._ended(running)
+        elif needs_mark(task, recorded=running.recorded):
+            at_ms = self.finished.now_ms()
+            self.finished.mark(
+                task, at_ms, recorded=running.recorded, then=partial(self._ended, running, marked_at_ms=at_ms)
+            )
+        else:
+            self._ended(running)
+
+    def _ended(self, running: Running, *, marked_at_ms: int | None = None) -> None:
+        """Frees the keys of a broadcast whose end is durable, and answers everybody."""
+        task, callers = running.task, running.callers
+        self.table.remove(running)
+        if running.content is not None:
+            self._drop_content(running)
+        self.writer.forget(task)
+        if task.state is BroadcastState.WITHDRAWN:
+            self.finished.count += 1
+        else:
+            touched = task.touched()
+            at_ms = self.finished.now_ms() if marked_at_ms is None else marked_at_ms
+            self.finished.add(task.broadcast_id, task.state, at_ms, None if marked_at_ms is None else touched)
+            if touched:
+                self._operator.forget(task.broadcast_id, touched)
+        self.admission.release(running.owner)
+        if task.state is BroadcastState.DONE:
+            callers.answer_append(task.header)
+        elif task.state is BroadcastState.ABORTED:
+            callers.refuse_append(aborted(task))
+        elif task.last_error is not None:
+            callers.refuse_append(task.last_error)
+        callers.settle_all(running.owner)
+        self.finished.make_room()
+
+    def _finish_single_frame(self, frame: SingleFrame, outcomes: CopyOutcomes) -> None:
+        """Finishes a single-frame broadcast whose copies are all durable."""
+        call, header = frame.call, frame.header
+        self.admission.bytes_held -= call.size
+        self.appended += 1
+        # It began and ended in this very moment, which its id names.
+        self.finished.add(header.broadcast_id, BroadcastState.DONE, header.broadcast_id >> TICK_LOGICAL_BITS, None)
+        self._operator.forget(header.broadcast_id, frame.places)
+        self.admission.release(call.owner)
+        if not call.reply.done():
+            result = BroadcastAppendResult.of(header.broadcast_id, header.vchannels, ((header.vchannels, outcomes),))
+            call.reply.set_result(result)
+        if not self.finished.count % SINGLE_FRAMES_A_COLLECTION:
+            self.finished.make_room()
+
+    def _drop_content(self, running: Running) -> None:
+        running.content = None
+        self.admission.bytes_held -= running.size

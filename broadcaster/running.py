@@ -1,0 +1,153 @@
+"""Running: a broadcast between its keys and its end, everybody who waits for something of it, and the table of all that run.
+
+Owns no decision: the task says what is to be written next, and the lifecycle does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from broadcaster.calls import AppendCall, WatchCall, refuse, settle
+from broadcaster.message import BroadcastAppendResult, Content, Outcomes
+from broadcaster.records import CHUNK_BITS
+from broadcaster.task import Task
+from wal.message import BroadcastHeader
+
+__all__ = ["Acks", "Callers", "Running", "RunningTable"]
+
+
+class Callers(msgspec.Struct, eq=False):
+    """Everybody who waits for something of one broadcast.
+
+    `append` is None once it was answered, or when its caller is gone; `outcomes` are gathered for it. `acks` are answered with the
+    next save, `aborts` and `watch_all` at the end, and `watch_once` when the first ack is durable.
+    """
+
+    append: AppendCall | None = None
+    outcomes: list[Outcomes] = []
+    acks: list[asyncio.Future[None]] = []
+    aborts: list[asyncio.Future[None]] = []
+    watch_once: list[WatchCall] = []
+    watch_all: list[WatchCall] = []
+
+    def answer_append(self, header: BroadcastHeader) -> None:
+        """Answers the append, if its caller still waits: all copies are durable."""
+        call, self.append = self.append, None
+        if call is not None and not call.reply.done():
+            call.reply.set_result(BroadcastAppendResult.of(header.broadcast_id, header.vchannels, self.outcomes))
+        self.outcomes = []
+
+    def refuse_append(self, error: Exception) -> None:
+        """Answers the append with an error, if its caller still waits."""
+        call, self.append = self.append, None
+        self.outcomes = []
+        if call is not None:
+            refuse(call.reply, error)
+
+    def watchers(self, call: WatchCall) -> list[WatchCall]:
+        """Returns the list that this call belongs to."""
+        return self.watch_all if call.everywhere else self.watch_once
+
+    def answer_watchers(self, watchers: list[WatchCall], owner: int) -> None:
+        """Answers those of the watchers that wait for no broadcast but this owner's."""
+        for call in watchers:
+            call.owners.discard(owner)
+            if not call.owners:
+                settle(call.reply)
+        watchers.clear()
+
+    def settle_all(self, owner: int) -> None:
+        """Answers everybody but the append: the broadcast is over."""
+        settle(*self.acks, *self.aborts)
+        self.answer_watchers(self.watch_once, owner)
+        self.answer_watchers(self.watch_all, owner)
+
+    def refuse_all(self, error: Exception) -> None:
+        """Answers everybody but the append with this error."""
+        for reply in (*self.acks, *self.aborts):
+            refuse(reply, error)
+        for call in (*self.watch_once, *self.watch_all):
+            refuse(call.reply, error)
+
+
+class Acks(msgspec.Struct, eq=False):
+    """The chunks of the ack bitmap that have news (`unsaved`), how many saves are under way, and whether any ack is durable."""
+
+    unsaved: set[int] = set()
+    saving: int = 0
+    durable: bool = False
+
+    def add(self, bit: int | None) -> None:
+        """Notes the bit of a new ack; None is no news."""
+        if bit is not None:
+            self.unsaved.add(bit // CHUNK_BITS)
+
+
+class Running(msgspec.Struct, eq=False):
+    """One broadcast that holds its keys in the lock table under the number `owner`.
+
+    `content` is dropped, and its `size` given back, once all copies are durable. `recorded`: the metadata has, or is about to have, a
+    record of it, because it spans pchannels. `saved_appends`: the bitmap of copies as saved last. `dropped`: one of its vchannels
+    may have been dropped. `finishing`: its end is being saved, and nothing else happens to it.
+    """
+
+    task: Task
+    owner: int
+    content: Content | None
+    size: int = 0
+    callers: Callers = msgspec.field(default_factory=Callers)
+    acks: Acks = msgspec.field(default_factory=Acks)
+    recorded: bool = False
+    saved_appends: int = 0
+    dropped: bool = False
+    finishing: bool = False
+
+
+class RunningTable:
+    """The running broadcasts, by id and by owner, and which of them something happened to in this turn.
+
+    Iterating gives them in the order in which they began.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Running] = {}
+        self._by_owner: dict[int, Running] = {}
+        self._touched: dict[int, Running] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Running]:
+        return iter(self._by_id.values())
+
+    def get(self, broadcast_id: int) -> Running | None:
+        """Returns the broadcast of this id."""
+        return self._by_id.get(broadcast_id)
+
+    def of_owner(self, owner: int) -> Running | None:
+        """Returns the broadcast whose keys this owner holds in the lock table."""
+        return self._by_owner.get(owner)
+
+    def of_owners(self, owners: Iterable[int]) -> list[Running]:
+        """Returns the broadcasts of owners that have one each."""
+        return [self._by_owner[owner] for owner in owners]
+
+    def add(self, running: Running) -> None:
+        """Adds a broadcast that begins, or was recovered."""
+        self._by_id[running.task.broadcast_id] = self._by_owner[running.owner] = running
+
+    def remove(self, running: Running) -> None:
+        """Removes a broadcast that is over."""
+        del self._by_id[running.task.broadcast_id], self._by_owner[running.owner]
+
+    def touch(self, running: Running) -> None:
+        """Notes that something happened to it, so that the turn does what follows before it ends."""
+        self._touched[running.task.broadcast_id] = running
+
+    def take_touched(self) -> list[Running]:
+        """Returns the broadcasts that were touched since the last call."""
+        touched, self._touched = self._touched, {}
+        return list(touched.values())
