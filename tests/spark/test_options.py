@@ -10,8 +10,9 @@ import pytest
 from wal import Secret
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID, MessageType
+from wal.spark.location import Location
 from wal.spark.offsets import PChannelOffset, StreamOffset
-from wal.spark.options import OPTIONS, TICK_TIMEOUT_MS, ChannelChoice, Location, SourceOptions
+from wal.spark.options import OPTIONS, TICK_TIMEOUT_MS, ChannelChoice, SourceOptions
 from wal.spark.row_reader import COLUMNS
 
 

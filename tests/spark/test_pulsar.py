@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,72 +12,23 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pulsar.conftest import raw_client, token_of
+from tests.pulsar.conftest import raw_client
 from tests.spark.logs import NAMES, write_everything
-from tests.spark.queries import Row, StreamQuery, batch, place_of, plan, row_of, schema, source
-from wal import Message, Secret, bridge
-from wal.backends.pulsar import PulsarAddress
+from tests.spark.pulsar_place import Place
+from tests.spark.queries import Row, StreamQuery, batch, place_of, plan, schema, source
+from wal import Message
 from wal.backends.pulsar.connection import Connection, position_of_id
 from wal.backends.pulsar.topic import TopicReader
-from wal.bridge import BlockingOpening, BlockingWAL
+from wal.bridge import BlockingWAL
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.frame import FrameDraft, Record, encode_frame
 from wal.message import MessageID
 from wal.spark import batch_reader
 from wal.spark.edges import DataLossWarning
 from wal.spark.snapshot import SnapshotWarning
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A namespace and a root path in which nothing is; how a log is opened there, and how Spark is told of it."""
-
-    address: PulsarAddress
-    kv: str
-
-    @property
-    def location(self) -> str:
-        return f"{self.address.service_url}/{self.address.path}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"kv": self.kv, "pulsar_admin_url": self.address.admin, "pulsar_token": token_of(self.address)}
-
-    @property
-    def options(self) -> dict[str, str]:
-        token = {} if self.address.token is None else {"token": self.address.token.reveal()}
-        return {"service.url": self.location, "kv": self.kv, "admin.url": self.address.admin, **token}
-
-    def open(self, **settings: Any) -> BlockingOpening:
-        return bridge.blocking(self.location, **self.settings, **settings)
-
-    def expected(self, *names: str) -> list[Row]:
-        """What the log's own readers give of these vchannels. It takes the log over."""
-        with self.open() as log:
-            return [row for name in names for row in rows_of(log, name)]
-
-
-def rows_of(log: BlockingWAL, name: str) -> list[Row]:
-    with log.read(name, follow=False) as scanner:
-        return [row_of(body) for message in scanner for body in message.bodies()]
-
-
-@pytest.fixture
-def place(
-    pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, etcd_address: str
-) -> Place:
-    tenant, _, namespace = pulsar_namespace.partition("/")
-    address = PulsarAddress(
-        f"pulsar://{pulsar_host}",
-        tenant,
-        namespace,
-        f"http://{pulsar_admin_host}",
-        Secret(pulsar_token) if pulsar_token else None,
-    )
-    return Place(address, f"etcd://{etcd_address}/spark-{secrets.token_hex(4)}")
 
 
 @pytest.fixture

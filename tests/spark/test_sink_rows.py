@@ -157,7 +157,7 @@ def test_the_option_says_where_all_rows_go() -> None:
             "'time_tick' cannot be written.*properties",
         ),
         ([("vchannel", "string"), ("payload", "binary"), ("properties", "map<string,int>")], "map<string,int>"),
-        ([("vchannel", "string"), ("payload", "binary"), ("payload", "binary")], "'payload' is there 2 times"),
+        ([("vchannel", "string"), ("payload", "binary"), ("payload", "binary")], "'payload' is given 2 times"),
     ],
 )
 def test_columns_that_are_not_taken_are_named(fields: list[tuple[str, str]], text: str) -> None:

@@ -2,6 +2,7 @@
 
 Files:
 
+* location       where a log lies, as the options name it
 * options        the options of a read, checked; which vchannels it reads
 * offsets        how far a query has read, as JSON in its checkpoint
 * planning       how far a trigger goes, and which task reads what; the weights of frames

@@ -16,8 +16,9 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, MessageID
 from wal.spark.edges import at_edge
+from wal.spark.location import Location
 from wal.spark.offsets import PChannelOffset, StreamOffset
-from wal.spark.options import LATEST, ChannelChoice, Location
+from wal.spark.options import LATEST, ChannelChoice
 from wal.spark.sources import source_of
 from wal.timestamp import parse
 

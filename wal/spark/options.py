@@ -15,24 +15,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.location import with_password
 from wal.message import MessageID, MessageType, type_properties
-from wal.secret import Secret, shown
+from wal.spark.location import LOCATION_OPTIONS, Location, only_one
 from wal.spark.offsets import PChannelOffset, StreamOffset, parse_place
 
-__all__ = ["OPTIONS", "ChannelChoice", "Edge", "Location", "SourceOptions"]
+__all__ = ["OPTIONS", "ChannelChoice", "Edge", "SourceOptions"]
 
 _T = TypeVar("_T")
 
 OPTIONS: Final = (
-    "path",
-    "address",
-    "service.url",
-    "kv",
-    "kv.password",
-    "admin.url",
-    "token",
-    "tls.authority",
+    *LOCATION_OPTIONS,
     "vchannels",
     "vchannelsPattern",
     "startingOffsets",
@@ -57,8 +49,6 @@ LOGICAL_BITS: Final = 18
 _DIGITS_MAX: Final = 19
 """Of the largest number that any option takes."""
 
-_OF_PULSAR: Final = ("kv", "kv.password", "admin.url", "token", "tls.authority")
-"""What goes with service.url alone."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -92,23 +82,6 @@ class ChannelChoice(msgspec.Struct, frozen=True):
         return "all vchannels" if self.pattern is None else f"vchannels that match {self.pattern!r}"
 
 
-class Location(msgspec.Struct, frozen=True):
-    """Where the log is, by the option that says so: `kind` is path, address or service.url; with the last one the other fields.
-
-    `value` is as Spark was given it: show it with `shown`, as the repr does.
-    """
-
-    kind: str
-    value: str
-    kv: Secret | None = None
-    admin_url: str | None = None
-    token: Secret | None = None
-    tls_authority: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Location({self.kind!r}, {shown(self.value)!r})"
-
-
 class SourceOptions(msgspec.Struct, frozen=True):
     """The options of one read; see docs/reference/spark.md."""
 
@@ -131,7 +104,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
         """The options as Spark hands them over, for a stream or a batch read."""
         given = _Given(options)
         given.check_names()
-        starts = given.only_one("startingOffsets", "startingTimestamp", "startingTimeTick")
+        starts = only_one(given.options, "startingOffsets", "startingTimestamp", "startingTimeTick")
         starting: Edge = LATEST if streaming else EARLIEST
         starting_tick = None
         if starts == "startingOffsets":
@@ -141,7 +114,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
                 EARLIEST,
                 given.take(starts, _timestamp if starts == "startingTimestamp" else _tick, 0),
             )
-        ends = given.only_one("endingOffsets", "endingTimeTick")
+        ends = only_one(given.options, "endingOffsets", "endingTimeTick")
         if streaming and ends is not None:
             raise InvalidArgumentError(f"{ends} says where a batch read ends, and a stream has no end: leave it out")
         if not streaming and starting == LATEST:
@@ -153,9 +126,9 @@ class SourceOptions(msgspec.Struct, frozen=True):
             raise InvalidArgumentError(
                 "endingOffsets=earliest leaves nothing to read: use latest, or JSON with a place for each pchannel"
             )
-        rows = given.only_one("maxMessagesPerTrigger", "maxOffsetsPerTrigger") or "maxMessagesPerTrigger"
+        rows = only_one(given.options, "maxMessagesPerTrigger", "maxOffsetsPerTrigger") or "maxMessagesPerTrigger"
         return cls(
-            given.location(),
+            Location.of(given.options),
             given.channels(),
             starting,
             starting_tick,
@@ -174,58 +147,25 @@ class _Given:
     """The options by their names in small letters."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = {name.lower(): value for name, value in options.items()}
+        self.options = {name.lower(): value for name, value in options.items()}
 
     def check_names(self) -> None:
         known = {name.lower() for name in OPTIONS}
-        for name in self._options:
+        for name in self.options:
             if name == "paths":
                 raise InvalidArgumentError("load() was given several paths: a read has one log, so give it one path")
             if name not in known and not name.startswith("spark."):
                 raise InvalidArgumentError(f"{name!r} is no option of the format 'wal': it takes {', '.join(OPTIONS)}")
 
     def take(self, name: str, parse: Callable[[str, str], _T], default: _T | Any) -> Any:
-        value = self._options.get(name.lower())
+        value = self.options.get(name.lower())
         return default if value is None else parse(name, value.strip())
 
-    def only_one(self, *names: str) -> str | None:
-        found = [name for name in names if name.lower() in self._options]
-        if len(found) > 1:
-            raise InvalidArgumentError(f"{' and '.join(found)} contradict each other: give one of them")
-        return found[0] if found else None
-
-    def location(self) -> Location:
-        kind = self.only_one("path", "address", "service.url")
-        value = "" if kind is None else self._options[kind].strip()
-        if kind is None or not value:
-            raise InvalidArgumentError(
-                "no log is named: give path (a journal's directory, also by load(path)), address (a node), or service.url (Pulsar)"
-            )
-        beside = {name: self._options[name].strip() for name in _OF_PULSAR if name in self._options}
-        if beside and kind != "service.url":
-            raise InvalidArgumentError(f"{next(iter(beside))} is said of a log on Pulsar: it goes with service.url")
-        kv, password, admin_url, token, authority = (beside.get(name) or None for name in _OF_PULSAR)
-        return Location(kind, value, _metadata(kv, password), admin_url, Secret(token) if token else None, authority)
-
     def channels(self) -> ChannelChoice:
-        kind = self.only_one("vchannels", "vchannelsPattern")
+        kind = only_one(self.options, "vchannels", "vchannelsPattern")
         if kind == "vchannels":
             return ChannelChoice(names=self.take(kind, _names, ()))
         return ChannelChoice(pattern=self.take("vchannelsPattern", _pattern, None))
-
-
-def _metadata(kv: str | None, password: str | None) -> Secret | None:
-    """Where the metadata lie. The password has an option of its own, because Spark shows the value of `kv` in plans and in its UI."""
-    if kv is not None and shown(kv) != kv:
-        raise InvalidArgumentError(
-            f"kv={shown(kv)!r} holds a password, and Spark would show it in its plans: give it in the option kv.password, which Spark "
-            "redacts, or name a file that every worker has: kv=etcd://user@host:port/root?password_file=…"
-        )
-    if password is not None:
-        if kv is None:
-            raise InvalidArgumentError("kv.password goes with kv=etcd://user@host:port/root, which is missing")
-        return with_password(kv, password)
-    return None if kv is None else Secret.of_url(kv)
 
 
 def _names(option: str, value: str) -> tuple[str, ...]:

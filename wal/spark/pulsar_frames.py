@@ -193,11 +193,16 @@ class PulsarFrames:
         now = time.monotonic()
         if now >= self._gone_until:
             try:
-                self._gone = all(topic.state.closed or not topic.has_writer() for topic in self._topics.values())
+                self._gone = not self.has_writer()
             except WALError:
                 self._gone = False  # it is not known
             self._gone_until = time.monotonic() + _GONE_S
         return self._gone
+
+    def has_writer(self) -> bool:
+        """Returns whether a writer that has not closed the log is connected now, as the brokers and the metadata say."""
+        names = self.pchannels()
+        return any(not self._topics[name].refresh().closed and self._topics[name].has_writer() for name in names)
 
     def close(self) -> None:
         for topic in self._topics.values():

@@ -20,8 +20,9 @@ from wal.engine.read_only.core import ReadOnlyCore
 from wal.engine.read_only.journal import ReadOnlyJournalSource
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.spark.journal_frames import JournalSource
+from wal.spark.location import Location
 from wal.spark.offsets import PChannelOffset, StreamOffset
-from wal.spark.options import ChannelChoice, Location
+from wal.spark.options import ChannelChoice
 from wal.spark.sources import source_of
 
 __all__ = ["QueryCursor"]

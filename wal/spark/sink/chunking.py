@@ -1,7 +1,7 @@
 """Chunking: which rows of a task make one chunk. Pure.
 
 A chunk becomes one transaction on each pchannel that its rows lie on, and a transaction is one frame: so a chunk never holds more rows
-or bytes than a transaction may. Every row is in exactly one chunk, in its order, and a chunk is as long as the bounds let it be.
+or bytes than a transaction may. Every row is in exactly one chunk, in its order, and a chunk is as long as the bounds allow.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from wal.settings import Settings
 __all__ = ["ROW_OVERHEAD", "ChunkBounds", "cut", "first_too_large", "with_names"]
 
 ROW_OVERHEAD: Final = 32
-"""Bytes that a transaction counts for each body beside its payload and properties."""
+"""The bytes that a transaction counts for each body beside its payload and properties."""
 _NAME_OVERHEAD: Final = 400
-"""Bytes of a frame counted for each vchannel of a transaction beside its name: 80, see `wal/pchannel/txn_table.py`, and the key in its
-commit row, at most: a producer's name of 255 bytes, a sequence, and their heads."""
+"""The bytes of a frame that are counted for each vchannel of a transaction beside its name: 80, see `wal/pchannel/txn_table.py`, and the
+key in its commit row, at most: a producer's name of 255 bytes, a sequence, and their heads."""
 _NAME_BYTES: Final = 4
-"""… and for each character of its name."""
+"""The bytes that are counted for each character of its name."""
 _NAMES_ROOM: Final = 1 << 18
-"""Kept free in the frame. As long as all vchannels of the rows at hand fit there, they are not counted row by row."""
+"""The bytes kept free in the frame. As long as all vchannels of the rows at hand fit there, they are not counted row by row."""
 _TXN_ROOM: Final = 1 << 19
-"""How much larger than `txn_bytes_max` a frame may be, at least."""
+"""The bytes by which a frame may exceed `txn_bytes_max`, at least."""
 
 
 class ChunkBounds(msgspec.Struct, frozen=True):
-    """Rows and bytes of a chunk. `counted`: as `txn_bytes_max` counts; `stored`: as the frame takes them, see `with_names`."""
+    """The bounds of a chunk. `counted` is as `txn_bytes_max` counts; `stored` is what the frame takes, see `with_names`."""
 
     rows_max: int
     counted_max: int
@@ -41,14 +41,14 @@ class ChunkBounds(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Settings) -> ChunkBounds:
-        """The bounds that a log with these settings holds a transaction to, with room for two open ones at a time."""
+        """Returns the bounds that a log with these settings sets for a transaction, with room for two open ones at a time."""
         counted = min(settings.txn_bytes_max, max(settings.open_txn_bytes_max // 2, 1))
         stored = max(FRAME_BYTES_MAX, settings.txn_bytes_max + _TXN_ROOM)
         return cls(settings.txn_bodies_max, counted, stored - _NAMES_ROOM, settings.message_bytes_max)
 
 
 def cut(counted: Sequence[int], stored: Sequence[int], bounds: ChunkBounds) -> list[int]:
-    """The end of each chunk, ascending; the last is the number of rows. A chunk begins where the one before it ends.
+    """Returns the end of each chunk, ascending; the last is the number of rows. A chunk begins where the one before it ends.
 
     `counted` and `stored` are the bytes of each row. ValueError for a row that alone is over the bounds: see `first_too_large`.
     """
@@ -72,15 +72,15 @@ def cut(counted: Sequence[int], stored: Sequence[int], bounds: ChunkBounds) -> l
 
 
 def first_too_large(sizes: Sequence[int], size_max: int) -> int | None:
-    """The first row of more bytes than this; None when there is none."""
+    """Returns the first row of more bytes than this, or None."""
     if not sizes or max(sizes) <= size_max:
         return None
     return next(row for row, size in enumerate(sizes) if size > size_max)
 
 
 def with_names(stored: list[int], names: Sequence[str], codes: Callable[[], Iterable[int]]) -> list[int]:
-    """`stored` with what the vchannels take in a frame: nothing where all of them fit the room that is kept free for that, else each row
-    is counted as the first one of its vchannel. `codes`: for each row, which of `names` is its own.
+    """Returns `stored` with what the vchannels take in a frame: nothing if all of them fit the room that is kept free for them, else each
+    row counts as the first one of its vchannel. `codes` gives, for each row, the index of its vchannel in `names`.
     """
     cost = [_NAME_OVERHEAD + _NAME_BYTES * len(name) for name in names]
     if sum(cost) <= _NAMES_ROOM:

@@ -1,8 +1,8 @@
 """Finishing: what a commit does once the tasks have staged, and what is left to do after a crash.
 
-One order for all: the lock of the sink, the journal opened, what others left unfinished, then the write's own manifest stored (or
-the one that is there already), published, and its files removed. A write that finds a manifest of its own publishes that and nothing
-else. A journal that cannot be opened stores nothing.
+There is one order for all: take the lock of the sink, open the log, finish what others left unfinished, store the write's own manifest (or
+find the one that is stored already), publish it, remove its files. A write that finds its own manifest publishes that and nothing else.
+Nothing is stored for a log that cannot be opened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wal.accesser.opening import open_wal
 from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.loop_thread import LoopThread
 from wal.spark.sink.folder import SinkFolder
-from wal.spark.sink.locks import PublishingLock
+from wal.spark.sink.locks import PublishingLock, check_topics
 from wal.spark.sink.manifest import Manifest, StagedFile, WriteKey
 from wal.spark.sink.options import SinkOptions
 from wal.spark.sink.publishing import Publisher
@@ -30,7 +30,7 @@ __all__ = ["PendingWrite", "commit_write", "discard", "pending", "recover"]
 _log: Final = logging.getLogger("wal.spark")
 
 _DECIDED: Final = (
-    "What this job writes is decided, and partly in the log: the next write to this journal will finish it, or call "
+    "What this job writes is decided, and partly in the log: the next write to this log will finish it, or call "
     "wal.spark.sink.recover({!r}); do not run the job again"
 )
 
@@ -38,7 +38,8 @@ _DECIDED: Final = (
 class PendingWrite(msgspec.Struct, frozen=True):
     """A write that was decided and is not published as a whole: `published` of its `chunks` are known to be in the log.
 
-    `write_id` is the query's id with its `batch_id`, or a batch job's own; `error` says what is wrong with its files, "" for nothing.
+    `write_id` is the query's id with its `batch_id`, or a batch job's own. `error` says what is wrong with its files; it is empty when
+    nothing is.
     """
 
     write_id: str
@@ -53,10 +54,10 @@ class PendingWrite(msgspec.Struct, frozen=True):
 def commit_write(options: SinkOptions, key: WriteKey, files: tuple[StagedFile, ...], *, stream: bool) -> None:
     """Publishes what these files hold, or what an earlier commit of the same write decided; returns when that is in the log.
 
-    LockedError when somebody else has the journal open: then nothing was stored. After any other error the manifest may be there, and
-    the next commit of this write, or of another one to the same journal, or `recover`, goes on with it.
+    LockedError when another process has the log open for writing: then nothing was stored. After any other error the manifest may be
+    there, and the next commit of this write, or of another one to the same log, or `recover`, goes on with it.
     """
-    folder = SinkFolder(options.journal)
+    folder = options.folder
     with PublishingLock(folder, timeout_s=options.lock_timeout_s):
         if stream and folder.is_published(key):
             folder.forget(key)
@@ -64,9 +65,12 @@ def commit_write(options: SinkOptions, key: WriteKey, files: tuple[StagedFile, .
         _in_log(options, lambda log: _commit(log, options, folder, key, files, stream=stream))
 
 
-def pending(path: str) -> list[PendingWrite]:
-    """The writes to this journal that were decided and are not published as a whole, by id. It opens nothing and changes nothing."""
-    folder = SinkFolder(SinkOptions.parse({"path": path}).journal)
+def pending(path: str | None = None, **options: str) -> list[PendingWrite]:
+    """Returns the writes to a log that were decided and are not published as a whole, by id. It opens nothing and changes nothing.
+
+    `path` is the journal's directory; for a log on Pulsar give the options of the write: `pending(**{"service.url": …, …})`.
+    """
+    folder = _options(path, options).folder
     writes = []
     for key in folder.decided():
         try:
@@ -82,36 +86,39 @@ def pending(path: str) -> list[PendingWrite]:
     return writes
 
 
-def recover(path: str, **options: str) -> list[PendingWrite]:
-    """Publishes what killed drivers left decided and unfinished, and removes what is left over; answers what it published.
+def recover(path: str | None = None, **options: str) -> list[PendingWrite]:
+    """Publishes the writes that killed drivers left decided and unfinished, and removes leftovers. Returns what it published.
 
-    `options` are those of a write. The first write that cannot be published is raised, when all others are done.
+    The arguments are those of `pending`, and other options of a write. A write that cannot be published does not stop the others: the
+    first such error is raised in the end.
     """
-    chosen = SinkOptions.parse({"path": path, **options})
-    folder = SinkFolder(chosen.journal)
-    done = pending(path)
+    chosen = _options(path, options)
+    done = pending(path, **options)
     if not done:
         return []
-    with PublishingLock(folder, timeout_s=chosen.lock_timeout_s):
-        _in_log(chosen, lambda log: _recover(log, chosen, folder))
+    with PublishingLock(chosen.folder, timeout_s=chosen.lock_timeout_s):
+        _in_log(chosen, lambda log: _recover(log, chosen, chosen.folder))
     return done
 
 
-def discard(path: str, write_id: str, batch_id: int = 0) -> None:
-    """Gives a pending write up: what of it is not in the log never will be. For one whose files are damaged.
+def discard(path: str | None, write_id: str, batch_id: int = 0, **options: str) -> None:
+    """Gives a pending write up, for one whose files are damaged: what of it is not in the log never will be.
 
     A streaming query that replays the batch publishes its rows as new, so what was in the log already is there twice.
     InvalidArgumentError when there is no such write.
     """
-    chosen = SinkOptions.parse({"path": path})
-    folder = SinkFolder(chosen.journal)
+    chosen = _options(path, options)
     key = WriteKey(write_id, batch_id)
-    with PublishingLock(folder, timeout_s=chosen.lock_timeout_s):
-        if key not in folder.decided():
+    with PublishingLock(chosen.folder, timeout_s=chosen.lock_timeout_s):
+        if key not in chosen.folder.decided():
             raise InvalidArgumentError(
                 f"there is no pending write {write_id!r} with batch {batch_id}: pending(path) lists them"
             )
-        folder.forget(key)
+        chosen.folder.forget(key)
+
+
+def _options(path: str | None, options: dict[str, str]) -> SinkOptions:
+    return SinkOptions.parse(options if path is None else {"path": path, **options})
 
 
 async def _commit(
@@ -130,7 +137,7 @@ async def _commit(
         await publisher.publish(own)
     except Exception as error:
         if not stream:
-            error.add_note(_DECIDED.format(str(options.journal)))
+            error.add_note(_DECIDED.format(str(options.location.opening()[0])))
         raise
     await asyncio.to_thread(folder.sweep, age_s=options.orphan_age_s)
 
@@ -143,7 +150,7 @@ async def _recover(log: WALAccesser, options: SinkOptions, folder: SinkFolder) -
 
 
 async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey | None) -> list[WALError]:
-    """Publishes every manifest but that of `key`; an earlier batch of the same query has to succeed, others are only told of."""
+    """Publishes every manifest but that of `key`. An earlier batch of the same query has to succeed; failures of others are returned."""
     manifests: list[Manifest] = []
     failures: list[WALError] = []
     damaged = False
@@ -159,7 +166,7 @@ async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey
             continue
         if manifest is not None:
             manifests.append(manifest)
-    if not damaged:  # else nobody knows which producers are still needed
+    if not damaged:  # a damaged manifest does not say which producers it still needs
         await publisher.tidy(manifests)
     for manifest in manifests:
         if manifest.key == key:
@@ -178,24 +185,29 @@ async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey
 
 
 def _decided(folder: SinkFolder, key: WriteKey, files: tuple[StagedFile, ...], *, stream: bool) -> Manifest:
-    """The manifest of this write: the one that is stored, or a new one of these files, stored."""
+    """Returns the manifest of this write: the one that is stored, or a new one of these files, which it stores."""
     manifest = folder.load(key)
     if manifest is None:
-        manifest = Manifest(key, stream, secrets.token_hex(8), files)
+        token = secrets.token_hex(8)
+        manifest = Manifest(key, stream, f"{folder.id}-{token}" if folder.id else token, files)
         if missing := folder.missing(manifest):
             raise StorageError(
-                f"what the tasks staged in {folder.staged(key)} is gone or cut off ({', '.join(missing[:3])}), nothing was written: "
-                "all tasks and the driver have to run on one host, and the option orphanAgeMs has to be longer than a batch"
+                f"staged files in {folder.staged(key)} are gone or cut off ({', '.join(missing[:3])}), nothing was written: "
+                "all tasks and the driver have to see the same files there, and the option orphanAgeMs has to be longer than a batch"
             )
         folder.store(manifest)
     return manifest
 
 
 def _in_log(options: SinkOptions, work: Callable[[WALAccesser], Awaitable[None]]) -> None:
-    """Runs `work` with the journal open for writing, in a loop and thread of its own; closed when it returns."""
+    """Runs `work` with the log open for writing, in a loop and thread of its own; the log is closed on return."""
+    location, own = options.location.opening()
+    if options.location.directory() is None:
+        check_topics(options.location)
+        options.folder.claim(str(location))
 
     async def run() -> None:
-        async with open_wal(options.journal, settings=options.settings) as log:
+        async with open_wal(location, settings=options.settings, **own) as log:
             await work(log)
 
     thread = LoopThread()

@@ -1,15 +1,18 @@
-"""SinkFolder: the sink's files below a journal's directory.
+"""SinkFolder: the sink's files, in the journal's directory, or in the staging directory of a log on Pulsar.
 
     spark/
-      lock                                        whoever publishes; a flock, so it goes with its process
+      lock                                        the lock of the publishing process; a flock, so it goes with its process
+      log                                         on Pulsar: the id of this folder, and the log that it belongs to
       staged/<write id>/<batch id>/*.staged       chunks of tasks, one file an attempt
       manifests/<write id>-<batch id>.manifest    what is to be published, until it is
       published/<write id>                        the last batch of a streaming query that was published, as a decimal number
-      *.tmp                                       being written
+      *.tmp                                       a file that is being written
 
-Owns what is durable in which order. A manifest decides a write; it goes only when everything in it is in the log and, for a streaming
-query, its mark is stored. What is staged and named by no manifest counts for nothing: `sweep` removes it when it is old, or when the
-query that staged it is past that batch. Only whoever holds the lock stores, marks and sweeps; tasks only add files.
+Owns what is durable in which order, and the errors of the file system in the log's own words. A file that was written is there, with its
+name, after a crash of the machine, and only its owner can read it. A manifest decides a write; it goes only when everything in it is in the
+log and, for a streaming query, its mark is stored. Staged files that no manifest names count for nothing: `sweep` removes them when they
+are old, or when the query that staged them is past that batch. Only the process that holds the lock stores, marks and sweeps; tasks only
+add files.
 """
 
 from __future__ import annotations
@@ -17,56 +20,78 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from wal.errors import CorruptionError, FormatError, NoSpaceError, StorageError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, NoSpaceError, StorageError
 from wal.files import PRIVATE
 from wal.spark.sink.manifest import Manifest, WriteKey, decode_manifest, encode_manifest
 
 __all__ = ["SINK_NAME", "SinkFolder", "make_directory", "storing", "sync_directory", "write_all"]
 
 SINK_NAME: Final = "spark"
-"""The directory, in that of the journal."""
+"""The folder's name."""
 MARKS_MAX: Final = 65_536
-"""Streaming queries whose last batch is remembered; of more, those that published longest ago are forgotten."""
+"""The number of streaming queries whose last batch is remembered; beyond it, those that published longest ago are forgotten."""
 _MANIFEST_SUFFIX: Final = ".manifest"
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 class SinkFolder:
-    """`journal` is the directory of the journal, which need not exist yet."""
+    """The folder in `directory`, which need not exist yet."""
 
-    def __init__(self, journal: Path) -> None:
-        self.journal = journal
-        self.path: Path = journal / SINK_NAME
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path: Path = directory / SINK_NAME
+        self.lock_path: Path = self.path / "lock"
+        self._log = self.path / "log"
         self._staged = self.path / "staged"
         self._manifests = self.path / "manifests"
         self._marks = self.path / "published"
 
-    @property
-    def lock_path(self) -> Path:
-        """The file whose flock whoever publishes holds."""
-        return self.path / "lock"
-
     def staged(self, key: WriteKey) -> Path:
-        """Where the tasks of this write stage."""
+        """Returns the directory in which the tasks of this write stage."""
         return self._staged / key.write_id / str(key.batch_id)
+
+    # -- the log that the folder belongs to
+
+    def claim(self, log: str) -> None:
+        """Binds the folder to this log, durably; InvalidArgumentError when it belongs to another one. For the holder of the lock."""
+        with storing(self._log):
+            try:
+                _, _, found = self._log.read_text().partition("\n")
+            except FileNotFoundError:
+                text = f"{secrets.token_hex(8)}\n{log}\n"
+                replace_file(self._log, text.encode(), temporary=self._log.with_suffix(_TEMPORARY_SUFFIX))
+                return
+        if found.strip() != log:
+            raise InvalidArgumentError(
+                f"{self.path} holds the files of the sink for {found.strip()}, and this is {log}: give each log a staging directory of its "
+                f"own; if it is the same log under a new address, write that into {self._log}"
+            )
+
+    @property
+    def id(self) -> str:
+        """The folder's own id, which its producers bear; empty in a journal, where no other folder publishes."""
+        with storing(self._log), contextlib.suppress(FileNotFoundError):
+            return self._log.read_text().partition("\n")[0]
+        return ""
 
     # -- manifests
 
     def store(self, manifest: Manifest) -> None:
-        """Stores a manifest, in place of an older one of the same write; durable when it returns."""
+        """Stores a manifest, in place of an older one of the same write; it is durable on return."""
         with storing(self._manifests):
             make_directory(self._manifests)
             path = self._manifest_path(manifest.key)
             replace_file(path, encode_manifest(manifest), temporary=path.with_suffix(_TEMPORARY_SUFFIX))
 
     def load(self, key: WriteKey) -> Manifest | None:
-        """The manifest of this write; None when there is none. CorruptionError or FormatError with its path."""
+        """Returns the manifest of this write, or None. Raises CorruptionError or FormatError with the manifest's path."""
         path = self._manifest_path(key)
         with storing(path):
             try:
@@ -76,7 +101,7 @@ class SinkFolder:
         try:
             manifest = decode_manifest(data)
             if manifest.key != key:
-                raise CorruptionError(f"it is of {manifest.key}", expected=f"the manifest of {key}")
+                raise CorruptionError(f"it is the manifest of {manifest.key}", expected=f"the manifest of {key}")
         except CorruptionError as error:
             text = f"{path} is damaged: {error}; expected {error.expected}; restore it, or give the write up with wal.spark.sink.discard"
             raise CorruptionError(text, path=str(path), offset=0, expected=error.expected) from error
@@ -85,7 +110,7 @@ class SinkFolder:
         return manifest
 
     def decided(self) -> list[WriteKey]:
-        """The writes that have a manifest, by id and batch."""
+        """Returns the writes that have a manifest, by id and batch."""
         keys = []
         for name in _names(self._manifests):
             write_id, _, batch = name.removesuffix(_MANIFEST_SUFFIX).rpartition("-")
@@ -94,12 +119,12 @@ class SinkFolder:
         return sorted(keys)
 
     def is_published(self, key: WriteKey) -> bool:
-        """Whether this batch of a streaming query, or a later one of it, was published as a whole."""
+        """Returns whether this batch of a streaming query, or a later one of it, was published as a whole."""
         last = self._last_published(key.write_id)
         return last is not None and key.batch_id <= last
 
     def finish(self, manifest: Manifest) -> None:
-        """Everything in the manifest is in the log: remembers that, durably, and removes the write's files."""
+        """Records, durably, that everything in the manifest is in the log, and removes the write's files."""
         with storing(self.path):
             if manifest.stream:
                 make_directory(self._marks)
@@ -108,18 +133,21 @@ class SinkFolder:
             self.forget(manifest.key)
 
     def forget(self, key: WriteKey) -> None:
-        """Removes a write's files: the manifest first, durably, so that no manifest ever names what is gone."""
+        """Removes a write's files: the manifest first, durably, so that no manifest ever names a file that is gone."""
         with storing(self.path):
-            remove_file(self._manifest_path(key))
+            path = self._manifest_path(key)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+                sync_directory(path.parent)
             self.drop_staged(key)
 
-    # -- what is staged
+    # -- staged files
 
     def drop_staged(self, key: WriteKey, *, files: Iterable[str] | None = None) -> None:
-        """Removes what was staged for a write: all of it, or these files."""
+        """Removes the staged files of a write: all of them, or these. Not synced: a sweep finds what comes back."""
         directory = self.staged(key)
         if files is None:
-            remove_tree(directory)
+            shutil.rmtree(directory, ignore_errors=True)
         else:
             for file in files:
                 (directory / file).unlink(missing_ok=True)
@@ -128,12 +156,15 @@ class SinkFolder:
                 empty.rmdir()
 
     def missing(self, manifest: Manifest) -> list[str]:
-        """The files of a manifest that are not there, or not as long as they were."""
+        """Returns the files of a manifest that are gone, or not as long as they were."""
         directory = self.staged(manifest.key)
         return [file.name for file in manifest.files if not _has_size(directory / file.name, file.size)]
 
     def sweep(self, *, age_s: float) -> int:
-        """Removes what nobody will publish: staged by batches that are over, or not touched for `age_s`. Answers how many writes."""
+        """Removes staged files that nothing will publish: their batch is over, or they were not touched for `age_s`.
+
+        Returns of how many writes it removed files.
+        """
         kept = set(self.decided())
         swept = 0
         for write_id in _names(self._staged):
@@ -150,7 +181,7 @@ class SinkFolder:
                     swept += 1
         for directory in (self._manifests, self._marks):
             for name in _names(directory):
-                if name.endswith(_TEMPORARY_SUFFIX):  # of a writer that was killed: whoever sweeps is the only one now
+                if name.endswith(_TEMPORARY_SUFFIX):  # a killed process left it: the sweeping one is alone now
                     (directory / name).unlink(missing_ok=True)
         self._bound_marks(kept)
         return swept
@@ -187,7 +218,7 @@ class SinkFolder:
 
 @contextlib.contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Errors of the operating system become a NoSpaceError (room can be made, then retried) or a StorageError."""
+    """Turns errors of the operating system into a NoSpaceError (make room, then retry) or a StorageError."""
     try:
         yield
     except OSError as error:
@@ -199,7 +230,7 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, data: bytes, *, temporary: Path) -> None:
-    """Puts a whole file in place: written beside it, synced, renamed, directory synced."""
+    """Puts a whole file in place: it is written beside, synced and renamed, and the directory is synced."""
     fd = PRIVATE.create(temporary, os.O_WRONLY | os.O_TRUNC)
     try:
         write_all(fd, data)
@@ -211,7 +242,7 @@ def replace_file(path: Path, data: bytes, *, temporary: Path) -> None:
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Writes all of it at the file's end."""
+    """Writes all of the data at the file's end."""
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]
@@ -225,20 +256,6 @@ def make_directory(path: Path) -> None:
         make_directory(path.parent)
     PRIVATE.make_directory(path)
     sync_directory(path.parent)
-
-
-def remove_file(path: Path) -> None:
-    """Removes a file, if there is one."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    sync_directory(path.parent)
-
-
-def remove_tree(path: Path) -> None:
-    """Removes a directory and what is in it, as far as it is there. Not synced: whoever looks for leftovers finds it again."""
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def sync_directory(path: Path) -> None:
@@ -266,7 +283,7 @@ def _has_size(path: Path, size: int) -> bool:
 
 
 def _touched(path: Path) -> float:
-    """When a file, or the newest of a directory, was last written to; now, when it is going away."""
+    """Returns when a file, or the newest file of a directory, was last written to; now, when it is going away."""
     return max(_times(path), default=time.time())
 
 

@@ -1,28 +1,38 @@
-"""Locks: who may publish, and whether the journal can be had.
+"""Locks: which process publishes, and whether the log is free for it.
 
-Owns the lock on the sink's folder: writers of the sink wait for each other there, so that two of them never see each other's opening of the
-journal as a stranger's. A journal that somebody else has open for writing is a LockedError at once: nobody knows how long that takes.
+Owns the lock on the sink's folder: writers of the sink wait for each other there, so that none of them takes another one's opening of the
+log for a stranger's. A log that a stranger has open for writing is a LockedError at once, because nobody knows how long that takes.
+
+A journal is free or not, exactly: the directory's own lock says so. On Pulsar, opening a log for writing takes it over, so the sink asks
+the brokers first whether a writer is connected. A service that opens the log in between takes it over, or loses it to the sink until it
+opens it again; in both cases a row is neither lost nor written twice.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from wal.errors import FormatError, LockedError
 from wal.files import FORMAT_NAME, LOCK_NAME, FileLock, LockHolder
+from wal.spark.location import Location
 from wal.spark.sink.folder import SINK_NAME, SinkFolder, make_directory, storing
+from wal.spark.sink.options import SinkOptions
+from wal.spark.sources import opened, source_of
 
-__all__ = ["PublishingLock", "check_journal"]
+__all__ = ["PublishingLock", "check_free", "check_journal", "check_topics"]
 
 _POLL_S: Final = 0.005
+_GONE_S: Final = 1.0
+"""A broker may take so long to notice that a writer was killed."""
 
 
 class PublishingLock:
-    """Held inside its `with`. Entering waits up to `timeout_s` for another writer of the sink, then it is a LockedError with its pid."""
+    """Held inside its `with`. Entering waits up to `timeout_s` for another writer of the sink, then raises LockedError with its pid."""
 
     def __init__(self, folder: SinkFolder, *, timeout_s: float) -> None:
         self._path = folder.lock_path
@@ -44,48 +54,83 @@ class PublishingLock:
             file.close()
 
 
-def check_journal(folder: SinkFolder) -> None:
-    """Returns if a journal is, or can be made, in this directory and no stranger has it open for writing.
+def check_free(options: SinkOptions) -> None:
+    """Returns if a log is, or can be made, at this location and no stranger has it open for writing; else FormatError or LockedError.
 
-    FormatError or LockedError. While a writer of the sink publishes nothing is said: whoever comes later waits for that one.
+    While another writer of the sink publishes, it returns: the later one waits for that one.
     """
-    journal = folder.journal
+    if options.location.directory() is not None:
+        check_journal(options.folder)
+    else:
+        _unless_publishing(options.folder, lambda: check_topics(options.location))
+
+
+def check_journal(folder: SinkFolder) -> None:
+    """Does `check_free` for the journal that has this folder."""
+    journal = folder.directory
     if journal.exists() and not journal.is_dir():
         raise FormatError(f"{journal} is a file: name the directory of a journal")
-    if not (journal / FORMAT_NAME).exists():
-        others = sorted(set(os.listdir(journal)) - {SINK_NAME, LOCK_NAME}) if journal.is_dir() else []
-        if others:
-            raise FormatError(
-                f"{journal} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; name a journal, or a "
-                "directory that is empty or missing"
-            )
+    if (journal / FORMAT_NAME).exists():
+        _unless_publishing(folder, lambda: _check_lock(journal))
         return
+    others = sorted(set(os.listdir(journal)) - {SINK_NAME, LOCK_NAME}) if journal.is_dir() else []
+    if others:
+        raise FormatError(
+            f"{journal} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; name a journal, or a "
+            "directory that is empty or missing"
+        )
+
+
+def check_topics(location: Location) -> None:
+    """Raises LockedError when a writer of this log on Pulsar is connected. A metadata file needs no look: only one process can open it."""
+    if location.is_kv_file:
+        return
+    from wal.spark.pulsar_frames import PulsarFrames  # most logs are journals
+
+    try:
+        logs = opened(source_of(location))
+    except FormatError:
+        return  # there is no log yet
+    assert isinstance(logs, PulsarFrames)
+    until = time.monotonic() + _GONE_S
+    while logs.has_writer():
+        if time.monotonic() < until:
+            time.sleep(_POLL_S)
+            continue
+        raise LockedError(
+            f"the log at {location.value} is open for writing: its topics have a producer, and the sink would take it over to publish; "
+            "close the log there first, or write to a log of your own"
+        )
+
+
+def _unless_publishing(folder: SinkFolder, check: Callable[[], None]) -> None:
+    """Runs a check unless a writer of the sink publishes; none begins to while the check runs."""
     with storing(folder.path):
         make_directory(folder.path)
         own = FileLock.open(folder.lock_path)
     try:
         if own.try_lock(shared=True):
-            with storing(journal):
-                _check_free(journal)
+            check()
     finally:
         own.close()
 
 
-def _check_free(journal: Path) -> None:
-    try:
-        file = FileLock.look(journal / LOCK_NAME)
-    except FileNotFoundError:
-        return  # nobody ever had it open
-    try:
-        if not file.try_lock(shared=True):
-            holder = LockHolder.find(file.fd)
-            raise LockedError(
-                f"the journal {journal} is open for writing in {holder.text}, and the sink has to open it to publish: close it there "
-                "first, or write to a journal of your own",
-                pid=holder.pid,
-            )
-    finally:
-        file.close()
+def _check_lock(journal: Path) -> None:
+    with storing(journal):
+        try:
+            file = FileLock.look(journal / LOCK_NAME)
+        except FileNotFoundError:
+            return  # it was never open
+        try:
+            if not file.try_lock(shared=True):
+                holder = LockHolder.find(file.fd)
+                raise LockedError(
+                    f"the journal {journal} is open for writing in {holder.text}, and the sink has to open it to publish: close it there "
+                    "first, or write to a journal of your own",
+                    pid=holder.pid,
+                )
+        finally:
+            file.close()
 
 
 def _locked(path: Path, until: float, timeout_s: float) -> FileLock:
@@ -95,7 +140,7 @@ def _locked(path: Path, until: float, timeout_s: float) -> FileLock:
             if time.monotonic() >= until:
                 holder = LockHolder.find(file.fd)
                 raise LockedError(
-                    f"{holder.text} has been publishing to the same journal for more than {timeout_s:g} s ({path}): wait for it, or raise "
+                    f"{holder.text} has been publishing to the same log for more than {timeout_s:g} s ({path}): wait for it, or raise "
                     "the option lockTimeoutMs",
                     pid=holder.pid,
                 )

@@ -1,7 +1,7 @@
-"""Manifest: what a write of the sink publishes, decided once. Pure: the bytes of its file, and back.
+"""Manifest: what a write of the sink publishes, decided once. Pure: it becomes the bytes of a file, and comes back from them.
 
-It names the staged file of each task whose attempt won. From the moment it is stored the write consists of these chunks and of nothing
-else, whatever a replay offers. `published` says how many of its chunks are known to be in the log; those behind it go under the keys of
+A manifest names the staged file of each task whose attempt won. Once it is stored, the write consists of these chunks and of nothing else,
+whatever a replay offers. `published` counts the chunks that are known to be in the log; the chunks after them go under the keys of
 `producer`, which changes with `published` and is never the name of another write.
 
     magic "WALSINKM" | version u32 | length u32 | crc32c u32 (of what is before it, then of the body) | body: JSON
@@ -18,10 +18,10 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 
-__all__ = ["PRODUCER_PREFIX", "Manifest", "StagedFile", "WriteKey", "decode_manifest", "encode_manifest"]
+__all__ = ["Manifest", "StagedFile", "WriteKey", "decode_manifest", "encode_manifest", "is_producer_of"]
 
 PRODUCER_PREFIX: Final = "wal.spark/"
-"""Producers of the sink have names that begin with this; those that no manifest names are forgotten."""
+"""The names of the sink's producers begin with this. A producer that no manifest names is forgotten."""
 _MAGIC: Final = b"WALSINKM"
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<8sII")
@@ -30,7 +30,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
 class WriteKey(msgspec.Struct, frozen=True, order=True):
-    """Which write: of a streaming query its id and the batch; of a batch job a random id and batch 0.
+    """What identifies a write: the id of a streaming query and its batch, or the random id of a batch job and batch 0.
 
     The id has up to 64 letters, digits and hyphens: it is part of file names.
     """
@@ -41,14 +41,14 @@ class WriteKey(msgspec.Struct, frozen=True, order=True):
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.write_id):
             raise InvalidArgumentError(
-                f"write id {self.write_id!r} is none: up to 64 letters, digits and hyphens, as Spark's query ids are"
+                f"invalid write id {self.write_id!r}: use up to 64 letters, digits and hyphens, as Spark's query ids have"
             )
         if not 0 <= self.batch_id < 1 << 63:
             raise InvalidArgumentError(f"batch id {self.batch_id} is out of range: 0 to 2**63 - 1")
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """A file of chunks that one attempt of a task staged. `crc32c`: of the checksums of its chunks, in their order."""
+    """A file of chunks that one attempt of a task staged. `crc32c` covers the checksums of its chunks, in their order."""
 
     name: str
     partition_id: int
@@ -59,7 +59,11 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`token` is random, so that no other manifest has the same producers; `stream` is False for a batch job."""
+    """The decided content of a write. `stream` is False for a batch job.
+
+    `token` is random, so that no other manifest has the same producers. On Pulsar it begins with the id of the sink's folder: folders of
+    several staging directories may publish to one log, and none of them forgets the producers of another.
+    """
 
     key: WriteKey
     stream: bool
@@ -69,33 +73,38 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """How many chunks it has in all."""
+        """The number of its chunks."""
         return sum(file.chunks for file in self.files)
 
     @property
     def rows(self) -> int:
-        """How many rows it has in all."""
+        """The number of its rows."""
         return sum(file.rows for file in self.files)
 
     @property
     def producer(self) -> str:
-        """The producer of the chunks from `published` on; their numbers are its sequences."""
+        """The name of the producer of the chunks from `published` on; their numbers are its sequences."""
         return f"{PRODUCER_PREFIX}{self.key.write_id}/{self.key.batch_id}/{self.token}/{self.published}"
 
     def after(self, published: int) -> Manifest:
-        """The same with so many chunks known to be in the log."""
+        """Returns this manifest with so many chunks known to be in the log."""
         return msgspec.structs.replace(self, published=published)
 
 
+def is_producer_of(folder_id: str, name: str) -> bool:
+    """Returns whether a producer of this name belongs to the sink's folder of this id; a folder without an id has all of the sink's."""
+    return name.startswith(PRODUCER_PREFIX) and (not folder_id or f"/{folder_id}-" in name)
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of its file."""
+    """Returns the bytes of a manifest's file."""
     body = msgspec.json.encode(manifest)
     head = _HEAD.pack(_MAGIC, _VERSION, len(body))
     return head + _CRC.pack(google_crc32c.extend(google_crc32c.value(head), body)) + body
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The manifest in these bytes. CorruptionError for damage, FormatError for one of a newer version."""
+    """Returns the manifest in these bytes. Raises CorruptionError for damage, FormatError for a newer version."""
     whole = "a whole manifest"
     start = _HEAD.size + _CRC.size
     if len(data) < start or not data.startswith(_MAGIC):
@@ -107,7 +116,7 @@ def decode_manifest(data: bytes) -> Manifest:
         )
     body = data[start:]
     if len(body) != length:
-        raise CorruptionError(f"a manifest has {len(body)} bytes behind its head", expected=f"{length} bytes")
+        raise CorruptionError(f"a manifest has {len(body)} bytes after its head", expected=f"{length} bytes")
     (crc,) = _CRC.unpack_from(data, _HEAD.size)
     if (found := google_crc32c.extend(google_crc32c.value(data[: _HEAD.size]), body)) != crc:
         raise CorruptionError(f"a manifest has CRC32C {found:#010x}", expected=f"{crc:#010x}")

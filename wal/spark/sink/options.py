@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -10,20 +10,26 @@ import msgspec
 
 from wal.channels import check_vchannel
 from wal.errors import InvalidArgumentError
-from wal.location import parse_location
+from wal.location import absolute_path
 from wal.settings import Settings
-from wal.spark.sources import without_scheme
+from wal.spark.location import LOCATION_OPTIONS, Location
+from wal.spark.sink.folder import SinkFolder
 
 __all__ = ["SinkOptions"]
 
+LOCK_TIMEOUT_S: Final = 60.0
+ORPHAN_AGE_S: Final = 24 * 3600.0
+_OWN: Final = ("staging", "vchannel", "settings", "lockTimeoutMs", "orphanAgeMs")
 _SPARK_OWN: Final = frozenset(("checkpointlocation", "queryname"))
 """Spark's own options, which it hands to the sink as well."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
-    """Times in seconds. `vchannel`: where all rows go, instead of where their column says."""
+    """The options of one write. Times are in seconds. `vchannel` is where all rows go, whatever their column says."""
 
-    journal: Path
+    location: Location
+    directory: Path
+    """The directory that has the sink's folder: the journal's own, or the option staging."""
     vchannel: str | None
     settings: Settings
     lock_timeout_s: float
@@ -31,62 +37,55 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """The options of a write; names in any case. InvalidArgumentError for an unknown one, listing those there are, or a wrong value."""
-        given = {name.lower(): (name, value) for name, value in options.items()}
-        for name, (shown, _) in given.items():
-            if name not in _READERS and name not in _SPARK_OWN:
+        """Returns the options of a write; their names may be in any case.
+
+        InvalidArgumentError for a wrong value, and for an unknown name with a list of those that are accepted.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        accepted = {name.lower() for name in (*LOCATION_OPTIONS, *_OWN)} | _SPARK_OWN
+        for name in options:
+            if name.lower() not in accepted:
                 raise InvalidArgumentError(
-                    f"there is no option {shown!r} of the sink; accepted are: {', '.join(sorted(_NAMES.values()))}"
+                    f"there is no option {name!r} of the sink; accepted are: {', '.join(sorted((*LOCATION_OPTIONS, *_OWN)))}"
                 )
-        if "path" not in given:
-            raise InvalidArgumentError("there is no path: name the directory of a journal, as in save('data/')")
-        values = {
-            field: read(_NAMES[name], given[name][1] if name in given else None)
-            for name, (field, read) in _READERS.items()
-        }
-        return cls(**values)  # type: ignore[arg-type]
-
-
-def _path(name: str, text: str | None) -> Path:
-    location = parse_location(without_scheme(text or ""))
-    if location.scheme != "journal" or location.path is None:
-        raise InvalidArgumentError(
-            f"option {name}={text!r} is no journal: the sink writes to a directory of this host, such as 'data/'"
+        location = Location.of(given)
+        settings = given.get("settings")
+        return cls(
+            location,
+            _directory(location, given.get("staging")),
+            None if "vchannel" not in given else check_vchannel(given["vchannel"]),
+            Settings() if settings is None else Settings.load(settings),
+            _milliseconds(given, "lockTimeoutMs", LOCK_TIMEOUT_S),
+            _milliseconds(given, "orphanAgeMs", ORPHAN_AGE_S),
         )
-    return location.path
+
+    @property
+    def folder(self) -> SinkFolder:
+        """The sink's files."""
+        return SinkFolder(self.directory)
 
 
-def _vchannel(name: str, text: str | None) -> str | None:
-    return None if text is None else check_vchannel(text)
+def _directory(location: Location, staging: str | None) -> Path:
+    journal = location.directory()
+    if journal is not None:
+        if staging is not None:
+            raise InvalidArgumentError(
+                f"staging={staging!r} goes with service.url: a journal has the files of the sink in its own directory, so leave it out"
+            )
+        return journal
+    place, _ = location.pulsar()
+    if not staging:
+        raise InvalidArgumentError(
+            f"{place} has no directory for the files of the sink: give the option staging, a directory that the driver and all executors "
+            "see under the same path, and keep it as long as the checkpoints of the queries that write to this log"
+        )
+    return absolute_path(staging, "the option staging")
 
 
-def _settings(name: str, text: str | None) -> Settings:
-    return Settings() if text is None else Settings.load(text)
-
-
-def _milliseconds(default_s: float) -> Callable[[str, str | None], float]:
-    def read(name: str, text: str | None) -> float:
-        if text is None:
-            return default_s
-        if not (text.isascii() and text.isdigit()):
-            raise InvalidArgumentError(f"option {name}={text!r} is no whole number of milliseconds")
-        return int(text) / 1000
-
-    return read
-
-
-_READERS: Final[dict[str, tuple[str, Callable[[str, str | None], object]]]] = {
-    "path": ("journal", _path),
-    "vchannel": ("vchannel", _vchannel),
-    "settings": ("settings", _settings),
-    "locktimeoutms": ("lock_timeout_s", _milliseconds(60.0)),
-    "orphanagems": ("orphan_age_s", _milliseconds(24 * 3600.0)),
-}
-"""By lower-case name: the field, and what makes its value of the text, or of None when the option is not given."""
-_NAMES: Final = {
-    "path": "path",
-    "vchannel": "vchannel",
-    "settings": "settings",
-    "locktimeoutms": "lockTimeoutMs",
-    "orphanagems": "orphanAgeMs",
-}
+def _milliseconds(given: Mapping[str, str], name: str, default_s: float) -> float:
+    text = given.get(name.lower())
+    if text is None:
+        return default_s
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidArgumentError(f"option {name}={text!r} is no whole number of milliseconds")
+    return int(text) / 1000

@@ -1,7 +1,7 @@
-"""Rows: what a task is given, made into columns that a chunk can hold, or refused with the row that is wrong.
+"""Rows: the rows of a task become columns that a chunk can hold, or are refused with the number of the row that is wrong.
 
-Owns the columns that the sink accepts and every check of a row: what passed here, the log takes. A row is named by its number within
-its task, from 0, and by the Spark partition. No Python runs per row but for the rows of a batch that has properties.
+Owns the columns that the sink accepts and every check of a row: the log takes every row that passes here. A row is named by its number
+within its task, from 0, and by the Spark partition. No Python runs per row, except in a batch that has properties.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ACCEPTED: Final = (
     "vchannel string (or the option vchannel), payload binary or string, and optionally message_type string, "
     "properties map<string,string>"
 )
-"""The columns of the sink, for texts."""
+"""The columns of the sink, as errors name them."""
 MESSAGE_TYPES: Final = {"INSERT": MessageType.INSERT, "DELETE": MessageType.DELETE}
-"""What may stand in a transaction, and so in a row."""
+"""The message types that a transaction, and so a row, may have."""
 _KINDS: Final = {
     "vchannel": ("string",),
     "payload": ("binary", "string"),
@@ -36,12 +36,12 @@ _KINDS: Final = {
 }
 _ENTRIES: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))
 _ENTRY_OVERHEAD: Final = 10
-"""Bytes that a property takes in a stored record beside its key and value, at most: two heads of MessagePack."""
+"""The bytes that a property takes in a stored record beside its key and value, at most: two heads of MessagePack."""
 _MAP_OVERHEAD: Final = 5
 
 
 def check_columns(fields: Sequence[tuple[str, str]], *, vchannel: str | None) -> None:
-    """Whether rows of these columns (name, Spark's simple name of the type) can be written; else an InvalidArgumentError."""
+    """Raises InvalidArgumentError unless rows of these columns (name, Spark's simple name of the type) can be written."""
     names = [name for name, _ in fields]
     for name, kind in fields:
         if name not in _KINDS:
@@ -49,7 +49,7 @@ def check_columns(fields: Sequence[tuple[str, str]], *, vchannel: str | None) ->
                 f"column {name!r} cannot be written to a log; accepted are: {ACCEPTED}; select those"
             )
         if names.count(name) > 1:
-            raise InvalidArgumentError(f"column {name!r} is there {names.count(name)} times: select it once")
+            raise InvalidArgumentError(f"column {name!r} is given {names.count(name)} times: select it once")
         plain = "string" if kind.startswith(("string", "varchar", "char")) else kind
         if plain not in _KINDS[name]:
             raise InvalidArgumentError(
@@ -59,15 +59,15 @@ def check_columns(fields: Sequence[tuple[str, str]], *, vchannel: str | None) ->
         raise InvalidArgumentError(f"there is no column 'payload'; accepted are: {ACCEPTED}")
     if "vchannel" not in names and vchannel is None:
         raise InvalidArgumentError(
-            "there is neither a column 'vchannel' nor the option vchannel: say where the rows go with one of them"
+            "there is neither a column 'vchannel' nor the option vchannel: name the destination of the rows with one of them"
         )
 
 
 class Rows(msgspec.Struct, frozen=True):
     """Checked rows.
 
-    `table`: vchannel (dictionary of string), payload (binary) and, where they are not the default for all, message_type (uint16) and
-    properties (list of entries). `counted` and `stored`: the bytes of each row, see `ChunkBounds`.
+    `table` has the columns vchannel (dictionary of string), payload (binary) and, unless all rows have the default, message_type (uint16)
+    and properties (list of entries). `counted` and `stored` are the bytes of each row, see `ChunkBounds`.
     """
 
     table: pa.RecordBatch
@@ -76,7 +76,7 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class RowReader:
-    """Reads the batches of one task, in their order. `vchannel`: where all rows go, whatever the column says."""
+    """Reads the batches of one task, in their order. `vchannel` is where all rows go, whatever the column says."""
 
     def __init__(self, bounds: ChunkBounds, *, vchannel: str | None, partition_id: int) -> None:
         self._bounds = bounds
@@ -85,7 +85,7 @@ class RowReader:
         self._seen = 0
 
     def read(self, batch: pa.RecordBatch) -> Rows:
-        """The rows of the next batch; InvalidArgumentError names the first that is wrong in a column."""
+        """Returns the rows of the next batch; InvalidArgumentError names the first row that is wrong in a column."""
         columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
         names = self._names(columns.get("vchannel"), batch.num_rows)
         payload = self._payload(columns["payload"])
@@ -133,7 +133,7 @@ class RowReader:
         return column.cast(pa.binary())
 
     def _types(self, column: Any) -> Any:
-        """The numbers of the types; None when all rows are INSERTs."""
+        """Returns the numbers of the types; None when all rows are INSERTs."""
         if column is None:
             return None
         column = column.cast(pa.string())
@@ -153,7 +153,7 @@ class RowReader:
         return pa.array(numbers, pa.uint16()).take(encoded.indices).fill_null(int(MessageType.INSERT))
 
     def _properties(self, column: Any) -> tuple[Any, list[int], list[int]] | None:
-        """Entries, bytes and count of entries of each row; None when no row has any."""
+        """Returns entries, bytes and count of entries of each row; None when no row has any."""
         entries = column.cast(_ENTRIES)
         flat = pc.list_flatten(entries)
         if not len(flat):
@@ -186,7 +186,7 @@ class RowReader:
             )
 
     def _check_chunk(self, counted: list[int], stored: list[int]) -> None:
-        """Refuses a row that no transaction could hold."""
+        """Refuses a row that is too large for any transaction."""
         limits = self._bounds
         for sizes, limit, setting in (
             (counted, limits.counted_max, "txn_bytes_max (or half of open_txn_bytes_max)"),
@@ -208,5 +208,5 @@ class RowReader:
 
 
 def _row_of(entry: int, lengths: list[int]) -> int:
-    """The row that this entry of all rows' properties belongs to."""
+    """Returns the row that has this entry, of the properties of all rows."""
     return next(row for row, end in enumerate(accumulate(lengths)) if entry < end)

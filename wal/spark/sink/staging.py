@@ -1,7 +1,7 @@
-"""Staging: the chunks of a task in a file of its own, and chunks read back from it.
+"""Staging: a task writes its chunks into a file of its own, and publishing reads them back.
 
-Owns the form of a staged file. One that was finished is on the disk, name included, before the task says that it is done; one that was
-not is removed, or, if the process was killed, left to whoever looks for orphans. Nothing reads a file that no manifest names.
+Owns the form of a staged file. A finished file is on the disk, with its name, before the task reports that it is done. An unfinished one is
+removed, or, if the process was killed, left to the sweep. Nothing reads a file that no manifest names.
 
     magic "WALSTAGE" | version u32 | zero u32
     chunk after chunk: length u32 | rows u32 | crc32c u32 (of the two before it, then of the body) | body: an Arrow IPC stream of one batch
@@ -35,11 +35,11 @@ _HEAD: Final = b"WALSTAGE" + struct.pack("<II", 1, 0)
 _CHUNK: Final = struct.Struct("<II")
 _CRC: Final = struct.Struct("<I")
 _GATHERED: Final = 4
-"""So many chunks' rows are cut at a time, at least, so that few chunks are short."""
+"""The rows of at least so many chunks are cut at a time, so that few chunks are short."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """What one chunk holds: a vchannel and a message for each row, in their order."""
+    """The content of one chunk: a vchannel and a message for each row, in the order of the rows."""
 
     names: list[str]
     codes: list[int]
@@ -48,7 +48,7 @@ class Chunk(msgspec.Struct, frozen=True):
     properties: list[list[dict[str, str]] | None] | None
 
     def messages(self) -> Iterator[Message]:
-        """The rows as messages."""
+        """Yields the rows as messages."""
         names = self.names
         if self.types is None and self.properties is None:
             for code, payload in zip(self.codes, self.payloads, strict=True):
@@ -62,7 +62,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StagingWriter:
-    """The file of one attempt in `directory`. Its name is new each time: a later attempt never touches an earlier one's file."""
+    """Writes the file of one attempt in `directory`. The name is new each time: no attempt touches the file of another one."""
 
     def __init__(self, directory: Path, *, partition_id: int, attempt: int, bounds: ChunkBounds) -> None:
         self._directory = directory
@@ -77,7 +77,7 @@ class StagingWriter:
         self._size = 0
 
     def stage(self, batches: Iterable[Any], reader: RowReader) -> StagedFile | None:
-        """Stages all rows of these Arrow batches; None, and no file, when there are none. What fails leaves no file."""
+        """Stages all rows of these Arrow batches. Returns None, and leaves no file, when there are none; nor does a failure."""
         try:
             for batch in gathered(batches, self._bounds):
                 rows = reader.read(batch)
@@ -129,7 +129,7 @@ class StagingWriter:
 
 
 def gathered(batches: Iterable[Any], bounds: ChunkBounds) -> Iterator[Any]:
-    """The same rows in larger batches, each worth some chunks, but for the last. What is held is bounded by that and one batch."""
+    """Yields the same rows in larger batches, each (except the last) worth some chunks. It holds such a batch and one more, at most."""
     held: list[Any] = []
     rows = size = 0
     for batch in batches:
@@ -145,7 +145,7 @@ def gathered(batches: Iterable[Any], bounds: ChunkBounds) -> Iterator[Any]:
 
 
 def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator[Chunk]:
-    """The chunks of a staged file, behind the first `skip`. CorruptionError with the place for what is not as it was staged."""
+    """Yields the chunks of a staged file, after the first `skip`. CorruptionError with the offset of what is not as it was staged."""
     path = directory / file.name
     with storing(path):
         try:
@@ -155,7 +155,7 @@ def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator
     crcs = 0
     with opened, storing(path):
         if opened.read(len(_HEAD)) != _HEAD:
-            raise _damaged(path, 0, "the head is another", "a staged file of version 1")
+            raise _damaged(path, 0, "the head is wrong", "a staged file of version 1")
         for number in range(file.chunks):
             at = opened.tell()
             head = opened.read(_CHUNK.size + _CRC.size)
@@ -177,12 +177,12 @@ def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator
 
 
 def staged_file_gone(path: Path) -> CorruptionError:
-    """What is said of a file that a manifest names and that is not there as it was staged."""
+    """Returns the error for a file that a manifest names and that is gone, or not as it was staged."""
     return _damaged(path, 0, "the file is gone or cut off", "the file that the manifest names")
 
 
 def encode_rows(rows: Any) -> bytes:
-    """The body of a chunk. The dictionary of vchannels is made anew, so that it holds those of these rows only."""
+    """Returns the body of a chunk. It builds the dictionary of vchannels again, so that it has only those of these rows."""
     at = rows.schema.get_field_index("vchannel")
     own = rows.column(at).cast(pa.string()).dictionary_encode()
     rows = rows.set_column(at, "vchannel", own)
@@ -194,7 +194,7 @@ def encode_rows(rows: Any) -> bytes:
 
 
 def decode_rows(body: bytes) -> Chunk:
-    """The chunk in these bytes, which are as they were staged."""
+    """Returns the chunk in these bytes, which are as they were staged."""
     rows = pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch()
     columns = {name: rows.column(index) for index, name in enumerate(rows.schema.names)}
     names = columns["vchannel"]

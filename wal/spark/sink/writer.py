@@ -1,8 +1,8 @@
 """The writers that Spark drives: tasks stage, the driver's side commits or aborts.
 
-Spark makes, pickles and calls these in several processes: one plans, each task runs in a worker of its own, and commit or abort in yet
-another. So they hold options only, and everything else goes by files and commit messages. A streaming batch is known by its query id and
-batch id, which Spark keeps in the checkpoint; a batch job by a random id that it gets when it is planned.
+Spark makes, pickles and calls the writers in several processes: one plans, each task runs in a worker of its own, and commit or abort in
+yet another. So a writer holds options only, and everything else goes by files and commit messages. A streaming batch is identified by its
+query id and batch id, which Spark keeps in the checkpoint; a batch job by a random id that it gets when it is planned.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from wal.errors import InvalidArgumentError
 from wal.spark.sink.chunking import ChunkBounds
 from wal.spark.sink.finishing import commit_write
-from wal.spark.sink.folder import SinkFolder
-from wal.spark.sink.locks import check_journal
+from wal.spark.sink.locks import check_free
 from wal.spark.sink.manifest import StagedFile, WriteKey
 from wal.spark.sink.options import SinkOptions
 from wal.spark.sink.rows import RowReader, check_columns
@@ -33,29 +32,32 @@ __all__ = ["BatchWriter", "Staged", "StreamWriter", "batch_writer", "stream_writ
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task did: the file it staged, None when it had no rows."""
+    """The result of a task: the file that it staged, None when it had no rows."""
 
     key: WriteKey
     file: StagedFile | None
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """The writer of `df.write.format("wal")`. Wrong options or columns, another mode, or a journal that is open elsewhere raise here."""
+    """Returns the writer of `df.write.format("wal")`.
+
+    Wrong options or columns, another mode, and a log that another process has open for writing raise here.
+    """
     chosen = _planned(options, schema, overwrite=overwrite)
-    check_journal(SinkFolder(chosen.journal))
+    check_free(chosen)
     return BatchWriter(chosen, WriteKey(f"batch-{uuid.uuid4()}", 0))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """The writer of `df.writeStream.format("wal")`. Wrong options or columns, or another mode, raise here.
+    """Returns the writer of `df.writeStream.format("wal")`. Wrong options or columns, or another mode, raise here.
 
-    A journal that is open elsewhere is found by the first task: this is called for commit and abort as well.
+    The first task finds out whether another process has the log open: Spark calls this for commit and abort as well.
     """
     return StreamWriter(_planned(options, schema, overwrite=overwrite))
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A batch job: chunks appear one after the other, each as a whole, once all tasks have staged."""
+    """Writes a batch job: once all tasks have staged, chunks appear one after the other, each as a whole."""
 
     def __init__(self, options: SinkOptions, key: WriteKey) -> None:
         self._options = options
@@ -66,22 +68,22 @@ class BatchWriter(DataSourceArrowWriter):
         return _stage(self._options, self._key, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publishes what the tasks staged."""
+        """Publishes the files that the tasks staged."""
         files = _files(messages)
         if files:
             commit_write(self._options, self._key, files, stream=False)
         else:
-            SinkFolder(self._options.journal).drop_staged(self._key)
+            self._options.folder.drop_staged(self._key)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Removes what the tasks staged, unless a commit has decided that it is published."""
-        folder = SinkFolder(self._options.journal)
+        """Removes the files that the tasks staged, unless a commit has decided to publish them."""
+        folder = self._options.folder
         if self._key not in folder.decided():
             folder.drop_staged(self._key)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A streaming query: every batch once, whatever is killed when."""
+    """Writes a streaming query: every batch once, whatever is killed when."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -95,23 +97,23 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise InvalidArgumentError(
                 "this task does not say which streaming query and batch it belongs to: the sink needs micro-batches of Spark 4.2 or later"
             )
-        check_journal(SinkFolder(self._options.journal))
+        check_free(self._options)
         return _stage(self._options, WriteKey(query_id, int(batch_id)), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Publishes what the tasks of this batch staged, or what an earlier commit of it has decided."""
+        """Publishes the files that the tasks of this batch staged, or those that an earlier commit of it has decided on."""
         keys = {message.key for message in messages if isinstance(message, Staged)}
         for key in keys:
             if key.batch_id != batchId:
                 raise InvalidArgumentError(f"a task staged for batch {key.batch_id}, but batch {batchId} is committed")
         files = _files(messages)
         for key in keys:
-            if files or key in SinkFolder(self._options.journal).decided():
+            if files or key in self._options.folder.decided():
                 commit_write(self._options, key, files, stream=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Removes what the tasks of this batch staged, but for what a stored manifest names."""
-        folder = SinkFolder(self._options.journal)
+        """Removes the files that the tasks of this batch staged, except those that a stored manifest names."""
+        folder = self._options.folder
         for message in messages:
             if isinstance(message, Staged) and message.file is not None:
                 manifest = folder.load(message.key)
@@ -134,7 +136,7 @@ def _stage(options: SinkOptions, key: WriteKey, batches: Iterable[Any]) -> Stage
     bounds = ChunkBounds.of(options.settings)
     partition_id = context.partitionId()
     writer = StagingWriter(
-        SinkFolder(options.journal).staged(key),
+        options.folder.staged(key),
         partition_id=partition_id,
         attempt=context.taskAttemptId(),
         bounds=bounds,
@@ -151,6 +153,6 @@ def _task() -> TaskContext:
 
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> tuple[StagedFile, ...]:
-    """The staged files, by the number of their Spark partition."""
+    """Returns the staged files, by the number of their Spark partition."""
     files = [message.file for message in messages if isinstance(message, Staged) and message.file is not None]
     return tuple(sorted(files, key=lambda file: file.partition_id))

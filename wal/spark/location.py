@@ -1,0 +1,146 @@
+"""Location: where a log lies, as the options of a read or a write name it. Pure.
+
+Owns the options that name a log, for every part of Spark that needs one. A journal is named by `path`; a log on Pulsar by `service.url`
+together with `kv`, its metadata, and what is needed to be let in. No repr and no error shows a password or a token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+from wal.location import (
+    PulsarLocation,
+    absolute_path,
+    check_admin_url,
+    check_token,
+    parse_kv,
+    parse_location,
+    with_password,
+)
+from wal.secret import Secret, shown
+
+__all__ = ["LOCATION_OPTIONS", "Location", "only_one"]
+
+_KINDS: Final = ("path", "address", "service.url")
+_OF_PULSAR: Final = ("kv", "kv.password", "admin.url", "token", "tls.authority")
+"""The options that go with service.url alone."""
+LOCATION_OPTIONS: Final = (*_KINDS, *_OF_PULSAR)
+
+
+class Location(msgspec.Struct, frozen=True):
+    """The place of a log: `kind` is path, address or service.url; the other fields go with service.url.
+
+    `value` is the text that Spark was given: show it with `shown`, as the repr does.
+    """
+
+    kind: str
+    value: str
+    kv: Secret | None = None
+    admin_url: str | None = None
+    token: Secret | None = None
+    tls_authority: str | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Location:
+        """Returns the place that these options name, their names in lower case. InvalidArgumentError for none, or for a contradiction."""
+        kind = only_one(given, *_KINDS)
+        value = "" if kind is None else given[kind].strip()
+        if kind is None or not value:
+            raise InvalidArgumentError(
+                "no log is named: give path (a journal's directory, also by load(path) or save(path)), address (a node), or service.url "
+                "(Pulsar)"
+            )
+        beside = {name: given[name].strip() for name in _OF_PULSAR if name in given}
+        if beside and kind != "service.url":
+            raise InvalidArgumentError(f"{next(iter(beside))} belongs to a log on Pulsar: it goes with service.url")
+        kv, password, admin_url, token, authority = (beside.get(name) or None for name in _OF_PULSAR)
+        return cls(kind, value, _metadata(kv, password), admin_url, Secret(token) if token else None, authority)
+
+    def directory(self) -> Path | None:
+        """Returns the directory of a journal, or None for a log on Pulsar. InvalidArgumentError for a location of any other kind."""
+        if self.kind == "service.url":
+            return None
+        if self.kind != "path":
+            raise InvalidArgumentError(
+                f"{self.kind}={shown(self.value)!r}: this release knows journals and Pulsar: give path, the journal's directory, or "
+                "service.url"
+            )
+        # Spark and Hadoop write a path as file:/data or file:///data too.
+        parsed = parse_location(re.sub(r"^file:(//)?(?=/)", "", self.value))
+        if parsed.path is None:
+            raise InvalidArgumentError(
+                f"path={shown(self.value)!r} names no directory: {parsed} has no files that Spark could use; give the directory of a "
+                "journal, or service.url and kv for a log on Pulsar"
+            )
+        return parsed.path
+
+    def pulsar(self) -> tuple[PulsarLocation, Secret]:
+        """Returns the namespace of a log on Pulsar and the place of its metadata, when everything beside them is well-formed too."""
+        parsed = parse_location(self.value).pulsar
+        if parsed is None:
+            raise InvalidArgumentError(
+                f"service.url={shown(self.value)!r} names no Pulsar: use pulsar://host:port/tenant/namespace, or pulsar+ssl://… for TLS"
+            )
+        if self.kv is None:
+            raise InvalidArgumentError(
+                f"service.url={shown(self.value)!r} says where the log lies, but not its metadata: give the option "
+                "kv=etcd://host:port/root, as the log was opened with"
+            )
+        if self.admin_url is not None:
+            check_admin_url("admin.url", self.admin_url)
+        if self.token is not None:
+            check_token("the option token", self.token)
+        return parsed, self.kv
+
+    @property
+    def authority(self) -> str | None:
+        """The path of the certificates that Pulsar's is checked against, made absolute."""
+        return self.tls_authority and str(absolute_path(self.tls_authority, "the option tls.authority"))
+
+    @property
+    def is_kv_file(self) -> bool:
+        """Whether the metadata of a log on Pulsar is a sqlite file, which one process at a time can open."""
+        return isinstance(parse_kv(self.pulsar()[1]), Path)
+
+    def opening(self) -> tuple[str | Path, dict[str, Any]]:
+        """Returns what `open_wal` takes to open this log: the location, and the settings that belong to it."""
+        if (directory := self.directory()) is not None:
+            return directory, {}
+        place, kv = self.pulsar()
+        given = {
+            "pulsar_admin_url": self.admin_url,
+            "pulsar_token": self.token,
+            "pulsar_tls_authority": self.authority,
+        }
+        return str(place), {"kv": kv, **{name: value for name, value in given.items() if value is not None}}
+
+    def __repr__(self) -> str:
+        return f"Location({self.kind!r}, {shown(self.value)!r})"
+
+
+def only_one(given: Mapping[str, str], *names: str) -> str | None:
+    """Returns which of these options is given, or None; InvalidArgumentError when more than one is."""
+    found = [name for name in names if name.lower() in given]
+    if len(found) > 1:
+        raise InvalidArgumentError(f"{' and '.join(found)} contradict each other: give one of them")
+    return found[0] if found else None
+
+
+def _metadata(kv: str | None, password: str | None) -> Secret | None:
+    """Returns where the metadata lies. The password has an option of its own, because Spark shows the value of `kv` in plans and its UI."""
+    if kv is not None and shown(kv) != kv:
+        raise InvalidArgumentError(
+            f"kv={shown(kv)!r} holds a password, and Spark would show it in its plans: give it in the option kv.password, which Spark "
+            "redacts, or name a file that every worker has: kv=etcd://user@host:port/root?password_file=…"
+        )
+    if password is not None:
+        if kv is None:
+            raise InvalidArgumentError("kv.password goes with kv=etcd://user@host:port/root, which is missing")
+        return with_password(kv, password)
+    return None if kv is None else Secret.of_url(kv)
