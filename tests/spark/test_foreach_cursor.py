@@ -13,7 +13,9 @@ import pytest
 from tests.spark.offsets_of_logs import end_of, place_behind, vchannels_of
 from wal import Message, MessageID, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, TruncatedError
+from wal.spark import foreach_batch
 from wal.spark.foreach.query_cursor import VCHANNELS_MAX, QueryCursor
+from wal.spark.journal_frames import JournalSource
 from wal.spark.offsets import StreamOffset
 from wal.spark.options import ChannelChoice
 
@@ -22,7 +24,7 @@ async def save(directory: Path, *ends: StreamOffset, pattern: str | None = None,
     """As a query does: in no event loop, perhaps in another process."""
 
     def save_there() -> None:
-        cursor = pickle.dumps(QueryCursor(str(directory), name, ChannelChoice(pattern=pattern)))
+        cursor = pickle.dumps(QueryCursor(JournalSource(str(directory)), name, ChannelChoice(pattern=pattern)))
         pickle.loads(cursor).save(ends)
 
     await asyncio.to_thread(save_there)
@@ -201,6 +203,6 @@ async def test_another_journal_is_refused(data_dir: Path, tmp_path: Path) -> Non
 
 def test_where_and_under_which_name() -> None:
     with pytest.raises(InvalidArgumentError, match="names no directory"):
-        QueryCursor("memory:", "delays", ChannelChoice())
+        foreach_batch(print, cursor="delays", path="memory:")
     with pytest.raises(InvalidArgumentError, match="begins with '_'"):
-        QueryCursor("data/", "_delays", ChannelChoice())
+        foreach_batch(print, cursor="_delays", path="data/")

@@ -270,7 +270,7 @@ def test_a_source_that_names_vchannels_does_not_hide_one_that_reads_all(data_dir
         other = StreamQuery(data_dir, startingOffsets="earliest")
         one.run()
         other.run()
-        QueryCursor(str(data_dir), "both", ChannelChoice()).save(ends_of(one, other))
+        QueryCursor(JournalSource(str(data_dir)), "both", ChannelChoice()).save(ends_of(one, other))
         assert {cursor.vchannels for cursor in log.cursors()} == {("a",), ("b",)}
 
 
@@ -294,7 +294,7 @@ def test_a_cursor_is_not_saved_where_one_source_has_read_nothing_yet(data_dir: P
         other.start()
         assert texts(one.step()) == ["2", "3"]
         assert texts(other.step()) == ["2"]
-        cursor = QueryCursor(str(data_dir), "both", ChannelChoice())
+        cursor = QueryCursor(JournalSource(str(data_dir)), "both", ChannelChoice())
         cursor.save(ends_of(one, other))
         assert cursors(data_dir).keys() == {("a",)}
         other.run()

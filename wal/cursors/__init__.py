@@ -6,14 +6,14 @@ Files:
 * codec:       the bytes of a cursor's file, and its name. Pure
 * store:       CursorStore: the lock between saves and truncations, and the order that it gives them
 * files:       the cursors of a journal, one file each
-* in_process:  the cursors of a log that one process has alone: in memory, or in its metadata
+* in_process:  the cursors of a log without a directory: in memory, or in its metadata
 * status:      what a saved cursor is worth now. Pure
 * service:     the cursors of an open log, for callers on its event loop"""
 
 from wal.cursors.codec import decode_cursor, encode_cursor, file_name, file_prefix
 from wal.cursors.cursor import CURSOR_NAME_BYTES_MAX, Cursor, CursorInfo, CursorKey, check_cursor
 from wal.cursors.files import CursorFiles
-from wal.cursors.in_process import CursorsInKV, MemoryCursors
+from wal.cursors.in_process import CursorsBesideWriter, CursorsInKV, MemoryCursors
 from wal.cursors.service import CursorService, CursorUse
 from wal.cursors.status import CursorStatus, LogPlace, LogView, resumable, shown, standing
 from wal.cursors.store import CursorStore, DamagedCursor
@@ -28,6 +28,7 @@ __all__ = [
     "CursorStatus",
     "CursorStore",
     "CursorUse",
+    "CursorsBesideWriter",
     "CursorsInKV",
     "DamagedCursor",
     "LogPlace",

@@ -1,7 +1,12 @@
 """CursorsInKV: the cursors of a log without a directory, one key each in its metadata.
 
-Owns the keys below a root path that nobody else writes to. The log's process alone saves cursors there, so the lock is one of its
-threads. It blocks, so it runs in threads, while the KV is asked on its loop; never on that loop itself, where it would wait for itself.
+Owns the keys below a root path that nobody else writes to. It blocks, so it runs in threads, while the KV is asked on its loop; never on
+that loop itself, where it would wait for itself.
+
+The lock is one of the writer's threads, so other processes cannot wait for it. What they save is protected all the same: while the writer
+holds the lock to truncate, a mark in the KV says so, from before it looks at the cursors until the new earliest event is stored. Another
+process (`CursorsBesideWriter`) puts its cursor, waits until there is no mark, and then looks at the earliest event. So either the writer
+saw the cursor, or the other process sees the truncation. That process holds nothing that could block the writer.
 """
 
 from __future__ import annotations
@@ -9,20 +14,25 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
+import secrets
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
 from wal.cursors.codec import decode_cursor, encode_cursor, file_name, file_prefix
 from wal.cursors.cursor import Cursor, CursorKey
-from wal.cursors.store import CursorStore, DamagedCursor
-from wal.errors import CorruptionError, KeyNotExistError, StorageError, WALError, WouldBlockError
+from wal.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor, stale
+from wal.errors import CorruptionError, KeyNotExistError, StorageError, TruncatedError, WALError, WouldBlockError
 
-__all__ = ["CursorsInKV", "MemoryCursors"]
+__all__ = ["CursorsBesideWriter", "CursorsInKV", "MemoryCursors"]
 
 _T = TypeVar("_T")
 ANSWER_TIMEOUT_S: Final = 30.0
+MARK: Final = "truncating"
+"""The key of the mark. It is not the name of a cursor, and empty while there is no truncation."""
+_POLL_S: Final = 0.01
 
 
 class _LockedByThreads(CursorStore):
@@ -82,6 +92,8 @@ class CursorTexts(Protocol):
 
     async def remove_with_prefix(self, prefix: str) -> None: ...
 
+    def compare_and_swap(self, key: str, expected: str | None, value: str) -> Coroutine[Any, Any, bool]: ...
+
 
 class CursorsInKV(_LockedByThreads):
     """See `CursorStore`. Made on the loop of the KV, whose keys are all cursors' (give it a root path of its own)."""
@@ -90,6 +102,38 @@ class CursorsInKV(_LockedByThreads):
         self._kv = kv
         super().__init__()
         self._loop = asyncio.get_running_loop()
+        self._mark = ""
+
+    async def begin(self) -> None:
+        """Removes the mark of an earlier writer. For the log's writer, on its loop, before it truncates: an earlier one cannot any more."""
+        await self._kv.save(MARK, "")
+
+    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
+        super().acquire(timeout_s, since_s=since_s)
+        self._mark = secrets.token_hex(8)
+        try:
+            self._ask(self._kv.save(MARK, self._mark))
+        except BaseException:
+            super().release()
+            raise
+
+    def release(self) -> None:
+        # Not waited for; the mark of a later truncation, which may be stored already, stays.
+        removing = self._kv.compare_and_swap(MARK, self._mark, "")
+        try:
+            asyncio.run_coroutine_threadsafe(removing, self._loop)
+        except RuntimeError:  # the loop has ended: the next writer removes the mark
+            removing.close()
+        super().release()
+
+    @contextlib.contextmanager
+    def locked(self, timeout_s: float = LOCK_TIMEOUT_S, *, since_s: float | None = None) -> Iterator[None]:
+        # A save or a deletion needs no mark: it truncates nothing.
+        super().acquire(timeout_s, since_s=since_s)
+        try:
+            yield
+        finally:
+            super().release()
 
     def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
         with self.locked():
@@ -110,6 +154,8 @@ class CursorsInKV(_LockedByThreads):
         cursors: list[Cursor] = []
         damaged: list[DamagedCursor] = []
         for name, text in zip(*self._ask(self._kv.load_with_prefix("")), strict=True):
+            if name == MARK:
+                continue
             try:
                 cursors.append(_decode(name, text))
             except WALError as error:
@@ -135,6 +181,53 @@ class CursorsInKV(_LockedByThreads):
             raise StorageError(
                 f"the metadata did not answer within {ANSWER_TIMEOUT_S:g} s about cursors", outcome_unknown=True
             ) from error
+
+
+class CursorsBesideWriter(CursorsInKV):
+    """The cursors of a log that another process writes, see the top of the file."""
+
+    def save(
+        self,
+        cursor: Cursor,
+        *,
+        earliest: Callable[[], tuple[int, int]],
+        since_s: float | None = None,
+        forward_only: bool = False,
+    ) -> bool:
+        """See `CursorStore.save`. `earliest` has to ask the metadata each time. WouldBlockError while the writer truncates for too long."""
+        before = self.load(cursor.key)
+        if not super().save(cursor, earliest=earliest, since_s=since_s, forward_only=forward_only):
+            return False
+        until = time.monotonic() + LOCK_TIMEOUT_S
+        while self._is_truncating():
+            if time.monotonic() > until:
+                raise WouldBlockError(
+                    f"the writer of the log has been truncating for more than {LOCK_TIMEOUT_S:g} s, or was killed while it did: save the "
+                    "cursor again, once a writer has opened the log"
+                )
+            time.sleep(_POLL_S)
+        stored = self.load(cursor.key)
+        if stored is not None and stored.stale:
+            raise TruncatedError(stale(stored))
+        if cursor.start < (first := earliest()):
+            if before is None:
+                self._remove(cursor.key)
+            else:
+                self._put(before)
+            raise TruncatedError(
+                f"{cursor.key} cannot be saved at {cursor.start[0]}:{cursor.start[1]} of pchannel {cursor.pchannel}: the log was "
+                f"truncated up to {first[0]}:{first[1]} meanwhile; read on from there"
+            )
+        return True
+
+    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
+        raise NotImplementedError("only the process that writes the log truncates it")
+
+    def _is_truncating(self) -> bool:
+        try:
+            return bool(self._ask(self._kv.load(MARK)))
+        except KeyNotExistError:
+            return False
 
 
 def _decode(name: str, text: str) -> Cursor:

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from wal.backends import FramePage
+from wal.cursors import CursorStore
 from wal.message import Origin
 from wal.spark.offsets import Place
 from wal.spark.options import ChannelChoice
@@ -47,6 +48,9 @@ class Lives(Protocol):
 
     def names(self) -> Collection[str]:
         """The vchannels that are known to exist."""
+
+    def on(self, pchannel: str) -> dict[str, int]:
+        """Returns the vchannels of this pchannel that are known to exist, with their incarnations."""
 
 
 class FrameLogs(Protocol):
@@ -89,6 +93,9 @@ class FrameLogs(Protocol):
         `size` have to be known of them.
         """
 
+    def event_below(self, pchannel: str, since: Place, place: Place) -> Place | None:
+        """Returns the newest event below `place`, None if none is known at or above `since`. Reads few frames, or none."""
+
     def bytes_between(self, pchannel: str, start: int, end: int) -> int:
         """About how many bytes of log lie in [start, end), whoever they are for."""
 
@@ -99,6 +106,10 @@ class FrameLogs(Protocol):
 
         The last page's `next_position` is at or above `end`. A generator: closing it lets go of what it holds.
         """
+
+    @property
+    def cursors(self) -> CursorStore:
+        """The cursors of this log, for a process beside its writer."""
 
     def is_current(self) -> bool:
         """Whether these are still the logs at this location: False when another log was put there. Cheap."""

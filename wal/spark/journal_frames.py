@@ -18,6 +18,7 @@ import msgspec
 from wal.backends import FramePage
 from wal.backends.journal import CONTROL_NAME, ReadOnlyJournalLog, SegmentIndex, is_being_written
 from wal.channels import VChannelView
+from wal.cursors import CursorStore
 from wal.engine.read_only.core import ReadOnlyCore
 from wal.engine.read_only.journal import ReadOnlyJournalSource
 from wal.errors import ClosedError, CorruptionError, StorageError, TruncatedError
@@ -60,6 +61,10 @@ class JournalLives:
 
     def names(self) -> Collection[str]:
         return self._view.records.keys()
+
+    def on(self, pchannel: str) -> dict[str, int]:
+        records = self._view.records
+        return {name: info.incarnation for name, info in records.items() if info.pchannel == pchannel}
 
 
 class JournalFrames:
@@ -167,6 +172,22 @@ class JournalFrames:
                     return found
         return found
 
+    def event_below(self, pchannel: str, since: Place, place: Place) -> Place | None:
+        if place[1]:
+            return place[0], place[1] - 1
+        log = self._log(pchannel)
+        found = None
+        try:
+            at = max(since[0], log.earliest[0])
+            end = min(place[0], log.refresh().durable_end)
+            while at < end:
+                page = log.page(at, end, frozenset(), 1)  # the index answers: no frame is read
+                found = page.last_event or found
+                at = page.next_position
+        except TruncatedError:
+            return None
+        return found
+
     def bytes_between(self, pchannel: str, start: int, end: int) -> int:
         return end - start
 
@@ -186,6 +207,10 @@ class JournalFrames:
             page = log.page(start, end, names, bytes_max)
             yield page
             start = page.next_position
+
+    @property
+    def cursors(self) -> CursorStore:
+        return self._journal.cursors
 
     def is_current(self) -> bool:
         return all(_file(self._journal.logs[name]) == file for name, file in self._files.items())

@@ -1,8 +1,7 @@
-"""lag: how far behind its log a query is, from the progress that Spark reports of it. Pure, but for `rows`, which looks into the
-journal.
+"""lag: how far a query lags behind its log, from the progress that Spark reports. It opens nothing unless it is given the log.
 
-Owns: what the difference of two offsets means, a pchannel at a time. Spark's own metrics cannot say it: it takes none from Python
-sources.
+Owns the meaning of the difference between two offsets, pchannel by pchannel. Spark takes no metrics from Python sources, so its own cannot
+say it.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, MessageID
 from wal.spark.edges import at_edge
+from wal.spark.frame_source import FrameSource
 from wal.spark.location import Location
 from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import LATEST, ChannelChoice
@@ -29,12 +29,11 @@ __all__ = ["PChannelLag", "QueryLag", "lag", "lag_listener"]
 
 
 class PChannelLag(msgspec.Struct, frozen=True):
-    """How far behind the end of one pchannel one source of a query is.
+    """How far one source of a query lags behind the end of one pchannel.
 
-    `done` is where the source's next batch begins, `end` where the log ends. `bytes` of log lie between the two, other vchannels'
-    included (None where ids are not positions in bytes: Pulsar), written over `seconds` of the writer's clock; `done_tick` and
-    `end_tick` are the ticks that it counts them from. `rows` of the query's vchannels lie there, None unless `lag` was given the
-    path.
+    The source's next batch begins at `done`, and the log ends at `end`. Between the two lie `bytes` of log, those of other vchannels
+    included, which were written over `seconds` of the writer's clock, counted from `done_tick` to `end_tick`; and `rows` of the query's
+    vchannels. `rows` is None unless `lag` was given the log; so is `bytes` on Pulsar, whose ids are not positions in bytes.
     """
 
     source: int
@@ -49,10 +48,10 @@ class PChannelLag(msgspec.Struct, frozen=True):
 
 
 class QueryLag(msgspec.Struct, frozen=True):
-    """How far behind a query is: `bytes` and `rows` of all pchannels together, `seconds` of the one that is furthest behind.
+    """How far a query lags behind: `bytes` and `rows` of all pchannels together, `seconds` of the one that lags most.
 
-    0 in each is a query that has everything; None is not known. A batch that is running does not count yet. `complete` is False
-    when Spark has not said where a source could go on to, as after a batch that was run again: then nothing is known.
+    A query that has read everything has 0 in each; None stands for "unknown". A batch that is running does not count yet. `complete` is
+    False when Spark has not reported how far a source could go, as after a batch that was run again: then all are unknown.
     """
 
     query_id: str
@@ -82,46 +81,48 @@ def lag(
     progress: Any,
     *,
     path: str | None = None,
+    options: Mapping[str, str] | None = None,
     vchannels: Sequence[str] | None = None,
     vchannels_pattern: str | None = None,
 ) -> QueryLag:
-    """How far behind a query is: `lag(query.lastProgress)`.
+    """Returns how far a query lags behind its log: `lag(query.lastProgress)`.
 
-    `progress` is what `lastProgress`, one of `recentProgress`, or a listener's event has; its JSON, or what was parsed of that,
-    will do. Sources of other formats are passed over. The end of the log is that which Spark reports: as it was when the batch was
-    planned. With `path`, the journal of the query, it is looked up now, and rows are counted: those of `vchannels`, or of names
-    that match `vchannels_pattern`, as the source has them.
+    `progress` is `lastProgress`, one of `recentProgress`, or the progress in a listener's event; its JSON, as text or parsed, will do too.
+    Sources of other formats are ignored. The end of the log is the one that Spark reports, as of the planning of the batch. Given the log
+    of the query (`path`, a journal, or `options`, those of the source), it looks up the end as it is now and counts rows: those of
+    `vchannels`, or of vchannels that match `vchannels_pattern`, as the source reads them.
 
     InvalidArgumentError for anything else, None included: Spark has no progress before the end of the first batch.
     """
     report = _report(progress)
-    if path is None and (vchannels is not None or vchannels_pattern is not None):
-        raise InvalidArgumentError("vchannels are counted in the journal at path=…: give it with them")
+    source = None if path is None and options is None else source_of(Location.named(path, options))
+    if source is None and (vchannels is not None or vchannels_pattern is not None):
+        raise InvalidArgumentError("vchannels are counted in the log at path=… or options=…: give one of them too")
     found: list[PChannelLag] = []
     complete = True
     try:
-        for number, source in enumerate(report["sources"]):
-            done, end = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+        for number, reported in enumerate(report["sources"]):
+            done, end = _offset(reported.get("endOffset")), _offset(reported.get("latestOffset"))
             if done is None:
                 continue
-            if path is not None:
+            if source is not None:
                 choice = ChannelChoice(None if vchannels is None else tuple(vchannels), vchannels_pattern)
-                found += _behind_now(number, done, path, choice)
+                found += _lag_now(number, done, source, choice)
             elif end is not None:
-                found += _behind(number, done, end)
+                found += _lag_reported(number, done, end)
             else:
                 complete = False
         return QueryLag(str(report["id"]), report.get("name"), int(report["batchId"]), tuple(found), complete)
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidArgumentError(
-            f"{str(progress)[:200]!r} is no progress of a streaming query: give query.lastProgress"
+            f"{str(progress)[:200]!r} is not the progress of a streaming query: give query.lastProgress"
         ) from error
 
 
 def lag_listener(handler: Callable[[QueryLag], object]) -> StreamingQueryListener:
-    """A listener for `spark.streams.addListener(…)` that calls `handler` after each batch of each query that reads a log.
+    """Returns a listener for `spark.streams.addListener(…)` that calls `handler` after each batch of each query that reads a log.
 
-    Spark calls it from a thread of its own; what it raises Spark logs, and goes on.
+    Spark calls it in a thread of its own. Spark logs an exception of the handler, and goes on.
     """
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -143,23 +144,21 @@ def lag_listener(handler: Callable[[QueryLag], object]) -> StreamingQueryListene
     return LagListener()
 
 
-def _behind(source: int, done: StreamOffset, end: StreamOffset) -> list[PChannelLag]:
+def _lag_reported(source: int, done: StreamOffset, end: StreamOffset) -> list[PChannelLag]:
     lags = []
     for pchannel, there in sorted(end.pchannels.items()):
         here = done.pchannels.get(pchannel)
-        if here is not None and here.same_log(
-            there
-        ):  # else it was made since this batch was planned: the next one reads it
-            lags.append(_between(source, here, there, there.place > here.place))
+        if here is not None and here.same_log(there):  # otherwise it is newer than this batch: the next one reads it
+            size = there.place[0] - here.place[0] if there.form == FORM_JOURNAL else None
+            lags.append(_between(source, here, there, there.place > here.place, size))
     return lags
 
 
-def _behind_now(number: int, done: StreamOffset, path: str, choice: ChannelChoice) -> list[PChannelLag]:
+def _lag_now(number: int, done: StreamOffset, source: FrameSource, choice: ChannelChoice) -> list[PChannelLag]:
     from wal.spark.partition import WALPartition
     from wal.spark.row_reader import event_weights
 
     lags = []
-    source = source_of(Location("path", path))
     logs = source.open()
     try:
         for pchannel in sorted(logs.pchannels()):
@@ -177,19 +176,17 @@ def _behind_now(number: int, done: StreamOffset, path: str, choice: ChannelChoic
                 rows += sum(event.rows for event in events) - weights[0].rows
             if weights:  # where it begins at the earliest event, that says since when there is something to read
                 here = here.moved(here.place, max(here.time_tick, weights[0].first_tick - 1))
-            lags.append(_between(number, here, there, rows > 0, rows))
+            size = logs.bytes_between(pchannel, here.place[0], there.place[0])
+            lags.append(_between(number, here, there, rows > 0, size, rows))
     finally:
         logs.close()
     return lags
 
 
 def _between(
-    source: int, here: PChannelOffset, there: PChannelOffset, behind: bool, rows: int | None = None
+    source: int, here: PChannelOffset, there: PChannelOffset, lags: bool, size: int | None, rows: int | None = None
 ) -> PChannelLag:
-    """`behind`: whether there is anything between the two places for the query."""
-    size: int | None = 0
-    if behind:
-        size = max(0, there.place[0] - here.place[0]) if there.form == FORM_JOURNAL else None
+    """Returns the lag from `here` to `there`; with `lags` False there is nothing for the query between the two."""
     return PChannelLag(
         source,
         there.pchannel,
@@ -197,8 +194,8 @@ def _between(
         there.message_id,
         here.time_tick,
         there.time_tick,
-        size,
-        _seconds(here, there) if behind else 0.0,
+        size if lags else 0,
+        _seconds(here, there) if lags else 0.0,
         rows,
     )
 
@@ -208,7 +205,7 @@ def _seconds(here: PChannelOffset, there: PChannelOffset) -> float:
 
 
 def _offset(value: object) -> StreamOffset | None:
-    """An offset as progress has it, JSON or what was parsed of it; None for that of another source, or none."""
+    """Returns the offset in a progress, from JSON or what was parsed of it; None if it is missing or another format's."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -225,14 +222,16 @@ def _report(progress: Any) -> Mapping[str, Any]:
         try:
             text = json.loads(text)
         except ValueError as error:
-            raise InvalidArgumentError(f"{text[:200]!r} is no JSON of a progress: give query.lastProgress") from error
+            raise InvalidArgumentError(
+                f"{text[:200]!r} is not the JSON of a progress: give query.lastProgress"
+            ) from error
     if not isinstance(text, Mapping):
         raise InvalidArgumentError(
-            f"{progress!r} is no progress of a streaming query: give query.lastProgress, once it is there (after the first batch)"
+            f"{progress!r} is not the progress of a streaming query: give query.lastProgress, which is there after the first batch"
         )
     return text
 
 
 _MS_PER_S: Final = 1000
 _ALL: Final = 1 << 62
-"""Rows: a limit that is none, so that each frame is answered by itself."""
+"""A limit of rows that is never reached: with a limit, each frame is weighed by itself."""

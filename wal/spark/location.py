@@ -62,6 +62,16 @@ class Location(msgspec.Struct, frozen=True):
         kv, password, admin_url, token, authority = (beside.get(name) or None for name in _OF_PULSAR)
         return cls(kind, value, _metadata(kv, password), admin_url, Secret(token) if token else None, authority)
 
+    @classmethod
+    def named(cls, path: str | None, options: Mapping[str, str] | None) -> Location:
+        """Returns the place of a journal's directory, or of the log that these options of a source name; other options are ignored."""
+        if (path is None) == (options is None):
+            raise InvalidArgumentError("the log is named by path=… or by options=…: give one of them")
+        if options is None:
+            return cls("path", path or "")
+        given = {name.lower(): value for name, value in options.items()}
+        return cls.of({name: value for name, value in given.items() if name in LOCATION_OPTIONS})
+
     def directory(self) -> Path | None:
         """Returns the directory of a journal, or None for a log on Pulsar. InvalidArgumentError for a location of any other kind."""
         if self.kind == "service.url":

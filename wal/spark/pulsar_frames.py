@@ -23,7 +23,8 @@ from wal.backends.pulsar.admin import Admin
 from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.layout import text_of
 from wal.backends.pulsar.read_only import ReadOnlyTopic
-from wal.errors import ClosedError, CorruptionError, FormatError, WALError
+from wal.cursors import CursorStore
+from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError, WALError
 from wal.loop_thread import LoopThread
 from wal.message import FORM_PULSAR, Origin
 from wal.secret import Secret
@@ -167,6 +168,28 @@ class PulsarFrames:
             looked.add([weight for weight in found if weight is not None], page.next_position)
         return looked.within(end, rows_max, bytes_max)
 
+    def event_below(self, pchannel: str, since: Place, place: Place) -> Place | None:
+        if place[1]:
+            return place[0], place[1] - 1
+        topic = self._topic(pchannel)
+        state = topic.refresh()
+        start, end = max(since[0], state.earliest[0]), min(place[0], state.durable_end)
+        upper, back = end, 4  # most messages hold events: the last few will do
+        try:
+            while start < upper:
+                lower = at = max(start, topic.ledgers.back(end, back) or start)
+                found = None
+                while at < upper:
+                    page = topic.heads(at, upper, _PAGE_BYTES)
+                    found = page.last_event or found
+                    at = page.next_position
+                if found is not None:
+                    return found
+                upper, back = lower, 4 * back
+        except TruncatedError:
+            pass
+        return None
+
     def bytes_between(self, pchannel: str, start: int, end: int) -> int:
         return self._topic(pchannel).ledgers.bytes_between(start, end)
 
@@ -185,6 +208,10 @@ class PulsarFrames:
             page = topic.page(start, end, names, bytes_max)
             yield page
             start = page.next_position
+
+    @property
+    def cursors(self) -> CursorStore:
+        return self._metadata.cursors
 
     def is_current(self) -> bool:
         return True  # a log that was made anew is seen by `pchannels`

@@ -13,7 +13,8 @@ import msgspec
 
 from wal.backends.pulsar.control import Control, ControlRecord
 from wal.channels import PChannelMeta, load_pchannels
-from wal.engine.metadata import PULSAR_ROOT, open_metadata
+from wal.cursors import CursorsBesideWriter
+from wal.engine.metadata import CURSOR_ROOT, PULSAR_ROOT, open_metadata
 from wal.errors import CorruptionError
 from wal.kv import KVBase
 from wal.loop_thread import LoopThread
@@ -47,6 +48,9 @@ class KnownLives(msgspec.Struct, frozen=True):
     def names(self) -> Collection[str]:
         return self.records.keys()
 
+    def on(self, pchannel: str) -> dict[str, int]:
+        return {name: incarnation for name, (at, incarnation) in self.records.items() if at == pchannel}
+
 
 class PulsarMetadata:
     """The metadata at `kv`, open until `close`. Errors are those of the KV: UnavailableError when it does not answer.
@@ -63,6 +67,7 @@ class PulsarMetadata:
             raise
         self.thread.closing = _Closing(closing, self._kv)
         self._pulsar = self._kv.under(PULSAR_ROOT)
+        self.cursors: CursorsBesideWriter = self.thread.call(_cursors, self._kv)
         self._lives = KnownLives({}, 0)
         self._lives_until = 0.0
 
@@ -97,6 +102,10 @@ class PulsarMetadata:
     def close(self) -> None:
         """Ends it. Idempotent; it also ends with the interpreter."""
         self.thread.stop()
+
+
+async def _cursors(kv: KVBase) -> CursorsBesideWriter:
+    return CursorsBesideWriter(kv.under(CURSOR_ROOT))
 
 
 class _Closing:

@@ -222,6 +222,7 @@ class LocalLog:
         store: CursorStore
         if location.pulsar is not None:
             store = CursorsInKV(self.kv.under(CURSOR_ROOT))
+            await store.begin()
         else:
             store = MemoryCursors() if location.path is None else CursorFiles(location.path, held=self._held)
         self.cursors = CursorService(store, view=self._cursor_view, wall=self.clock.wall)

@@ -1,9 +1,8 @@
-"""foreach_batch: from batches of a stream to a handler of the user's, and back: when the handler is done, the log may let go of them.
+"""foreach_batch: the batches of a stream go to a handler of the user's, and when the handler is done, the log may let go of them.
 
-Owns the order of one batch: where it ends is looked up, payloads are decoded, the rows are kept for the time of the handler, the
-handler runs, and then, only then, the cursor is saved. An exception of any of it ends the query without a cursor saved; Spark runs
-the batch again when the query is started again. Nothing is read here: the log is read by the source, when the handler asks for
-rows.
+Owns the order of one batch: its end is looked up, payloads are decoded, the rows are kept while the handler runs, the handler runs, and
+then, and only then, the cursor is saved. An exception in any of these steps ends the query without saving the cursor; Spark runs the batch
+again when the query is started again. Nothing is read here: the source reads the log, when the handler asks for rows.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from wal.errors import InvalidArgumentError
@@ -20,7 +19,9 @@ from wal.spark.foreach.decoding import Decode, Decoding
 from wal.spark.foreach.offset_log import entry_of_batch
 from wal.spark.foreach.query_cursor import QueryCursor
 from wal.spark.local_session import require_pyspark
+from wal.spark.location import Location
 from wal.spark.options import ChannelChoice
+from wal.spark.sources import source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ForeachBatch", "Handler", "foreach_batch"]
 
 Handler = Callable[["DataFrame", Batch], object]
-"""What is done with a batch; what it returns is not looked at."""
+"""A function of the rows of a batch and the batch. Its result is ignored."""
 
 
 def foreach_batch(
@@ -43,18 +44,21 @@ def foreach_batch(
     persist: bool = True,
     cursor: str | None = None,
     path: str | None = None,
+    options: Mapping[str, str] | None = None,
     vchannels_pattern: str | None = None,
     checkpoint: str | None = None,
 ) -> ForeachBatch:
-    """What to give to `writeStream.foreachBatch`, so that `handler(df, batch)` is called for each batch; see `Batch`.
+    """Returns what `writeStream.foreachBatch` takes, so that `handler(df, batch)` is called for each batch; see `Batch`.
 
-    `schema` (and `decode`, `into`, `keep_payload`, `on_error`): payloads are decoded as `decoded` does. `persist`: the rows are
-    kept in memory (what does not fit, on disk) until the handler returns, so that the log is read once however often `df` is used;
-    False saves that for a handler that uses it once. `cursor`: when the handler has returned, the query's place is saved under this
-    name in the journal at `path` (the source's), so that retention keeps what is not done; of the vchannels that match
-    `vchannels_pattern`, if the source reads by one. `checkpoint`: the query's checkpointLocation, needed under Spark Connect only.
+    * `schema`, `decode`, `into`, `keep_payload` and `on_error` decode payloads as `decoded` does.
+    * `persist` keeps the rows in memory (on disk, if they do not fit) until the handler returns, so that the log is read once however
+      often `df` is used. Give False for a handler that uses `df` once.
+    * `cursor` names the cursor that is saved at the end of the batch when the handler has returned, so that retention keeps what is not
+      done. It lies in the log that the source reads: the journal at `path`, or the log that `options` name, which are those of the source
+      (`service.url`, `kv` and so on). With `vchannels_pattern` it is saved for the vchannels that match, if the source reads by a pattern.
+    * `checkpoint` is the query's checkpointLocation; only Spark Connect needs it.
 
-    A wrong argument is a TypeError or an InvalidArgumentError here, before anything runs; DDL in `schema` needs a session.
+    A wrong argument is a TypeError or an InvalidArgumentError here, before anything runs. DDL in `schema` needs a session.
     """
     require_pyspark()
     if not callable(handler):
@@ -68,28 +72,31 @@ def foreach_batch(
     decoding = None
     if schema is not None:
         decoding = Decoding.of(schema, decode=decode, into=into, keep_payload=keep_payload, on_error=on_error)
-    if (cursor is None) != (path is None):
-        raise InvalidArgumentError("cursor=… is saved in the journal at path=…: give both, or neither")
+    if (cursor is None) != (path is None and options is None):
+        raise InvalidArgumentError(
+            "cursor=… is saved in the log at path=… or options=…: give cursor and one of them, or none of the three"
+        )
     if vchannels_pattern is not None:
         if cursor is None:
             raise InvalidArgumentError(
-                "vchannels_pattern=… says whose cursor is saved: give cursor=… and path=… with it"
+                "vchannels_pattern=… says for which vchannels a cursor is saved: give cursor=… and path=… or options=… with it"
             )
         try:
             re.compile(vchannels_pattern)
         except re.error as error:
             raise InvalidArgumentError(
-                f"vchannels_pattern={vchannels_pattern!r} is no regular expression: {error}"
+                f"vchannels_pattern={vchannels_pattern!r} is not a regular expression: {error}"
             ) from error
     saved = None
-    if cursor is not None and path is not None:
-        saved = QueryCursor(path, cursor, ChannelChoice(pattern=vchannels_pattern))
+    if cursor is not None:
+        source = source_of(Location.named(path, options))
+        saved = QueryCursor(source, cursor, ChannelChoice(pattern=vchannels_pattern))
     return ForeachBatch(handler, decoding, saved, persist=persist, checkpoint=checkpoint)
 
 
 class ForeachBatch:
-    """What `foreach_batch` gives: called by Spark, one batch at a time, in the driver's process or, under Spark Connect, pickled to
-    one beside it."""
+    """The function that `foreach_batch` returns. Spark calls it for one batch at a time, in the driver's process or, under Spark Connect,
+    pickled to a process beside it."""
 
     def __init__(
         self,
@@ -110,7 +117,7 @@ class ForeachBatch:
 
     def __call__(self, df: Any, batch_id: int) -> None:
         entry = entry_of_batch(df, batch_id, self._checkpoint)
-        # Planned before this was made: by a run before this one. A handler that is given to a second run knows itself what it has begun.
+        # An entry that is older than this object belongs to an earlier run. An object that serves a second run knows what it has begun.
         replay = self._begun.get(entry.query_id, -1) >= batch_id or entry.planned_ms < self._made_ms
         self._begun[entry.query_id] = batch_id
         if self._decoding is not None:
