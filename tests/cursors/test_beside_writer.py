@@ -1,0 +1,110 @@
+"""Cursors in a KV that a process beside the writer saves: a truncation never passes one that was saved without anybody hearing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tests.cursors.samples import cursor
+from wal.cursors import Cursor, CursorsBesideWriter, CursorsInKV
+from wal.errors import TruncatedError
+from wal.kv import MemoryKV
+
+
+class Log:
+    """The earliest event of a log, as its metadata says."""
+
+    def __init__(self) -> None:
+        self.earliest = (0, 0)
+
+
+async def stores() -> tuple[CursorsInKV, CursorsBesideWriter]:
+    kv = MemoryKV()
+    writer = CursorsInKV(kv)
+    await writer.begin()
+    return writer, CursorsBesideWriter(kv)
+
+
+def at(position: int) -> Cursor:
+    return cursor(start=(position, 0), event=None)
+
+
+def save(beside: CursorsBesideWriter, log: Log, saved: Cursor) -> bool:
+    return beside.save(saved, earliest=lambda: log.earliest)
+
+
+async def test_a_save_during_a_truncation_waits_and_sees_it() -> None:
+    writer, beside = await stores()
+    log, saved = Log(), at(50)
+    await asyncio.to_thread(writer.acquire, 1.0)
+    assert await asyncio.to_thread(writer.load_all) == []
+    saving = asyncio.ensure_future(asyncio.to_thread(save, beside, log, saved))
+    while not await asyncio.to_thread(writer.load_all):
+        await asyncio.sleep(0)
+    assert not saving.done()
+    log.earliest = (100, 0)
+    writer.release()
+    with pytest.raises(TruncatedError, match="truncated up to 100:0 meanwhile"):
+        await saving
+    assert await asyncio.to_thread(writer.load_all) == []
+
+
+async def test_a_save_that_the_truncation_leaves_room_for_is_kept() -> None:
+    writer, beside = await stores()
+    log = Log()
+    assert await asyncio.to_thread(save, beside, log, at(50))
+    await asyncio.to_thread(writer.acquire, 1.0)
+    saving = asyncio.ensure_future(asyncio.to_thread(save, beside, log, at(120)))
+    while await asyncio.to_thread(writer.load_all) != [at(120)]:
+        await asyncio.sleep(0)
+    log.earliest = (50, 0)
+    writer.release()
+    assert await saving
+
+
+async def test_the_next_writer_removes_the_mark_of_one_that_was_killed() -> None:
+    kv = MemoryKV()
+    killed = CursorsInKV(kv)
+    await asyncio.to_thread(killed.acquire, 1.0)
+    beside = CursorsBesideWriter(kv)
+    saving = asyncio.ensure_future(asyncio.to_thread(save, beside, Log(), at(50)))
+    while not await asyncio.to_thread(beside.load_all):
+        await asyncio.sleep(0)
+    assert not saving.done()
+    await CursorsInKV(kv).begin()
+    assert await saving
+
+
+@pytest.mark.parametrize("rounds", [30])
+async def test_every_cursor_is_saved_above_the_earliest_event_or_refused(rounds: int) -> None:
+    """A writer truncates as far as the cursors allow, again and again, while another process saves cursors at positions of its own."""
+    writer, beside = await stores()
+    log = Log()
+    stop = threading.Event()
+
+    def truncate() -> None:
+        while not stop.is_set():
+            writer.acquire(10.0)
+            pinned = [held.start for held in writer.load_all() if isinstance(held, Cursor)]
+            log.earliest = max(log.earliest, min(pinned, default=(log.earliest[0] + 7, 0)))
+            writer.release()
+
+    truncating = asyncio.ensure_future(asyncio.to_thread(truncate))
+    saved = refused = 0
+    try:
+        for number in range(rounds):
+            one = at(log.earliest[0] + number % 4)
+            try:
+                await asyncio.to_thread(save, beside, log, one)
+            except TruncatedError:
+                refused += 1
+                continue
+            saved += 1
+            assert log.earliest <= one.start
+            await asyncio.to_thread(beside.delete_named, one.key.name, None)
+    finally:
+        stop.set()
+        await truncating
+    assert saved + refused == rounds
