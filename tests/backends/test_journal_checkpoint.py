@@ -25,7 +25,7 @@ from wal.pchannel.checkpoint import Checkpoint, CheckpointRule
 from wal.pchannel.checkpointer import Checkpointer
 from wal.pchannel.copies import CopyTable
 from wal.pchannel.idempotency import IdempotencyTable
-from wal.pchannel.recovery_state import RecoveryState
+from wal.pchannel.recovery import RecoveryState
 
 SEGMENT = 16 << 10
 

@@ -14,7 +14,7 @@ from wal import BroadcastMessage, open_wal
 from wal.frame import FrameDraft, FrameView, Record, RunName
 from wal.message import BroadcastHeader
 from wal.pchannel import CopyTable, RecoveryState
-from wal.pchannel.copies_names import NamePool
+from wal.pchannel.copies_state import NamePool
 
 WIDTH = 200
 COUNT = 50

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, InvalidRequestSeqError, WouldBlockError
 from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame
-from wal.pchannel.idempotency import FORGOTTEN, RESULTS_KEPT, Claim, IdempotencyTable
-from wal.pchannel.idempotency_state import Kept
-from wal.pchannel.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
+from wal.pchannel.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
+from wal.pchannel.idempotency.state import Kept
+from wal.pchannel.idempotency.table import FORGOTTEN, RESULTS_KEPT, Claim, IdempotencyTable
 
 START_MS: Final = 1_700_000_000_000
 WINDOW_COUNT: Final = 6

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from wal.pchannel.promises import PromiseLedger
+from wal.pchannel.promised_tick import PromiseLedger
 
 
 class PromiseMachine(RuleBasedStateMachine):

@@ -2,13 +2,10 @@
 
 Files:
 
-* Write: operations, vchannel, submissions, pchannel, in_flight; transactions: txn_table, lease; ticks: promises,
-  barriers, tick_frames (when one is written)
-* Keys: keys, idempotency (the table), keyed (who hears of it), idempotency_state (its bytes), keyed_events and replay
-  (recovery); checkpoint (when), checkpointer (how)
-* Broadcasts: copies (the table), copies_state (its bytes), copies_names (held once), copy_writes (into the log),
-  placed_copies (their results), acking (a scanner that acknowledges); recovery_state (all that is remembered),
-  pieces (its form)
+* Write: operations, vchannel, submissions, pchannel, in_flight; transactions: txn_table; ticks: promised_tick
+* Keys: idempotency (the table, pure), keyed_writes (who hears of it); checkpoint (when), checkpointer (how)
+* Broadcasts: copies (the table), copies_state (its bytes), copy_writes (into the log), acking (a scanner that
+  acknowledges); recovery (all that is remembered), pieces (its form)
 * Read: readable (what a scanner needs of a pchannel, whoever writes it), tail, recent, scanner, handler; observed (a
   pchannel of another process)
 * read_only: a pchannel that another process writes, as the scanners of this one see it
@@ -18,10 +15,10 @@ from wal.pchannel.acking import AckingScanner
 from wal.pchannel.checkpoint import Checkpoint, CheckpointRule
 from wal.pchannel.checkpointer import Checkpointer
 from wal.pchannel.copies import CopyTable, ListedBroadcast, names_of
+from wal.pchannel.copy_writes import MixedCopies
 from wal.pchannel.handler import Handler, MessageHandler, check_handler
-from wal.pchannel.idempotency import IdempotencyTable
+from wal.pchannel.idempotency import IdempotencyTable, Key, ProducerInfo, ProducerKey, check_key, key_ext
 from wal.pchannel.in_flight import InFlight
-from wal.pchannel.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
 from wal.pchannel.operations import (
     Append,
     AppendCopies,
@@ -38,11 +35,9 @@ from wal.pchannel.operations import (
     Rollback,
 )
 from wal.pchannel.pchannel import PChannel, PChannelStatistics
-from wal.pchannel.placed_copies import MixedCopies
 from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
 from wal.pchannel.readable import ReadablePChannel
-from wal.pchannel.recovery_state import RecoveryState
-from wal.pchannel.replay import recover
+from wal.pchannel.recovery import RecoveryState, recover
 from wal.pchannel.scanner import Scanner, ScannerStatistics
 from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits
 from wal.pchannel.vchannel import VChannel

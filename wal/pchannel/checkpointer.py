@@ -16,7 +16,7 @@ from typing import Final
 from wal.backends import PChannelLog
 from wal.errors import ChannelFencedError, ClosedError, WALError
 from wal.pchannel.checkpoint import Checkpoint, CheckpointLedger, CheckpointRule
-from wal.pchannel.recovery_state import Changes, RecoveryState
+from wal.pchannel.recovery import Changes, RecoveryState
 
 __all__ = ["Checkpointer"]
 

@@ -18,8 +18,7 @@ import msgspec
 
 from wal.frame import BROADCAST, FrameView, RunName
 from wal.message import BroadcastHeader, MessageType
-from wal.pchannel.copies_names import NamePool
-from wal.pchannel.copies_state import CopiesPart, ListedBroadcast, decode_copies, encode_copies
+from wal.pchannel.copies_state import CopiesPart, ListedBroadcast, NamePool, decode_copies, encode_copies
 from wal.reading import shared_copies
 
 __all__ = ["CopiesPart", "CopyPlace", "CopyTable", "ListedBroadcast", "names_of"]

@@ -21,10 +21,15 @@ import msgspec
 from wal.errors import CorruptionError
 from wal.frame import RunName
 from wal.message import BroadcastHeader, Natural, PackedPosition, ResourceKey, packed, unpacked
-from wal.pchannel.copies_names import NamePool
 from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
-__all__ = ["CopiesPart", "ListedBroadcast", "decode_copies", "encode_copies"]
+__all__ = [
+    "CopiesPart",
+    "ListedBroadcast",
+    "NamePool",
+    "decode_copies",
+    "encode_copies",
+]
 
 PIECE_NAMES: Final = 1024
 """A piece is cut when the sets that it is the first to name have so many vchannels, or so many rows with their parts."""
@@ -149,3 +154,39 @@ class _Piece(msgspec.Struct, array_like=True):
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_Piece)
+
+
+class NamePool:
+    """Tuples of names of vchannels, and of (name, incarnation)."""
+
+    __slots__ = ("_copies", "_runs", "_texts", "_vchannels")
+
+    def __init__(self) -> None:
+        self._vchannels: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._copies: dict[tuple[RunName, ...], tuple[RunName, ...]] = {}
+        self._runs: dict[RunName, RunName] = {}
+        self._texts: dict[str, str] = {}
+
+    def vchannels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The tuple that is held for these names."""
+        held = self._vchannels.get(names)
+        if held is None:
+            held = tuple(map(self._texts.setdefault, names, names))
+            self._vchannels[held] = held
+        return held
+
+    def copies(self, names: tuple[RunName, ...]) -> tuple[RunName, ...]:
+        """The tuple that is held for these names with their incarnations."""
+        held = self._copies.get(names)
+        if held is None:
+            held = tuple(map(self._run, names))
+            self._copies[held] = held
+        return held
+
+    def _run(self, name: RunName) -> RunName:
+        held = self._runs.get(name)
+        if held is None:
+            text, incarnation = name
+            held = (self._texts.setdefault(text, text), incarnation)
+            self._runs[held] = held
+        return held

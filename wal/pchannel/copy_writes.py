@@ -7,24 +7,24 @@ type fails the transactions on its vchannel as any other message of the type. Wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from actors import ActorError, Member
 from wal.errors import ChannelNotExistError, ClosedError, UnknownError, WALError
-from wal.frame import CopyNames, RunName
-from wal.message import AppendResult, BroadcastHeader, Origin, type_properties
+from wal.frame import CopyNames, FrameDraft, Record, RunName
+from wal.message import AppendResult, BroadcastHeader, MessageID, Origin, type_properties
 from wal.pchannel.copies import CopiesPart, CopyTable
-from wal.pchannel.operations import AppendCopies
-from wal.pchannel.placed_copies import MixedCopies
-from wal.pchannel.submissions import CopiesSubmission, fail_future
+from wal.pchannel.operations import AppendCopies, fail_future
+from wal.pchannel.submissions import RUN_OVERHEAD, Submission
 
 if TYPE_CHECKING:
     from wal.pchannel.pchannel import PChannel
     from wal.pchannel.vchannel import VChannel
 
-__all__ = ["CopyWrites"]
+__all__ = ["CopiesSubmission", "CopyWrites", "MixedCopies", "PlacedCopies"]
 
 
 class CopyWrites(Member):
@@ -137,6 +137,120 @@ class CopyWrites(Member):
                 self._pchannel.actor_group.tell_control(self, waiting)
             except ActorError:
                 self.refuse(waiting, self._defect or ClosedError("the log was closed: open it again to go on"))
+
+
+class CopiesSubmission(Submission):
+    """Copies of a broadcast for vchannels that have none yet: one payload, one header, a COPY run each.
+
+    `settled` hears of it first, with the place of the copies or with None: it remembers them.
+    """
+
+    __slots__ = ("_future", "_outcomes", "_settled", "aborts", "names", "record", "stored")
+
+    def __init__(
+        self,
+        operation: AppendCopies,
+        names: CopyNames,
+        outcomes: list[AppendResult | WALError | None] | None,
+        settled: Callable[[CopiesPart | None], None],
+    ) -> None:
+        """`outcomes` has None for each of `names`, in their order, and an outcome for each other vchannel that was asked for.
+
+        Without any, all that were asked for are wanted.
+        """
+        self.names: CopyNames = names
+        self.record: Record = operation.record
+        self.aborts: bool = operation.aborts
+        self.stored: bytes = operation.header.to_bytes(names.texts)
+        self._outcomes = outcomes
+        self._future = operation.future
+        self._settled = settled
+        self.count: int = len(names)
+        self.in_flight: int = operation.size
+        self.size: int = (
+            len(self.record.payload)
+            + len(self.record.properties)
+            + len(self.stored)
+            + RUN_OVERHEAD * (2 + len(names))
+            + len(names.joined)
+        )
+
+    def draft(self, draft: FrameDraft) -> None:
+        self.first: int = draft.broadcast(self.names, self.record, header=self.stored)
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        first, tick = self.first, first_tick + self.first
+        self._settled(CopiesPart(origin.position, first, tick, self.names.names, self.aborts))
+        if self._future.done():
+            return
+        results = PlacedCopies(origin, first=first, tick=tick, count=self.count)
+        if self._outcomes is None:
+            self._future.set_result(results)
+        else:
+            following = iter(results)
+            mixed = (next(following) if outcome is None else outcome for outcome in self._outcomes)
+            self._future.set_result(MixedCopies(mixed))
+
+    def fail(self, error: BaseException) -> None:
+        self._settled(None)
+        fail_future(self._future, error)
+
+
+class PlacedCopies(Sequence[AppendResult]):
+    """`count` results, of the events from `first` (an index of the frame, with the tick `tick`) on; equal to any sequence of the same."""
+
+    __slots__ = ("_count", "_first", "_made", "_origin", "_tick")
+    __hash__: Final = None  # type: ignore[assignment]
+    all_in: Final = True
+    """See `CopyOutcomes`."""
+
+    def __init__(self, origin: Origin, *, first: int, tick: int, count: int) -> None:
+        self._origin = origin
+        self._first = first
+        self._tick = tick
+        self._count = count
+        self._made: list[AppendResult] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> AppendResult: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[AppendResult]: ...
+
+    def __getitem__(self, at: int | slice) -> AppendResult | list[AppendResult]:
+        return self._results()[at]
+
+    def __iter__(self) -> Iterator[AppendResult]:
+        return iter(self._results())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return self._results() == list(other)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._results()})"
+
+    def _results(self) -> list[AppendResult]:
+        made = self._made
+        if made is None:
+            origin = self._origin
+            pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
+            indices = range(self._first, self._first + self._count)
+            ids = list(map(MessageID, repeat(pchannel), repeat(incarnation), repeat(position), indices, repeat(form)))
+            made = self._made = list(map(AppendResult, ids, range(self._tick, self._tick + self._count), ids))
+        return made
+
+
+class MixedCopies(list[AppendResult | WALError]):
+    """The outcomes of copies that are not all in one frame: results and errors."""
+
+    __slots__ = ()
+    all_in: Final = False
+    """See `CopyOutcomes`."""
 
 
 def _has_no_copy(name: RunName, broadcast_id: int) -> ChannelNotExistError:

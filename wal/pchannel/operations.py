@@ -7,6 +7,7 @@ does not hear of it.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -15,7 +16,7 @@ import msgspec
 from wal.frame import CopyNames, Record
 from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, ForgottenResult, TxnContext
 from wal.pchannel.idempotency import Claim
-from wal.pchannel.keys import Key
+from wal.pchannel.idempotency.keys import Key
 
 if TYPE_CHECKING:
     from wal.pchannel.vchannel import VChannel
@@ -35,6 +36,7 @@ __all__ = [
     "OrderedAppend",
     "Rollback",
     "Settles",
+    "fail_future",
 ]
 
 _T_contra = TypeVar("_T_contra", contravariant=True)
@@ -156,3 +158,11 @@ class ForgetProducer(msgspec.Struct, gc=False):
 
     name: str
     future: asyncio.Future[None]
+
+
+def fail_future(future: Settles[Any], error: BaseException) -> None:
+    """Gives the caller an error of its own (callers do not share tracebacks), if it still waits."""
+    if not future.done():
+        own = copy.copy(error)
+        own.__cause__ = error.__cause__
+        future.set_exception(own)

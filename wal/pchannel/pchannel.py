@@ -31,17 +31,15 @@ from wal.errors import (
 )
 from wal.frame import EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.message import MessageID, Origin
-from wal.pchannel.barriers import BarrierHeap
 from wal.pchannel.checkpointer import Checkpointer
 from wal.pchannel.copy_writes import CopyWrites
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.in_flight import InFlight
-from wal.pchannel.keyed import KeyedWrites
-from wal.pchannel.lease import LeaseClock
+from wal.pchannel.keyed_writes import KeyedWrites
 from wal.pchannel.operations import Append, Atomic, Begin, KeyedAppend
-from wal.pchannel.promises import PromiseLedger
+from wal.pchannel.promised_tick import BarrierHeap, PromiseLedger, TickFrames
 from wal.pchannel.readable import ReadablePChannel
-from wal.pchannel.recovery_state import RecoveryState
+from wal.pchannel.recovery import RecoveryState
 from wal.pchannel.submissions import (
     KeyedSubmission,
     KeyedTxnSubmission,
@@ -49,8 +47,7 @@ from wal.pchannel.submissions import (
     Submission,
     TxnSubmission,
 )
-from wal.pchannel.tick_frames import TickFrames
-from wal.pchannel.txn_table import TxnLimits, TxnTable, whole_ms
+from wal.pchannel.txn_table import LeaseClock, TxnLimits, TxnTable, whole_ms
 
 if TYPE_CHECKING:
     from wal.pchannel.vchannel import VChannel

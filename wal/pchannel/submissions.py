@@ -8,36 +8,29 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import copy
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from wal.errors import UnavailableError, WouldBlockError
-from wal.frame import CopyNames, FrameDraft, Record, RunName
+from wal.frame import FrameDraft, Record, RunName
 from wal.message import AppendResult, MessageID, Origin, TxnContext
-from wal.pchannel.copies_state import CopiesPart
 from wal.pchannel.idempotency import Claim
-from wal.pchannel.keys import key_ext
-from wal.pchannel.operations import Append, AppendCopies, KeyedAppend, Settles
-from wal.pchannel.placed_copies import MixedCopies, PlacedCopies
+from wal.pchannel.idempotency.keys import key_ext
+from wal.pchannel.operations import Append, KeyedAppend, Settles, fail_future
 
 if TYPE_CHECKING:
-    from wal.errors import WALError
-    from wal.pchannel.keyed import KeyedWrites
+    from wal.pchannel.keyed_writes import KeyedWrites
 
 RUN_OVERHEAD: Final = 16
 """Bytes of a run's row in the tables of a frame, rounded up."""
 
 __all__ = [
     "BulkSubmission",
-    "CopiesSubmission",
     "ForgetSubmission",
     "KeyedSubmission",
     "KeyedTxnSubmission",
     "PlainSubmission",
     "Submission",
     "TxnSubmission",
-    "fail_future",
 ]
 
 
@@ -262,63 +255,6 @@ class KeyedTxnSubmission(TxnSubmission):
         self.keyed.failed(self.claim, self.future, _of_transaction(error))
 
 
-class CopiesSubmission(Submission):
-    """Copies of a broadcast for vchannels that have none yet: one payload, one header, a COPY run each.
-
-    `settled` hears of it first, with the place of the copies or with None: it remembers them.
-    """
-
-    __slots__ = ("_future", "_outcomes", "_settled", "aborts", "names", "record", "stored")
-
-    def __init__(
-        self,
-        operation: AppendCopies,
-        names: CopyNames,
-        outcomes: list[AppendResult | WALError | None] | None,
-        settled: Callable[[CopiesPart | None], None],
-    ) -> None:
-        """`outcomes` has None for each of `names`, in their order, and an outcome for each other vchannel that was asked for.
-
-        Without any, all that were asked for are wanted.
-        """
-        self.names: CopyNames = names
-        self.record: Record = operation.record
-        self.aborts: bool = operation.aborts
-        self.stored: bytes = operation.header.to_bytes(names.texts)
-        self._outcomes = outcomes
-        self._future = operation.future
-        self._settled = settled
-        self.count: int = len(names)
-        self.in_flight: int = operation.size
-        self.size: int = (
-            len(self.record.payload)
-            + len(self.record.properties)
-            + len(self.stored)
-            + RUN_OVERHEAD * (2 + len(names))
-            + len(names.joined)
-        )
-
-    def draft(self, draft: FrameDraft) -> None:
-        self.first: int = draft.broadcast(self.names, self.record, header=self.stored)
-
-    def resolve(self, origin: Origin, first_tick: int) -> None:
-        first, tick = self.first, first_tick + self.first
-        self._settled(CopiesPart(origin.position, first, tick, self.names.names, self.aborts))
-        if self._future.done():
-            return
-        results = PlacedCopies(origin, first=first, tick=tick, count=self.count)
-        if self._outcomes is None:
-            self._future.set_result(results)
-        else:
-            following = iter(results)
-            mixed = (next(following) if outcome is None else outcome for outcome in self._outcomes)
-            self._future.set_result(MixedCopies(mixed))
-
-    def fail(self, error: BaseException) -> None:
-        self._settled(None)
-        fail_future(self._future, error)
-
-
 class ForgetSubmission(Submission):
     """The end of what is remembered of a producer."""
 
@@ -343,14 +279,6 @@ class ForgetSubmission(Submission):
     def fail(self, error: BaseException) -> None:
         self._keyed.table.remembered(self._name)
         fail_future(self._future, error)
-
-
-def fail_future(future: Settles[Any], error: BaseException) -> None:
-    """Gives the caller an error of its own (callers do not share tracebacks), if it still waits."""
-    if not future.done():
-        own = copy.copy(error)
-        own.__cause__ = error.__cause__
-        future.set_exception(own)
 
 
 def _of_transaction(error: BaseException) -> BaseException:

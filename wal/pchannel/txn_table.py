@@ -22,6 +22,7 @@ from wal.message import TxnContext
 
 __all__ = [
     "BODY_OVERHEAD",
+    "LeaseClock",
     "NAME_OVERHEAD",
     "OpenTxn",
     "TxnLimits",
@@ -226,3 +227,30 @@ def record_size(record: Record) -> int:
 def names_size(names: Iterable[RunName]) -> int:
     """Bytes that the vchannels of a transaction take in a frame, at most."""
     return sum(NAME_OVERHEAD + 4 * len(name) for name, _ in names)
+
+
+class LeaseClock:
+    """`now` is the lease time in seconds since the clock was made; it only moves in `advance`, and reads in `at`."""
+
+    __slots__ = ("_gap_max", "_last", "now")
+
+    def __init__(self, *, monotonic: float, interval_s: float) -> None:
+        self.now: float = 0.0
+        self._last = monotonic
+        self._gap_max = 2 * interval_s
+
+    def advance(self, monotonic: float, *, unsynced_since: float | None) -> float:
+        """A timer turn: moves the clock and returns it. `unsynced_since`: when the oldest frame not yet durable was handed over."""
+        self.now = self.at(monotonic, unsynced_since=unsynced_since)
+        self._last = monotonic
+        return self.now
+
+    def at(self, monotonic: float, *, unsynced_since: float | None) -> float:
+        """The lease time between two timer turns, without moving the clock."""
+        gap_max = self._gap_max
+        if unsynced_since is not None and monotonic > unsynced_since + gap_max:
+            monotonic = unsynced_since + gap_max  # from here on the frame was unsynced for too long: it stands still
+        gap = monotonic - self._last
+        if gap <= 0.0:
+            return self.now
+        return self.now + (gap if gap < gap_max else gap_max)

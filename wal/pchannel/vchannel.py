@@ -32,6 +32,7 @@ from wal.pchannel.operations import (
     KeyedCommit,
     OrderedAppend,
     Rollback,
+    fail_future,
 )
 from wal.pchannel.submissions import (
     BulkSubmission,
@@ -39,7 +40,6 @@ from wal.pchannel.submissions import (
     KeyedSubmission,
     KeyedTxnSubmission,
     TxnSubmission,
-    fail_future,
 )
 from wal.pchannel.txn_table import check_txn_size, names_size, record_size
 

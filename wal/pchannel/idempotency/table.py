@@ -24,9 +24,8 @@ import msgspec
 
 from wal.errors import InvalidArgumentError, InvalidRequestSeqError, WouldBlockError
 from wal.frame import FrameView, RunName
-from wal.pchannel.idempotency_state import Kept, KeptKey, KeptProducer, Scope, decode_state, encode_state
-from wal.pchannel.keyed_events import keyed_events
-from wal.pchannel.keys import Key, ProducerInfo, ProducerKey
+from wal.pchannel.idempotency.keys import Key, ProducerInfo, ProducerKey, keyed_events
+from wal.pchannel.idempotency.state import Kept, KeptKey, KeptProducer, Scope, decode_state, encode_state
 
 __all__ = ["FORGOTTEN", "Claim", "IdempotencyTable", "Kept"]
 

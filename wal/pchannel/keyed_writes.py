@@ -13,9 +13,8 @@ from wal.errors import ClosedError, InvalidRequestSeqError
 from wal.frame import RunName
 from wal.message import AppendResult, ForgottenResult, Origin, TxnContext
 from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept
-from wal.pchannel.keys import Key, ProducerKey
-from wal.pchannel.operations import Settles
-from wal.pchannel.submissions import fail_future
+from wal.pchannel.idempotency.keys import Key, ProducerKey
+from wal.pchannel.operations import Settles, fail_future
 
 __all__ = ["KeyedWrites"]
 

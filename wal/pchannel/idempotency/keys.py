@@ -1,0 +1,150 @@
+"""Idempotency keys as callers give them, and as the frames of a log carry them. Pure."""
+
+from __future__ import annotations
+
+from operator import attrgetter, gt
+from typing import Final
+
+import msgspec
+
+from wal.errors import CorruptionError, InvalidArgumentError
+from wal.frame import (
+    FLAG_COMMIT,
+    KEYED,
+    FrameView,
+    RunName,
+    SystemRecord,
+    decode_ext,
+    decode_key,
+    decode_txn,
+    encode_key,
+)
+
+__all__ = [
+    "Key",
+    "KeyedEvent",
+    "ProducerInfo",
+    "ProducerKey",
+    "check_key",
+    "key_ext",
+    "keyed_events",
+]
+
+KEY_BYTES_MAX: Final = 255
+SEQUENCE_END: Final = 1 << 63
+
+
+class ProducerKey(msgspec.Struct, frozen=True, gc=False):
+    """The `sequence`-th thing that `producer` appends to a vchannel: remembered for good, unlike a plain key.
+
+    Sequences of a producer ascend on each vchannel (gaps are fine): one that is not above the producer's last durable one is a
+    duplicate. A name of 1 to 255 bytes of UTF-8, a sequence from 0 to 2**63 - 1.
+    """
+
+    producer: str
+    sequence: int
+
+    def __post_init__(self) -> None:
+        _check_text("producer", self.producer)
+        if not isinstance(self.sequence, int) or isinstance(self.sequence, bool):
+            raise TypeError(f"the sequence of producer {self.producer!r} must be an int, not {self.sequence!r}")
+        if not 0 <= self.sequence < SEQUENCE_END:
+            raise InvalidArgumentError(
+                f"sequence {self.sequence} of producer {self.producer!r} is out of range: 0 to 2**63 - 1"
+            )
+
+
+class ProducerInfo(msgspec.Struct, frozen=True):
+    """A producer that is remembered: its name, the vchannel it appends to (several: wide transactions), its last durable sequence."""
+
+    name: str
+    vchannels: tuple[str, ...]
+    last_sequence: int
+
+
+Key = str | ProducerKey
+
+
+def check_key(key: object) -> Key:
+    """The key, if it is one: TypeError for another type, InvalidArgumentError for an empty or too long text."""
+    if isinstance(key, ProducerKey):
+        return key
+    if not isinstance(key, str):
+        raise TypeError(f"idempotency_key must be a str, a ProducerKey or None, not {key!r}")
+    return _check_text("idempotency_key", key)
+
+
+def key_ext(key: Key) -> bytes:
+    """The key as records carry it."""
+    return encode_key(key.producer, sequence=key.sequence) if isinstance(key, ProducerKey) else encode_key(key)
+
+
+def _check_text(what: str, text: object) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a str, not {text!r}")
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"{what} {text!r} cannot be encoded as UTF-8: use text without lone surrogates"
+        ) from error
+    if not 0 < length <= KEY_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{what} {text[:40]!r} is {length} bytes long: 1 to {KEY_BYTES_MAX} bytes of UTF-8 are taken"
+        )
+    return text
+
+
+class KeyedEvent(msgspec.Struct, gc=False):
+    """A keyed event: its index, its scope (the vchannels it was appended to, sorted), its key; a transaction's id and keepalive.
+
+    `text` is the plain key, or with a `sequence` the producer's name.
+    """
+
+    index: int
+    names: tuple[RunName, ...]
+    text: str
+    sequence: int | None
+    txn_id: int = 0
+    keepalive_ms: int = 0
+
+
+def keyed_events(view: FrameView) -> tuple[list[KeyedEvent], list[str]]:
+    """The keyed events of a frame in their order, and the producers that it forgets. Damage is a CorruptionError."""
+    if not view.header.compatible & KEYED:
+        return [], []
+    events: list[KeyedEvent] = []
+    commits: dict[int, KeyedEvent] = {}
+    forgotten: list[str] = []
+    for run in view.system_runs():
+        columns = view.columns(run)
+        forgotten += [
+            payload.decode()
+            for payload, kind in zip(columns.payloads, columns.types or (), strict=False)
+            if kind == SystemRecord.PRODUCER_FORGOTTEN
+        ]
+    for name, incarnation, index, flags, ext in view.exts():
+        if (found := decode_key(ext)) is None:
+            continue
+        text, sequence = found
+        if not 0 < len(text) <= KEY_BYTES_MAX or (sequence is not None and sequence >= SEQUENCE_END):
+            raise CorruptionError(
+                f"the idempotency key of a record is damaged: {text[:40]!r}, sequence {sequence}", expected="a key"
+            )
+        run_name = (name, incarnation)
+        if not flags & FLAG_COMMIT:
+            events.append(KeyedEvent(index, (run_name,), text, sequence))
+        elif (commit := commits.get(index)) is not None:
+            commit.names += (run_name,)
+        else:
+            txn_id, keepalive_ms, _, _ = decode_txn(decode_ext(ext))
+            commits[index] = commit = KeyedEvent(index, (run_name,), text, sequence, txn_id, keepalive_ms)
+            events.append(commit)
+    for commit in commits.values():
+        commit.names = tuple(sorted(commit.names))
+    if any(map(gt, map(_BY_INDEX, events), map(_BY_INDEX, events[1:]))):
+        events.sort(key=_BY_INDEX)
+    return events, forgotten
+
+
+_BY_INDEX: Final = attrgetter("index")
