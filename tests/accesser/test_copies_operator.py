@@ -338,23 +338,23 @@ async def test_a_defect_fails_what_waits_for_ticks(location: str, monkeypatch: p
         pchannel = bench.inside.pchannels["p0"]
         header, other = await bench.header(), await bench.header()
         await bench.append(header, ["a"])
-        pchannel.held.append((pchannel.copies, None))  # something waits for ticks, so what comes behind it does
+        pchannel.ticks.held.append((pchannel.copies, None))  # something waits for ticks, so what comes behind it does
         held = start(bench.append(other))
-        while len(pchannel.held) < 2:
+        while len(pchannel.ticks.held) < 2:
             await asyncio.sleep(0)
-        pchannel.held.pop(0)
+        pchannel.ticks.held.pop(0)
 
         def broken(operation: Any) -> Any:
             raise Defect
 
         monkeypatch.setattr(pchannel.copies, "_append", broken)
-        waiting, pchannel.held = pchannel.held, []
+        waiting, pchannel.ticks.held = pchannel.ticks.held, []
         struck = start(bench.append(header))
         await asyncio.sleep(0)
-        pchannel.held = waiting
+        pchannel.ticks.held = waiting
         monkeypatch.setattr(pchannel.copies, "receive", broken)
         for call in (struck, held):
             with pytest.raises(UnknownError, match="Defect"):
                 await call
-        assert not pchannel.held
+        assert not pchannel.ticks.held
         assert bench.inside.in_flight.size == 0

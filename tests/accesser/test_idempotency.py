@@ -163,12 +163,12 @@ async def test_a_frame_that_waits_for_ticks_is_drafted_again_without_it(
     pchannel = opened.pchannels["p0"]
     take = opened.oracle.take
     monkeypatch.setattr(opened.oracle, "take", lambda count: None)
-    monkeypatch.setattr(pchannel, "_need_ticks", lambda _: None)
+    asked = asyncio.Event()
+    monkeypatch.setattr(pchannel.ticks, "_request", asked.set)
     second = nowait(log, b"2", key(2))
     plain = log.append_nowait(Message("orders", b"plain"))
     async with asyncio.timeout(10):
-        while pchannel._prepared is None:
-            await asyncio.sleep(0)
+        await asked.wait()  # so the frame is drafted
     gate.refuse()
     assert [type(error) for error in await outcomes([first, second])] == [NoSpaceError, InvalidRequestSeqError]
     monkeypatch.setattr(opened.oracle, "take", take)

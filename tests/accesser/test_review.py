@@ -24,7 +24,7 @@ from wal.errors import (
     UnknownError,
     WALError,
 )
-from wal.pchannel import pchannel as pchannel_module
+from wal.pchannel import pipeline
 from wal.pchannel.tail import Tail
 from wal.timestamp import TimestampOracle
 
@@ -127,7 +127,7 @@ async def test_frames_under_way_when_the_oracle_is_fenced_have_no_known_outcome(
     opened = local(log)
     pchannel = opened.pchannels["p0"]
     future = log.append_nowait(Message("orders", b"1"))
-    while not pchannel._flights:
+    while not pchannel.frames.frames_in_flight:
         await asyncio.sleep(0)
     pchannel.fail(ChannelFencedError("another oracle took over"))
     with pytest.raises(ChannelFencedError) as caught:
@@ -146,7 +146,7 @@ async def test_a_defect_in_making_a_frame_reaches_every_caller(
     def defect(*_: object, **__: object) -> None:
         raise MemoryError("no memory for a frame")
 
-    monkeypatch.setattr(pchannel_module, "encode_frame", defect)
+    monkeypatch.setattr(pipeline, "encode_frame", defect)
     futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(3)]
     for outcome in await asyncio.gather(*futures, return_exceptions=True):
         assert isinstance(outcome, UnknownError)
@@ -160,17 +160,17 @@ async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeyp
         await made_on(log, "p1", "sound")
         opened = local(log)
         broken, sound = opened.pchannels["p0"], opened.pchannels["p1"]
-        real = pchannel_module.encode_frame
+        real = pipeline.encode_frame
 
         def defect(*arguments: Any, **options: Any) -> Any:
-            monkeypatch.setattr(pchannel_module, "encode_frame", real)
+            monkeypatch.setattr(pipeline, "encode_frame", real)
             raise MemoryError("no memory for a frame")
 
-        monkeypatch.setattr(pchannel_module, "encode_frame", defect)
+        monkeypatch.setattr(pipeline, "encode_frame", defect)
         failing = log.append_nowait(Message("broken", b"1"))
         await asyncio.gather(failing, return_exceptions=True)
-        before = sound.ledger.promise
-        while sound.ledger.promise == before or broken.actor_group.failure is None:
+        before = sound.promised.tick
+        while sound.promised.tick == before or broken.actor_group.failure is None:
             await asyncio.sleep(0.001)
         gate = Gate(opened, monkeypatch)
         waiting = log.append_nowait(Message("sound", b"1"))
@@ -270,7 +270,7 @@ async def test_a_vchannel_that_failed_cannot_be_dropped_and_says_so(
 ) -> None:
     await log.raw_append(Message("orders", b"0"))
     vchannel = local(log).vchannels.routes["orders"]
-    monkeypatch.setattr(vchannel.pchannel, "submit_plain", lambda *_: 1 / 0)
+    monkeypatch.setattr(vchannel.pchannel.frames, "submit_plain", lambda *_: 1 / 0)
     with pytest.raises(UnknownError):
         await log.raw_append(Message("orders", b"1"))
     monkeypatch.undo()

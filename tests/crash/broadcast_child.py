@@ -20,7 +20,7 @@ from tests.accesser.probes import local
 from wal import BroadcastMessage, ResourceKey, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, UnrecoverableError
 from wal.kv import SqliteKV
-from wal.pchannel import PChannel
+from wal.pchannel.pipeline import FramePipeline
 
 __all__ = ["KEYS", "NAMES", "PCHANNELS"]
 
@@ -47,7 +47,7 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(self) -> None:
-        commit, hand_over, settled = SqliteKV._commit, PChannel._hand_over, PChannel._settled
+        commit, hand_over, settled = SqliteKV._commit, FramePipeline._hand_over, FramePipeline._settled
 
         async def committed(kv: SqliteKV, batch: Any) -> bool:
             self.passed()
@@ -55,17 +55,17 @@ class Points:
             self.passed()
             return done
 
-        def handed_over(pchannel: PChannel, *args: Any, **more: Any) -> None:
+        def handed_over(pipeline: FramePipeline, *args: Any, **more: Any) -> None:
             self.passed()
-            hand_over(pchannel, *args, **more)
+            hand_over(pipeline, *args, **more)
 
-        def durable(pchannel: PChannel, position: int, error: BaseException | None) -> None:
+        def durable(pipeline: FramePipeline, position: int, error: BaseException | None) -> None:
             self.passed()
-            settled(pchannel, position, error)
+            settled(pipeline, position, error)
 
         SqliteKV._commit = committed  # type: ignore[method-assign]
-        PChannel._hand_over = handed_over  # type: ignore[method-assign]
-        PChannel._settled = durable  # type: ignore[method-assign]
+        FramePipeline._hand_over = handed_over  # type: ignore[method-assign]
+        FramePipeline._settled = durable  # type: ignore[method-assign]
 
 
 async def script(log: WALAccesser) -> None:

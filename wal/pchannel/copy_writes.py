@@ -1,8 +1,9 @@
-"""CopyWrites: the way of broadcasts' copies into the log of a pchannel, around the table of those that are there.
+"""CopyWrites: writes the copies of broadcasts into the log of a pchannel, around the table of those that are there.
 
-A member of the pchannel's group, so that copies have their place in the order of the calls. Promises: a vchannel that has its copy is
-answered with that one, also while it is being written; the others of a call share one frame and one payload; a copy of an exclusive
-type fails the transactions on its vchannel as any other message of the type. What is remembered, and for how long, `CopyTable` decides.
+It is a member of the pchannel's group, so copies have their place in the order of the calls. Guarantees: a vchannel that has its copy is
+answered with that one, also while it is being written; the other vchannels of a call share one frame and one payload; a copy of an
+exclusive type fails the transactions on its vchannel as any other message of the type. What is remembered, and for how long, `CopyTable`
+decides.
 """
 
 from __future__ import annotations
@@ -10,70 +11,84 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import Any, Final, overload
 
-from actors import ActorError, Member
+from actors import ActorError, Group, Member
 from wal.errors import ChannelNotExistError, ClosedError, UnknownError, WALError
 from wal.frame import CopyNames, FrameDraft, Record, RunName
 from wal.message import AppendResult, BroadcastHeader, MessageID, Origin, type_properties
 from wal.pchannel.copies import CopiesPart, CopyTable
-from wal.pchannel.operations import AppendCopies, fail_future
+from wal.pchannel.in_flight import InFlight
+from wal.pchannel.operations import AppendCopies, VChannelMember, fail_future
+from wal.pchannel.pipeline import FramePipeline
 from wal.pchannel.submissions import RUN_OVERHEAD, Submission
+from wal.pchannel.tick_supply import TickSupply
 
-if TYPE_CHECKING:
-    from wal.pchannel.pchannel import PChannel
-    from wal.pchannel.vchannel import VChannel
-
-__all__ = ["CopiesSubmission", "CopyWrites", "MixedCopies", "PlacedCopies"]
+__all__ = ["CopyWrites", "MixedCopies", "PlacedCopies"]
 
 
 class CopyWrites(Member):
-    """Of one pchannel; its operations are `AppendCopies`."""
+    """The copies of broadcasts on one pchannel. Its operations are `AppendCopies`.
 
-    def __init__(self, pchannel: PChannel, table: CopyTable) -> None:
+    `endings` returns how many vchannels of the pchannel have ended, `origin` the frame at a position.
+    """
+
+    def __init__(
+        self,
+        table: CopyTable,
+        group: Group,
+        frames: FramePipeline,
+        ticks: TickSupply,
+        *,
+        in_flight: InFlight,
+        origin: Callable[[int], Origin],
+        endings: Callable[[], int],
+    ) -> None:
         self.table = table
-        self._pchannel = pchannel
+        self._actor_group = group
+        self._frames = frames
+        self._ticks = ticks
+        self._in_flight = in_flight
+        self._origin = origin
+        self._endings = endings
         self._under_way: dict[tuple[int, bool], list[AppendCopies]] = {}
-        """Broadcasts of which a frame is under way, and the calls that wait for its outcome."""
+        """Broadcasts with copies in a frame under way, and the calls that wait for its outcome."""
         self._defect: WALError | None = None
         """Why no copies are taken any more."""
 
     def receive(self, batch: list[Any]) -> None:
-        """Operations in the order of their calls."""
+        """Takes operations in the order of their calls."""
         if self._defect is not None:
             self.refuse(batch, self._defect)
             return
         for operation in batch:
-            if self._pchannel.held:
-                self._pchannel.after_ticks(self, operation)
+            if self._ticks.held:
+                self._ticks.hold(self, [operation])
             else:
                 self._append(operation)
 
     def receive_control(self, message: Any) -> None:
-        """The control lane: operations that waited for others of their broadcast."""
+        """Takes operations that waited for others of their broadcast."""
         self.receive(message)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """A defect in here: no copies are taken any more, everything else goes on, frames with copies that are under way among it."""
+        """Takes no copies any more after a defect in here. Everything else goes on, also frames with copies that are under way."""
         self._defect = error = UnknownError(
-            f"pchannel {self._pchannel.channel} takes no copies of broadcasts any more until the log is reopened: {cause!r}; please "
+            f"pchannel {self._actor_group.name} takes no copies of broadcasts any more until the log is reopened: {cause!r}; please "
             "report it"
         )
         error.__cause__ = cause
-        # Of the control lane each message is a list. Who waits for a frame that is under way waits for nothing any more.
+        # Each message of the control lane is a list. A call that waits for a frame under way waits for nothing any more.
         for operations in (*unhandled, *self._under_way.values()):
             self.refuse(operations if isinstance(operations, list) else [operations], error)
-        pchannel = self._pchannel
-        held = [operation for holder, operation in pchannel.held if holder is self]
-        pchannel.held = [waiting for waiting in pchannel.held if waiting[0] is not self]
-        self.refuse(held, error)
+        self.refuse(self._ticks.take_held_by(self), error)
 
     def refuse(self, operations: list[Any], error: BaseException) -> None:
-        """Fails operations that were not submitted, and gives back their room. Those that were are left to their frame."""
+        """Fails operations that were not submitted, and gives back their room. The submitted ones are left to their frame."""
         for operation in operations:
             if not operation.taken:
                 operation.taken = True
-                self._pchannel.in_flight.release(operation.size)
+                self._in_flight.release(operation.size)
                 fail_future(operation.future, error)
 
     def _append(self, operation: AppendCopies) -> None:
@@ -84,7 +99,7 @@ class CopyWrites(Member):
         outcomes, wanted = self._judge(operation)
         if not wanted:
             operation.taken = True
-            self._pchannel.in_flight.release(operation.size)
+            self._in_flight.release(operation.size)
             if not operation.future.done():
                 operation.future.set_result(MixedCopies(outcome for outcome in outcomes or () if outcome is not None))
             return
@@ -96,27 +111,30 @@ class CopyWrites(Member):
         if len(wanted) != len(names):
             names = CopyNames([vchannel.run_name for vchannel in wanted])
         settled = partial(self._settled, operation.header, operation.aborts)
-        submission = CopiesSubmission(operation, names, outcomes, settled)
+        submission = _CopiesSubmission(operation, names, outcomes, settled)
         operation.taken = True
         self._under_way[broadcast] = []
-        self._pchannel.submit(submission)
+        self._frames.submit(submission)
 
-    def _judge(self, operation: AppendCopies) -> tuple[list[AppendResult | WALError | None] | None, Sequence[VChannel]]:
-        """The outcomes, None for the vchannels that are wanted in the frame, and those; no outcomes at all when all are."""
+    def _judge(
+        self, operation: AppendCopies
+    ) -> tuple[list[AppendResult | WALError | None] | None, Sequence[VChannelMember]]:
+        """Returns the outcomes, with None for each vchannel that is wanted in the frame, and those vchannels.
+
+        The outcomes are None when all vchannels are wanted.
+        """
         broadcast_id, targets = operation.header.broadcast_id, operation.targets.vchannels
-        if operation.targets.endings == self._pchannel.endings and self.table.get(broadcast_id) is None:
-            return None, targets  # as good as always
+        if operation.targets.endings == self._endings() and self.table.get(broadcast_id) is None:
+            return None, targets  # nearly always
         names = [vchannel.channel for vchannel in targets]
         there = self.table.find(broadcast_id, names, aborts=operation.aborts)
         copies = self.table.find(broadcast_id, names, aborts=False) if operation.aborts else {}
-        log = self._pchannel.log
         outcomes: list[AppendResult | WALError | None] = []
-        wanted: list[VChannel] = []
+        wanted: list[VChannelMember] = []
         for vchannel in targets:
             name, incarnation = vchannel.run_name
             if (place := there.get(name)) is not None:
-                origin = Origin(log.pchannel, log.incarnation, place.position, self._pchannel.form)
-                message_id = origin.message_id(place.index)
+                message_id = self._origin(place.position).message_id(place.index)
                 outcomes.append(AppendResult(message_id, place.tick, message_id))
             elif vchannel.closed is not None:
                 outcomes.append(vchannel.closed())
@@ -128,21 +146,21 @@ class CopyWrites(Member):
         return outcomes, wanted
 
     def _settled(self, header: BroadcastHeader, aborts: bool, part: CopiesPart | None) -> None:
-        """A frame with copies is durable, or (None) not written."""
+        """Remembers copies whose frame is durable (None: it was not written), and goes on with the calls that waited for it."""
         waiting = self._under_way.pop((header.broadcast_id, aborts))
         if part is not None:
             self.table.durable(header, part)
         if waiting:
             try:
-                self._pchannel.actor_group.tell_control(self, waiting)
+                self._actor_group.tell_control(self, waiting)
             except ActorError:
                 self.refuse(waiting, self._defect or ClosedError("the log was closed: open it again to go on"))
 
 
-class CopiesSubmission(Submission):
-    """Copies of a broadcast for vchannels that have none yet: one payload, one header, a COPY run each.
+class _CopiesSubmission(Submission):
+    """Copies of a broadcast for vchannels that have none yet: one payload, one header, and a COPY run for each vchannel.
 
-    `settled` hears of it first, with the place of the copies or with None: it remembers them.
+    `settled` hears of the outcome before the caller does: with the part of the log that holds the copies, or with None.
     """
 
     __slots__ = ("_future", "_outcomes", "_settled", "aborts", "names", "record", "stored")
@@ -154,9 +172,9 @@ class CopiesSubmission(Submission):
         outcomes: list[AppendResult | WALError | None] | None,
         settled: Callable[[CopiesPart | None], None],
     ) -> None:
-        """`outcomes` has None for each of `names`, in their order, and an outcome for each other vchannel that was asked for.
+        """`outcomes` has None for each of `names`, in their order, and an outcome for each other vchannel of the operation.
 
-        Without any, all that were asked for are wanted.
+        None instead of a list means that all vchannels of the operation are in `names`.
         """
         self.names: CopyNames = names
         self.record: Record = operation.record
@@ -197,7 +215,11 @@ class CopiesSubmission(Submission):
 
 
 class PlacedCopies(Sequence[AppendResult]):
-    """`count` results, of the events from `first` (an index of the frame, with the tick `tick`) on; equal to any sequence of the same."""
+    """The `count` results of a broadcast's copies in one frame; equal to any sequence of the same results.
+
+    The first copy has the index `first` and the tick `tick`, each later one an index and a tick more. There may be thousands, and perhaps
+    nobody looks at them, so they are made when the first one is looked at.
+    """
 
     __slots__ = ("_count", "_first", "_made", "_origin", "_tick")
     __hash__: Final = None  # type: ignore[assignment]
@@ -255,5 +277,5 @@ class MixedCopies(list[AppendResult | WALError]):
 
 def _has_no_copy(name: RunName, broadcast_id: int) -> ChannelNotExistError:
     return ChannelNotExistError(
-        f"vchannel {name[0]!r} was made anew and has no copy of broadcast {broadcast_id}: nobody there has to be told that it was aborted"
+        f"vchannel {name[0]!r} was recreated and has no copy of broadcast {broadcast_id}: there is no reader to tell of the abort"
     )

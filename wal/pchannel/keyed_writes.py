@@ -1,8 +1,8 @@
 """KeyedWrites: the callers of keyed appends, around the table of keys of their pchannel.
 
-Owns who hears of a key: the caller whose append is written, and those who share its result because they called with the same key while
-it was in flight. Promises that each of them is answered once, with the first result or with its failure. What a key means is
-decided by `IdempotencyTable`; all calls come in a turn of the group or when a frame is settled.
+Owns who hears of a key: the caller whose append is written, and the sharers, who called with the same key while it was in flight. Each of
+them is answered once, with the first result or with its failure. What a key means is decided by `IdempotencyTable`. All calls come in a
+turn of the group or when a frame is settled.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable
 from wal.errors import ClosedError, InvalidRequestSeqError
 from wal.frame import RunName
 from wal.message import AppendResult, ForgottenResult, Origin, TxnContext
-from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept
-from wal.pchannel.idempotency.keys import Key, ProducerKey
+from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept, Key, ProducerKey
 from wal.pchannel.operations import Settles, fail_future
 
 __all__ = ["KeyedWrites"]
 
 
 class KeyedWrites:
-    """`origin` gives the frame at a position. `withdraw` fails what waits with one of these claims and was not handed over.
+    """The keyed appends of one pchannel.
 
-    `now_ms`: the newest tick's milliseconds. `alive`: whether the pchannel still writes.
+    `origin` returns the frame at a position, `now_ms` the milliseconds of the newest tick, `alive` whether the pchannel still writes.
+    `withdraw` fails the operations with these claims that were not handed over yet.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class KeyedWrites:
         self._withdraw = withdraw
 
     def answered(self, names: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult]) -> bool:
-        """Whether the key is known: then the caller has the first result, or will have it when that is durable.
+        """Returns whether the key is known: then the caller has the first result, or gets it when that is durable.
 
-        InvalidRequestSeqError or WouldBlockError when it cannot be taken now.
+        InvalidRequestSeqError or WouldBlockError when the key cannot be taken now.
         """
         found = self.table.find(names, key, now_ms=self._now_ms())
         if found is None:
@@ -55,7 +55,7 @@ class KeyedWrites:
         return True
 
     def durable(self, claim: Claim, result: AppendResult) -> None:
-        """The event of this claim has this result."""
+        """Remembers the result of a claimed key and gives it to the sharers."""
         context = result.txn_context
         self.table.durable(
             claim,
@@ -72,7 +72,7 @@ class KeyedWrites:
                 )
 
     def failed(self, claim: Claim, future: Settles[AppendResult], error: BaseException) -> None:
-        """The operation of this claim failed: so does whoever shares it, and what its producer has in flight behind it."""
+        """Fails a claimed operation, its sharers, and the later operations of its producer that are in flight."""
         alive = self._alive()
         if claim.doomed and alive and not isinstance(error, ClosedError):
             error = _out_of_order(claim)
@@ -83,7 +83,7 @@ class KeyedWrites:
             self._withdraw(frozenset(later))
 
     def _again(self, kept: Kept) -> AppendResult | ForgottenResult:
-        """The first result, for a duplicate."""
+        """Returns the first result once more, for a duplicate."""
         if kept.position < 0:
             return AppendResult(None, None, None, None, None, True)
         message_id = self._origin(kept.position).message_id(kept.index)

@@ -1,7 +1,6 @@
-"""Operations: what callers tell a vchannel actor, and what it answers.
+"""Operations: what callers tell a vchannel actor, each with the future of its caller.
 
-Each operation carries the future of its caller. A future that was cancelled is left alone: the operation goes on, its caller just
-does not hear of it.
+A future that was cancelled is left alone: the operation goes on, only its caller does not hear of it.
 """
 
 from __future__ import annotations
@@ -9,17 +8,14 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
-from wal.frame import CopyNames, Record
+from wal.errors import WALError
+from wal.frame import CopyNames, Record, RunName
 from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, ForgottenResult, TxnContext
-from wal.pchannel.idempotency import Claim
-from wal.pchannel.idempotency.keys import Key
-
-if TYPE_CHECKING:
-    from wal.pchannel.vchannel import VChannel
+from wal.pchannel.idempotency import Claim, Key
 
 __all__ = [
     "Append",
@@ -36,7 +32,9 @@ __all__ = [
     "OrderedAppend",
     "Rollback",
     "Settles",
+    "VChannelMember",
     "fail_future",
+    "with_outcome",
 ]
 
 _T_contra = TypeVar("_T_contra", contravariant=True)
@@ -56,8 +54,46 @@ class Settles(Protocol[_T_contra]):
     def add_done_callback(self, fn: Callable[[Any], object], /) -> None: ...
 
 
+def fail_future(future: Settles[Any], error: BaseException) -> None:
+    """Gives the caller an error of its own (callers do not share tracebacks), if it still waits."""
+    if not future.done():
+        own = copy.copy(error)
+        own.__cause__ = error.__cause__
+        future.set_exception(own)
+
+
+def with_outcome(error: WALError, *, unknown: bool) -> WALError:
+    """Returns the same error for calls of which it is known, or not, whether they were written."""
+    if error.outcome_unknown == unknown:
+        return error
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    own.outcome_unknown = unknown
+    return own
+
+
+class VChannelMember(Protocol):
+    """A vchannel of the group, as its pchannel and the copies of broadcasts know it: `VChannel` is one."""
+
+    channel: str
+    run_name: RunName
+    closed: Callable[[], WALError] | None
+
+    def receive(self, batch: list[Any]) -> None:
+        """Takes operations, again those that waited for ticks."""
+
+    def refuse(self, operations: list[Any], error: BaseException) -> None:
+        """Fails operations that were not submitted."""
+
+    def released(self, operation: Any) -> None:
+        """Goes on with an operation whose barrier was passed."""
+
+    def fail_spanned(self, message_type: int) -> None:
+        """Fails the open transactions on the vchannel, which must not span a message of this exclusive type."""
+
+
 class Append(Record, gc=False):
-    """A plain message. `size` is what it counts in flight."""
+    """A plain message. `size` is the room it takes in flight."""
 
     future: Settles[AppendResult] = cast("Settles[AppendResult]", None)
     size: int = 0
@@ -71,7 +107,7 @@ class OrderedAppend(Append, gc=False):
 
 
 class KeyedAppend(OrderedAppend, gc=False):
-    """A message with an idempotency key, which also stands in its ext; `claim` from its turn on."""
+    """A message with an idempotency key, which its ext holds too; `claim` is set in its turn."""
 
     future: Settles[AppendResult | ForgottenResult] = cast("Settles[AppendResult | ForgottenResult]", None)
     key: Key = ""
@@ -87,7 +123,7 @@ class Bulk(msgspec.Struct, gc=False):
 
 
 class Atomic(msgspec.Struct, gc=False):
-    """A transaction that is complete when it is told: `counted` is its size as the bounds count it."""
+    """A transaction that is complete when it is told; `counted` is its size as the bounds of transactions count it."""
 
     records: list[Record]
     counted: int
@@ -97,45 +133,51 @@ class Atomic(msgspec.Struct, gc=False):
 
 
 class Begin(msgspec.Struct, gc=False):
-    """Opens a transaction over these vchannels (all of this pchannel)."""
+    """Opens a transaction over these vchannels, all of this pchannel.
+
+    `key_bytes` is what its idempotency key takes in each commit row.
+    """
 
     vchannels: tuple[str, ...]
     keepalive: float
     future: asyncio.Future[TxnContext]
     key_bytes: int = 0
-    """What its idempotency key will take in each commit row."""
 
 
 class Commit(msgspec.Struct, gc=False):
+    """Commits a transaction."""
+
     txn_id: int
     future: Settles[AppendResult]
 
 
 class KeyedCommit(Commit, gc=False):
-    """A commit with an idempotency key."""
+    """Commits a transaction with an idempotency key."""
 
     future: Settles[AppendResult | ForgottenResult]
     key: Key = ""
 
 
 class Rollback(msgspec.Struct, gc=False):
+    """Rolls a transaction back."""
+
     txn_id: int
     future: asyncio.Future[None]
 
 
 class CopyTargets(msgspec.Struct, frozen=True, eq=False):
-    """Vchannels of one pchannel, as they were when `endings` of its vchannels had ended, and their names as frames carry them."""
+    """Vchannels of one pchannel and their names as frames carry them, as they were when `endings` of its vchannels had ended."""
 
-    vchannels: tuple[VChannel, ...]
+    vchannels: tuple[VChannelMember, ...]
     names: CopyNames
     endings: int
 
 
 class AppendCopies(msgspec.Struct, gc=False):
-    """Copies of a broadcast for vchannels of this pchannel, in the order of the header; told to the pchannel itself.
+    """Copies of a broadcast for vchannels of this pchannel, in the order of the header; told to `CopyWrites`.
 
-    The record is what they share. `aborts`: they say that the broadcast was aborted. The future's outcomes are in the order of `targets`.
-    `taken`: it is in a frame to come, or answered, so that its room is given back from there.
+    The copies share the record. With `aborts` they say that the broadcast was aborted. The future gets the outcomes in the order of
+    `targets`. `taken` says that the operation is in a frame to come, or answered: its room is given back from there.
     """
 
     header: BroadcastHeader
@@ -158,11 +200,3 @@ class ForgetProducer(msgspec.Struct, gc=False):
 
     name: str
     future: asyncio.Future[None]
-
-
-def fail_future(future: Settles[Any], error: BaseException) -> None:
-    """Gives the caller an error of its own (callers do not share tracebacks), if it still waits."""
-    if not future.done():
-        own = copy.copy(error)
-        own.__cause__ = error.__cause__
-        future.set_exception(own)

@@ -1,4 +1,8 @@
-"""The promised tick of a pchannel, what waits for it, and when it is written to the log. Pure."""
+"""The promised tick of a pchannel (others call it watermark or closed timestamp), and what depends on it. Pure.
+
+Everything at or below the promised tick is in the log, and nothing at or below it follows (D4). `PromisedTick` computes it, `BarrierHeap`
+holds the appends that wait until it passes their barrier, and `TickFrames` tells when it should be written to the log.
+"""
 
 from __future__ import annotations
 
@@ -7,53 +11,58 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-__all__ = [
-    "BarrierHeap",
-    "PromiseLedger",
-    "TickFrames",
-]
+__all__ = ["BarrierHeap", "PromisedTick", "TickFrames"]
+
+T = TypeVar("T")
+AFTER_DATA_S: Final = 0.6
+"""It is checked every `time_tick_interval_s` (0.2 by default), so the frame is in the log within a second after the data."""
+IDLE_S: Final = 10.0
 
 
-class PromiseLedger:
-    """`promise` is the tick promised so far; `in_flight` the first ticks of the frames handed over and not yet durable."""
+class PromisedTick:
+    """`tick` is the tick promised so far; `in_flight` are the first ticks of the frames that are handed over and not yet durable.
 
-    __slots__ = ("in_flight", "promise")
+    The promised tick is one less than the first tick of the oldest frame in flight. Without such a frame it is the last durable tick,
+    or a fresh tick that is taken for this purpose alone. It never decreases.
+    """
 
-    def __init__(self, promise: int) -> None:
-        self.promise: int = promise
+    __slots__ = ("in_flight", "tick")
+
+    def __init__(self, tick: int) -> None:
+        self.tick: int = tick
         self.in_flight: deque[int] = deque()
 
     def submitted(self, first_tick: int) -> None:
-        """A frame with this first tick was handed over."""
+        """Notes that a frame with this first tick was handed over."""
         self.in_flight.append(first_tick)
 
     def settled(self, last_tick: int, *, durable: bool) -> int:
-        """The oldest frame in flight is durable (or failed for good and is not in the log); returns the promise now."""
+        """Notes that the oldest frame in flight is durable, or failed and is not in the log; returns the promised tick."""
         self.in_flight.popleft()
         if self.in_flight:
             self._raise(self.in_flight[0] - 1)
         elif durable:
             self._raise(last_tick)
-        return self.promise
+        return self.tick
 
     def advance(self, fresh: Callable[[], int | None]) -> int:
-        """As far as it can be now: a fresh tick if nothing is in flight (`fresh` answers None when there is none to be had)."""
+        """Raises the promised tick as far as possible and returns it. `fresh` returns a fresh tick, or None when there is none."""
         if self.in_flight:
             self._raise(self.in_flight[0] - 1)
         elif (tick := fresh()) is not None:
             self._raise(tick)
-        return self.promise
+        return self.tick
 
     def _raise(self, tick: int) -> None:
-        if tick > self.promise:
-            self.promise = tick
-
-
-T = TypeVar("T")
+        if tick > self.tick:
+            self.tick = tick
 
 
 class BarrierHeap(Generic[T]):
-    """Items by barrier tick."""
+    """Items that wait until the promised tick passes their barrier; with the same barrier they leave in the order they came.
+
+    An append with a barrier gets its tick only when everything up to the barrier is in the log. No other append may be overtaken.
+    """
 
     __slots__ = ("_arrivals", "_heap")
 
@@ -66,7 +75,7 @@ class BarrierHeap(Generic[T]):
 
     @property
     def smallest(self) -> int | None:
-        """The barrier that will be passed next, None when nothing waits."""
+        """The barrier that is passed next, None when nothing waits."""
         return self._heap[0][0] if self._heap else None
 
     def wait(self, barrier: int, item: T) -> None:
@@ -74,10 +83,10 @@ class BarrierHeap(Generic[T]):
         heapq.heappush(self._heap, (barrier, self._arrivals, item))
         self._arrivals += 1
 
-    def release(self, promise: int) -> list[T]:
-        """Takes out the items whose barrier is at or below the promise, in the order of barriers, then of arrival."""
+    def release(self, promised_tick: int) -> list[T]:
+        """Takes out the items whose barrier is at or below the promised tick, in the order of barriers, then of arrival."""
         released: list[T] = []
-        while self._heap and self._heap[0][0] <= promise:
+        while self._heap and self._heap[0][0] <= promised_tick:
             released.append(heapq.heappop(self._heap)[2])
         return released
 
@@ -90,19 +99,16 @@ class BarrierHeap(Generic[T]):
         return [item for _, _, item in sorted(taken, key=lambda entry: entry[1])]
 
     def drain(self) -> list[T]:
-        """Takes out everything."""
-        items = [item for _, _, item in sorted(self._heap, key=lambda entry: entry[1])]
-        self._heap.clear()
-        return items
-
-
-AFTER_DATA_S: Final = 0.6
-"""Looked at every `time_tick_interval_s` (0.2 by default), the frame is in the log within a second after the data."""
-IDLE_S: Final = 10.0
+        """Takes out everything, in the order of arrival."""
+        return self.take_out(lambda item: True)
 
 
 class TickFrames:
-    """Of one pchannel; `now_s` is monotonic."""
+    """Tells when a TimeTick frame is due in a log whose readers learn of the promised tick from the log alone.
+
+    One is due soon after data, so that a reader that waits for a tick above the last event need not wait for the next event; and now and
+    then while nothing is written, so that readers see that the log is alive. `now_s` is monotonic time.
+    """
 
     __slots__ = ("_data", "_last_s")
 
@@ -111,10 +117,10 @@ class TickFrames:
         self._data = False
 
     def written(self, now_s: float, *, data: bool) -> None:
-        """A frame is durable; `data`: it holds events."""
+        """Notes that a frame is durable; `data` says whether it holds events."""
         self._last_s = now_s
         self._data = data
 
     def is_due(self, now_s: float) -> bool:
-        """Whether one should be written, if nothing else is under way."""
+        """Returns whether a frame should be written if no other one is in flight."""
         return now_s - self._last_s >= (AFTER_DATA_S if self._data else IDLE_S)

@@ -11,7 +11,7 @@ import weakref
 from typing import Protocol
 
 from wal.backends import ReadableLog
-from wal.errors import TruncatedError, WALError
+from wal.errors import InvalidArgumentError, TruncatedError, WALError
 from wal.message import MessageID, Origin
 from wal.pchannel.recent import RecentFrames
 from wal.pchannel.tail import Tail
@@ -74,6 +74,26 @@ class ReadablePChannel(abc.ABC):
             return None
         found = next((event for event in event_indices(page.frames[0].view) if event >= index), None)
         return None if found is None else self._id(position, found)
+
+    async def end_of(self, message_id: MessageID) -> tuple[int, int] | None:
+        """Returns the log position right after this event, where the log begins when it is truncated up to it; None if it is truncated.
+
+        A body stands for its transaction. An id above the durable end, or of no event, is an InvalidArgumentError.
+        """
+        position, index = message_id.position, message_id.index
+        if position >= self.tail.durable_end:
+            raise InvalidArgumentError(
+                f"message id {message_id} lies above the durable end {self.tail.durable_end} of pchannel {self.channel}: truncate up "
+                "to a message that was appended"
+            )
+        if (position, index) < self.log.earliest:
+            return None
+        event = await self.event_of(message_id)
+        if event is None:
+            raise InvalidArgumentError(
+                f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read"
+            )
+        return (position, event.index + 1)
 
     async def truncated(self, message_id: MessageID) -> TruncatedError:
         """The error for a read that should begin at this id, which is gone."""

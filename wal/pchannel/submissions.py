@@ -1,41 +1,43 @@
-"""Submissions: what waits at the pchannel for the next frame, and how its callers hear of the outcome.
+"""Submissions: what waits in the frame pipeline for the next frame, and how its callers hear of the outcome.
 
-A submission is drafted into one frame whole (a run of plain appends may be cut in two before), keeps the index it was given there, and
-is settled once: resolved when the frame is durable, failed otherwise.
+A submission is drafted into one frame as a whole (plain appends may be cut in two before), keeps the index that it got there, and is
+settled once: resolved when the frame is durable, failed otherwise. Copies of broadcasts have theirs in `copy_writes`.
 """
 
 from __future__ import annotations
 
 import abc
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from collections.abc import Callable
+from typing import Final
 
 from wal.errors import UnavailableError, WouldBlockError
 from wal.frame import FrameDraft, Record, RunName
 from wal.message import AppendResult, MessageID, Origin, TxnContext
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.idempotency.keys import key_ext
+from wal.pchannel.keyed_writes import KeyedWrites
 from wal.pchannel.operations import Append, KeyedAppend, Settles, fail_future
 
-if TYPE_CHECKING:
-    from wal.pchannel.keyed_writes import KeyedWrites
-
 RUN_OVERHEAD: Final = 16
-"""Bytes of a run's row in the tables of a frame, rounded up."""
+"""The bytes of a run's row in the tables of a frame, rounded up."""
 
 __all__ = [
     "BulkSubmission",
     "ForgetSubmission",
     "KeyedSubmission",
     "KeyedTxnSubmission",
+    "OwnSubmission",
     "PlainSubmission",
     "Submission",
     "TxnSubmission",
+    "cut",
 ]
 
 
 class Submission(abc.ABC):
-    """`count` record rows and `size` bytes at most in a frame; `in_flight` is what settling it gives back."""
+    """Something that goes into one frame: `count` records and at most `size` bytes; settling it gives back the room `in_flight`."""
 
     __slots__ = ("count", "first", "in_flight", "size")
 
@@ -50,17 +52,17 @@ class Submission(abc.ABC):
 
     @abc.abstractmethod
     def resolve(self, origin: Origin, first_tick: int) -> None:
-        """The frame is durable at this origin, its first event has this tick."""
+        """Gives the callers their results: the frame is durable at this origin, its first event has this tick."""
 
     @abc.abstractmethod
     def fail(self, error: BaseException) -> None:
-        """The frame was not written, or its outcome is not known."""
+        """Gives the callers the error: the frame was not written, or its outcome is unknown."""
 
 
 class PlainSubmission(Submission):
-    """Consecutive plain appends, to any vchannels, with a future for each: most of what is ever written.
+    """Consecutive plain appends, to any vchannels, each with its own future. Most of what is ever written is in these.
 
-    `batches[i]` is for the vchannel `names[i]`; the indices of all of them follow each other, since they are drafted together.
+    `batches[i]` is for the vchannel `names[i]`. All of them are drafted together, so their indices are consecutive.
     """
 
     __slots__ = ("batches", "names")
@@ -71,7 +73,7 @@ class PlainSubmission(Submission):
         self.count = self.in_flight = self.size = 0
 
     def add(self, name: RunName, appends: list[Append]) -> None:
-        """Takes the appends of one vchannel, behind those it has."""
+        """Adds the appends of one vchannel at the end."""
         size = appends[0].size if len(appends) == 1 else sum([append.size for append in appends])
         self.names.append(name)
         self.batches.append(appends)
@@ -102,7 +104,7 @@ class PlainSubmission(Submission):
                 fail_future(append.future, error)
 
     def cut(self, *, size: int, count: int) -> PlainSubmission | None:
-        """Takes the appends at its front that fit these bounds, at least one; None when all of them fit."""
+        """Takes out the appends at the front that fit these bounds, at least one; returns None when all of them fit."""
         if self.size <= size and self.count <= count:
             return None
         front, rest = PlainSubmission(), PlainSubmission()
@@ -160,7 +162,7 @@ class BulkSubmission(Submission):
 
 
 class TxnSubmission(Submission):
-    """A committed transaction over one or several vchannels."""
+    """A committed transaction on one or several vchannels."""
 
     __slots__ = ("bodies", "context", "future", "names")
 
@@ -256,7 +258,7 @@ class KeyedTxnSubmission(TxnSubmission):
 
 
 class ForgetSubmission(Submission):
-    """The end of what is remembered of a producer."""
+    """A record in the log that a producer is forgotten."""
 
     __slots__ = ("_future", "_keyed", "_name")
 
@@ -281,8 +283,54 @@ class ForgetSubmission(Submission):
         fail_future(self._future, error)
 
 
+class OwnSubmission(Submission):
+    """A frame that the log writes for itself; `settled` hears of its outcome."""
+
+    __slots__ = ("_settled",)
+
+    def __init__(self, settled: Callable[[BaseException | None], None]) -> None:
+        self._settled = settled
+        self.size = self.count = self.in_flight = 0
+
+    def draft(self, draft: FrameDraft) -> None:
+        raise AssertionError("a frame of the log's own is drafted by its writer")
+
+    def resolve(self, origin: Origin, first_tick: int) -> None:
+        self._settled(None)
+
+    def fail(self, error: BaseException) -> None:
+        self._settled(error)
+
+
+def cut(waiting: deque[Submission], *, size: int, count: int) -> list[Submission]:
+    """Takes the submissions of the next frame, of at most `size` bytes and `count` records, from the front of those that wait.
+
+    At least one is taken, however large it is; plain appends are cut in two.
+    """
+    if len(waiting) == 1 and waiting[0].size <= size and waiting[0].count <= count:
+        return [waiting.popleft()]
+    submissions: list[Submission] = []
+    while waiting:
+        submission = waiting[0]
+        if submission.size > size or submission.count > count:
+            if isinstance(submission, PlainSubmission) and (not submissions or (size > 0 and count > 0)):
+                front = submission.cut(size=size, count=count)
+                if front is not None and (not submissions or front.size <= size):
+                    submissions.append(front)
+                    break
+                if front is not None:
+                    waiting.appendleft(front)
+                    break
+            if submissions:
+                break
+        submissions.append(waiting.popleft())
+        size -= submission.size
+        count -= submission.count
+    return submissions
+
+
 def _of_transaction(error: BaseException) -> BaseException:
-    """The error of a transaction whose frame failed: the transaction is over, which a WouldBlockError would deny."""
+    """Returns the error for a transaction whose frame failed: it is over, which a WouldBlockError would deny."""
     if not isinstance(error, WouldBlockError):
         return error
     over = UnavailableError(f"{error}; the transaction is over and nothing of it was written: begin another one")

@@ -72,7 +72,9 @@ class TxnTable:
 
     def __init__(self, limits: TxnLimits) -> None:
         self.size: int = 0
-        self._limits = limits
+        self.expired: int = 0
+        """How many transactions have expired so far."""
+        self.limits = limits
         self._open: dict[int, OpenTxn] = {}
         self._ended: OrderedDict[int, Callable[[], WALError]] = OrderedDict()
 
@@ -92,7 +94,7 @@ class TxnTable:
         keepalive = whole_ms(keepalive)
         context = TxnContext(txn_id, keepalive)
         stored = names_size(names) + key_bytes * len(names)
-        check_txn_size(0, 0, stored, self._limits)
+        check_txn_size(0, 0, stored, self.limits)
         self._open[txn_id] = OpenTxn(context, names, now + keepalive, 0, stored, [])
         return context
 
@@ -108,7 +110,7 @@ class TxnTable:
         txn.deadline = now + txn.context.keepalive
         counted = size + BODY_OVERHEAD
         stored = len(record.payload) + len(record.properties) + BODY_OVERHEAD
-        limits, bodies = self._limits, txn.bodies
+        limits, bodies = self.limits, txn.bodies
         if (
             len(bodies) >= limits.txn_bodies_max
             or txn.size + counted > limits.txn_bytes_max
@@ -174,6 +176,7 @@ class TxnTable:
 
     def _expired(self, txn_id: int) -> None:
         keepalive = self._open[txn_id].context.keepalive
+        self.expired += 1
         self._end(
             txn_id,
             lambda: TransactionExpiredError(

@@ -1,14 +1,14 @@
-"""The VChannel actor: what is decided about one vchannel before its messages join a frame.
+"""The VChannel actor: it decides about the operations on one vchannel before they join a frame.
 
 It has an identity, a state and a failure of its own, but no task: it takes its turn in the group of its pchannel, where all calls
-have one order. Plain appends pass through as one list a turn; exclusive messages fail the transactions that are open here;
-transactions live in the pchannel's table, since they may span its vchannels.
+have one order. Plain appends pass through as one list a turn. Exclusive messages fail the transactions that are open on the vchannel.
+Open transactions are in the pchannel's table, since they may span several of its vchannels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors import Member
 from wal.errors import (
@@ -34,6 +34,7 @@ from wal.pchannel.operations import (
     Rollback,
     fail_future,
 )
+from wal.pchannel.pchannel import PChannel
 from wal.pchannel.submissions import (
     BulkSubmission,
     ForgetSubmission,
@@ -43,56 +44,55 @@ from wal.pchannel.submissions import (
 )
 from wal.pchannel.txn_table import check_txn_size, names_size, record_size
 
-if TYPE_CHECKING:
-    from wal.pchannel.pchannel import PChannel
-
 __all__ = ["VChannel"]
 
 
 class VChannel(Member):
-    """One vchannel of a pchannel; `channel` is its name, `run_name` (name, incarnation), as frames carry it."""
+    """One vchannel of a pchannel. `channel` is its name, `run_name` is (name, incarnation), as frames carry it."""
 
     def __init__(self, pchannel: PChannel, name: str, incarnation: int) -> None:
         self.pchannel = pchannel
         self.channel = name
         self.run_name: RunName = (name, incarnation)
         self.scope: tuple[RunName, ...] = (self.run_name,)
-        """What its idempotency keys belong to."""
+        """The scope of its idempotency keys."""
         self.closed: Callable[[], WALError] | None = None
-        """Why it takes nothing any more (dropped, failed, or its record could not be saved); None while it lives."""
+        """Returns why it takes nothing any more: it was dropped, it failed, or its record could not be saved. None while it does."""
         self.tell: Callable[[Member, Any], None] = pchannel.actor_group.tell
-        """Bound for those who tell it most."""
-        self._handled_to = 0  # of the batch in hand; what lies before it is the pchannel's already
+        """The group's method, bound here for the callers that use it most."""
+        self._frames = pchannel.frames
+        self._ticks = pchannel.ticks
+        self._handled_to = 0  # in the current batch; the operations before it are submitted already
 
     def receive(self, batch: list[Any]) -> None:
-        """Operations in the order of their calls."""
+        """Takes operations in the order of their calls."""
         if self.closed is not None:
             self.refuse(batch, self.closed())
             return
-        if self.pchannel.held:
-            self._hold(batch)
+        if self._ticks.held:
+            self._ticks.hold(self, batch)
             return
         start = 0
         if _PLAIN_ONLY.issuperset(map(type, batch)):
-            self.pchannel.submit_plain(self.run_name, batch)
+            self._frames.submit_plain(self.run_name, batch)
             return
         for at, operation in enumerate(batch):
             if operation.__class__ is not Append:
                 if at > start:
-                    self.pchannel.submit_plain(self.run_name, batch[start:at])
+                    self._frames.submit_plain(self.run_name, batch[start:at])
                 self._handled_to = at
                 _HANDLERS[operation.__class__](self, operation)
                 start = self._handled_to = at + 1
-                if self.closed is not None or self.pchannel.held:
+                if self.closed is not None or self._ticks.held:
                     break
         if start < len(batch):
             rest = batch[start:] if start else batch
             if self.closed is not None:
                 self.refuse(rest, self.closed())
-            elif self.pchannel.held:
-                self._hold(rest)
+            elif self._ticks.held:
+                self._ticks.hold(self, rest)
             else:
-                self.pchannel.submit_plain(self.run_name, rest)
+                self._frames.submit_plain(self.run_name, rest)
         self._handled_to = 0
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
@@ -105,9 +105,7 @@ class VChannel(Member):
             error.__cause__ = cause
             return error
 
-        self.closed = closed
-        self.pchannel.endings += 1
-        self.pchannel.fail_transactions(self.run_name, lambda _: closed())
+        self._end(closed)
         self.refuse(unhandled[self._handled_to :], closed())
 
     def add_body(self, txn_id: int, record: Record, *, counted: int, barrier: int) -> int:
@@ -134,7 +132,7 @@ class VChannel(Member):
         elif self.closed is not None:
             self.refuse([operation], self.closed())
         elif isinstance(operation, TxnSubmission):
-            self.pchannel.submit(operation)
+            self._frames.submit(operation)
         elif isinstance(operation, Atomic):
             self._submit_atomic(operation)
         else:
@@ -154,10 +152,6 @@ class VChannel(Member):
                     continue
             fail_future(operation.future, error)
 
-    def _hold(self, operations: list[Any]) -> None:
-        for operation in operations:
-            self.pchannel.after_ticks(self, operation)
-
     def _ordered(self, operation: OrderedAppend) -> None:
         if self.pchannel.passed(operation.barrier):
             self._submit_ordered(operation)
@@ -167,7 +161,7 @@ class VChannel(Member):
     def _submit_ordered(self, operation: OrderedAppend) -> None:
         if operation.exclusive:
             self.fail_spanned(operation.message_type)
-        self.pchannel.submit_plain(self.run_name, [operation])
+        self._frames.submit_plain(self.run_name, [operation])
 
     def fail_spanned(self, message_type: int) -> None:
         """Ends the transactions on this vchannel, which must not span an exclusive message of this type."""
@@ -205,21 +199,21 @@ class VChannel(Member):
         if self.closed is not None:
             self.refuse([operation], self.closed())
         elif isinstance(operation, KeyedTxnSubmission):
-            self.pchannel.submit(operation)
+            self._frames.submit(operation)
         else:
             if operation.exclusive:
                 self.fail_spanned(operation.message_type)
-            self.pchannel.submit(KeyedSubmission(self.run_name, operation, claim, self.pchannel.keyed))
+            self._frames.submit(KeyedSubmission(self.run_name, operation, claim, self.pchannel.keyed))
 
     def _bulk(self, operation: Bulk) -> None:
-        self.pchannel.submit(
+        self._frames.submit(
             BulkSubmission(self.run_name, operation.records, size=operation.size, future=operation.future)
         )
 
     def _atomic(self, operation: Atomic) -> None:
         try:
             stored = names_size((self.run_name,)) + sum(map(record_size, operation.records))
-            check_txn_size(len(operation.records), operation.counted, stored, self.pchannel.limits)
+            check_txn_size(len(operation.records), operation.counted, stored, self.pchannel.table.limits)
         except WALError as error:
             self.refuse([operation], error)
             return
@@ -229,11 +223,11 @@ class VChannel(Member):
             self.pchannel.set_aside(operation.barrier, self, operation)
 
     def _submit_atomic(self, operation: Atomic) -> None:
-        txn_id = self.pchannel.new_txn_id()
+        txn_id = self._ticks.take()
         if txn_id is None:
-            self.pchannel.after_ticks(self, operation)
+            self._ticks.hold(self, [operation])
             return
-        self.pchannel.submit(
+        self._frames.submit(
             TxnSubmission(
                 TxnContext(txn_id, self.pchannel.keepalive),
                 (self.run_name,),
@@ -249,18 +243,17 @@ class VChannel(Member):
         names: list[RunName] = []
         for name in operation.vchannels:
             vchannel = pchannel.vchannels.get(name)
-            if vchannel is None or vchannel.closed is not None:
-                error = (
-                    ChannelNotExistError(f"vchannel {name!r} was dropped before the transaction began")
-                    if (vchannel is None or vchannel.closed is None)
-                    else vchannel.closed()
-                )
+            if vchannel is None:
+                error = ChannelNotExistError(f"vchannel {name!r} was dropped before the transaction began")
                 fail_future(operation.future, error)
                 return
+            if vchannel.closed is not None:
+                fail_future(operation.future, vchannel.closed())
+                return
             names.append(vchannel.run_name)
-        txn_id = pchannel.new_txn_id()
+        txn_id = self._ticks.take()
         if txn_id is None:
-            pchannel.after_ticks(self, operation)
+            self._ticks.hold(self, [operation])
             return
         try:
             context = pchannel.table.begin(
@@ -290,7 +283,7 @@ class VChannel(Member):
             txn.context, txn.names, txn.bodies, size=txn.stored, in_flight=txn.stored, future=operation.future
         )
         if pchannel.passed(txn.barrier):
-            pchannel.submit(submission)
+            self._frames.submit(submission)
         else:
             pchannel.set_aside(txn.barrier, self, submission)
 
@@ -327,7 +320,7 @@ class VChannel(Member):
         except WALError as error:
             fail_future(operation.future, error)
         else:
-            self.pchannel.submit(ForgetSubmission(operation.name, keyed, operation.future))
+            self._frames.submit(ForgetSubmission(operation.name, keyed, operation.future))
 
     def _rollback(self, operation: Rollback) -> None:
         self.pchannel.table.rollback(operation.txn_id)
@@ -337,11 +330,14 @@ class VChannel(Member):
         def closed() -> WALError:
             return ChannelNotExistError(f"vchannel {self.channel!r} was dropped: append to it again to make a new one")
 
+        self._end(closed)
+        self.pchannel.dropped(self)
+        _resolve(operation)
+
+    def _end(self, closed: Callable[[], WALError]) -> None:
         self.closed = closed
         self.pchannel.endings += 1
         self.pchannel.fail_transactions(self.run_name, lambda _: closed())
-        self.pchannel.dropped(self)
-        _resolve(operation)
 
 
 def _resolve(operation: Rollback | Drop) -> None:

@@ -106,7 +106,7 @@ class RetentionKeeper:
     async def truncate(self, message_id: MessageID) -> None:
         """Truncates the pchannel of this id up to its event, inclusive. Refused whole, naming the holders, past what is pinned."""
         pchannel = self._pchannels[message_id.pchannel]
-        place = await pchannel.behind(message_id)
+        place = await pchannel.end_of(message_id)
         if place is None:
             return
 

@@ -274,12 +274,12 @@ class LocalLog:
         """Returns the promised tick of the vchannel's pchannel; of all pchannels, if the vchannel does not exist yet."""
         info = self.vchannels.records.get(vchannel)
         if info is not None:
-            return self.pchannels[info.pchannel].ledger.promise
+            return self.pchannels[info.pchannel].promised.tick
         if not self.settings.create_vchannels:
             raise ChannelNotExistError(
                 f"vchannel {vchannel!r} does not exist: make it with create_vchannel({vchannel!r})"
             )
-        return min(pchannel.ledger.promise for pchannel in self.pchannels.values())
+        return min(pchannel.promised.tick for pchannel in self.pchannels.values())
 
     async def retention_report(self) -> list[PChannelRetention]:
         """Returns what each pchannel holds, and who holds it."""

@@ -1,4 +1,4 @@
-"""PromiseLedger against a model that keeps every tick and what became of it."""
+"""PromisedTick against a model that keeps every tick and what became of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from wal.pchannel.promised_tick import PromiseLedger
+from wal.pchannel.promised_tick import PromisedTick
 
 
 class PromiseMachine(RuleBasedStateMachine):
@@ -14,7 +14,7 @@ class PromiseMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = PromiseLedger(100)
+        self.promised = PromisedTick(100)
         self.clock = 100
         self.flights: list[tuple[int, int]] = []
         self.durable = 100
@@ -29,15 +29,15 @@ class PromiseMachine(RuleBasedStateMachine):
     def submit(self, count: int, skipped: int) -> None:
         self.clock += skipped
         first = self.take(count)
-        self.ledger.submitted(first)
+        self.promised.submitted(first)
         self.flights.append((first, first + count - 1))
 
     @precondition(lambda self: self.flights)
     @rule(durable=st.booleans())
     def settle(self, durable: bool) -> None:
         _, last = self.flights.pop(0)
-        promise = self.ledger.settled(last, durable=durable)
-        assert promise == self.ledger.promise
+        promise = self.promised.settled(last, durable=durable)
+        assert promise == self.promised.tick
         if durable:
             self.durable = last
             assert promise >= last, "a reader that waits for this durable event would have to wait for the timer"
@@ -52,8 +52,8 @@ class PromiseMachine(RuleBasedStateMachine):
             asked.append(self.take(1))
             return asked[-1]
 
-        before = self.ledger.promise
-        promise = self.ledger.advance(fresh)
+        before = self.promised.tick
+        promise = self.promised.advance(fresh)
         if self.flights:
             assert not asked, "a fresh tick above a frame under way would be a false promise"
             assert promise == self.flights[0][0] - 1
@@ -64,17 +64,17 @@ class PromiseMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_never_goes_back(self) -> None:
-        assert self.ledger.promise >= self.highest
-        self.highest = self.ledger.promise
+        assert self.promised.tick >= self.highest
+        self.highest = self.promised.tick
 
     @invariant()
     def everything_promised_is_settled(self) -> None:
-        assert all(first > self.ledger.promise for first, _ in self.flights)
-        assert self.ledger.promise <= self.clock
+        assert all(first > self.promised.tick for first, _ in self.flights)
+        assert self.promised.tick <= self.clock
 
     @invariant()
     def it_knows_what_is_under_way(self) -> None:
-        assert list(self.ledger.in_flight) == [first for first, _ in self.flights]
+        assert list(self.promised.in_flight) == [first for first, _ in self.flights]
 
 
 PromiseMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,341 @@
+"""FramePipeline: the way of submissions into the log of a pchannel, one frame at a time (group commit).
+
+    submit --> waiting --cut--> prepared --hand over--> in flight --settled--> durable: the callers have their results
+                  ^                |                        |
+                  +----withdraw----+                        +--> refused or failed: the callers have the error
+
+Everything that was submitted in one turn of the group becomes one frame at the end of the turn. The frame gets its ticks and is handed to
+the backend in that same turn, so ids, ticks and delivery have one order. Only as many frames are handed over at a time as the backend says
+(two where one is synced while the next is made); what is submitted meanwhile waits and makes the following frame larger.
+
+**`_hand_over` is the one place where a frame is handed to the backend, `_settled` the one place where its answer arrives.** Every
+submission is settled exactly once: resolved when its frame is durable, failed otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from wal.backends import REFUSALS, PChannelLog
+from wal.errors import NoSpaceError, StorageError, WALError
+from wal.frame import EncodedFrame, FrameDraft, RunName, encode_frame
+from wal.message import Origin
+from wal.pchannel.in_flight import InFlight
+from wal.pchannel.operations import Append
+from wal.pchannel.promised_tick import PromisedTick, TickFrames
+from wal.pchannel.submissions import OwnSubmission, PlainSubmission, Submission, cut
+from wal.pchannel.tick_supply import TickSupply
+
+__all__ = ["FrameOwner", "FramePipeline"]
+
+GROUP_RECORDS: Final = 4096
+"""A frame has at most this many records, so that making it holds the loop for about a millisecond. The backend bounds its bytes."""
+_log: Final = logging.getLogger("wal.pchannel")
+
+
+class FrameOwner(Protocol):
+    """The pchannel, as far as its pipeline calls it."""
+
+    def frame_durable(self, position: int, frame: EncodedFrame) -> None:
+        """The oldest frame in flight is durable, and its callers have their results."""
+
+    def frame_settled(self) -> None:
+        """A frame is durable or was refused, and the frames that could follow it were handed over."""
+
+    def fail(self, error: WALError, *, answered: bool = False) -> None:
+        """The log takes no more frames: `FramePipeline.stop` has to be called."""
+
+    def poisoned(self, cause: BaseException, unhandled: list[object]) -> None:
+        """A defect in the pipeline: nothing can be written any more."""
+
+
+class _Flight(msgspec.Struct, gc=False):
+    """A frame that was handed to the backend and is not yet answered; `since` is when."""
+
+    submissions: list[Submission]
+    sequence: int
+    first_tick: int
+    last_tick: int
+    indices: int
+    frame: EncodedFrame
+    since: float
+
+
+class FramePipeline:
+    """The frames of one pchannel in one term. All its methods run on the loop; only `begin_term` and `write_alone` wait.
+
+    `origin` returns the frame at a position, as ids name it. `frames`, `bytes` and `events` count what is durable since the opening.
+    """
+
+    def __init__(
+        self,
+        log: PChannelLog,
+        *,
+        owner: FrameOwner,
+        ticks: TickSupply,
+        promised: PromisedTick,
+        in_flight: InFlight,
+        origin: Callable[[int], Origin],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.fault: WALError | None = None
+        """Why nothing is written any more; final."""
+        self.owes_start: bool = False
+        """Whether the first frame of the term found no room: it is written before any other frame."""
+        self.frames = self.bytes = self.events = 0
+        self._log = log
+        self._owner = owner
+        self._ticks = ticks
+        self._promised = promised
+        self._in_flight = in_flight
+        self._origin = origin
+        self._monotonic = monotonic
+        self._waiting: deque[Submission] = deque()
+        self._plain: PlainSubmission | None = None  # the last one in `_waiting`, while more appends may join it
+        self._prepared: tuple[FrameDraft, list[Submission]] | None = None
+        self._flights: deque[_Flight] = deque()
+        self._flights_max = log.frames_in_flight
+        self._group_bytes = log.group_bytes
+        self._tick_frames = TickFrames(monotonic()) if log.tick_frames else None
+        self._sequence = 0
+
+    # -- submissions
+
+    def submit(self, submission: Submission) -> None:
+        """Takes a submission for the next frame; once the pipeline is stopped it fails."""
+        if self.fault is not None:
+            self._fail(submission, self.fault)
+        else:
+            self._waiting.append(submission)
+            self._plain = None
+
+    def submit_plain(self, name: RunName, appends: list[Append]) -> None:
+        """Takes plain appends for the next frame; consecutive ones share one submission."""
+        plain = self._plain
+        if plain is None:
+            plain = PlainSubmission()
+            plain.add(name, appends)
+            self.submit(plain)
+            if self.fault is None:
+                self._plain = plain
+        else:
+            plain.add(name, appends)
+
+    def withdraw(self, unwanted: Callable[[Submission], bool], error: WALError) -> None:
+        """Fails the unwanted submissions that were not handed over yet."""
+        if self._prepared is not None and any(map(unwanted, self._prepared[1])):
+            self._waiting.extendleft(reversed(self._prepared[1]))  # the frame is drafted again, without them
+            self._prepared = None
+        gone = [submission for submission in self._waiting if unwanted(submission)]
+        if gone:
+            self._waiting = deque(submission for submission in self._waiting if not unwanted(submission))
+            for submission in gone:
+                self._fail(submission, error)
+
+    def fail_waiting(self, error: BaseException) -> None:
+        """Fails every submission that was not handed over; none of them is written."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        self._plain = None
+        if self._prepared is not None:
+            waiting = self._prepared[1] + waiting
+            self._prepared = None
+        for submission in waiting:
+            self._fail(submission, error)
+
+    def stop(self, fault: WALError, *, in_flight: WALError) -> None:
+        """Writes nothing any more: frames in flight fail with `in_flight`, everything else, now and later, with `fault`."""
+        self.fault = fault
+        while self._flights:
+            for submission in self._flights.popleft().submissions:
+                self._fail(submission, in_flight)
+        self.fail_waiting(fault)
+
+    # -- what it holds
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything was submitted, or handed over, that is not settled."""
+        return bool(self._flights or self._waiting or self._prepared)
+
+    @property
+    def unsynced_since(self) -> float | None:
+        """When the oldest frame in flight was handed over, in monotonic time; None when there is none."""
+        return self._flights[0].since if self._flights else None
+
+    @property
+    def waiting(self) -> int:
+        """How many records wait for a frame."""
+        return sum(submission.count for submission in self._waiting)
+
+    @property
+    def frames_in_flight(self) -> int:
+        """How many frames are handed over and not yet answered."""
+        return len(self._flights)
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """The bytes of the frames in flight."""
+        return sum(flight.frame.length for flight in self._flights)
+
+    # -- frames of the log's own
+
+    async def begin_term(self, tick: int) -> None:
+        """Writes the first frame of the term; when it returns, this handle owns the pchannel.
+
+        Without room for the frame it returns all the same, so that what was read can be truncated. The frame then precedes the first
+        one that finds room.
+        """
+        try:
+            await self.write_alone(self._term_start(), tick)
+        except NoSpaceError as error:
+            self.owes_start = True
+            _log.warning(
+                "pchannel %s was opened on a full disk and takes no append until there is room: %s",
+                self._log.pchannel,
+                error,
+            )
+
+    async def write_alone(self, draft: FrameDraft, tick: int) -> None:
+        """Writes a frame without events that promises `tick`, and waits until it is durable. Raises why it is not."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settled(error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._hand_over(draft, [OwnSubmission(settled)], tick, promised_tick=tick)
+        await done
+
+    def write_due_tick(self) -> None:
+        """Writes a TimeTick frame if one is due and no other frame, which would promise as much, is under way."""
+        if self._tick_frames is None or not self._tick_frames.is_due(self._monotonic()):
+            return
+        if self.fault is None and not self.owes_start and not self.busy and (tick := self._ticks.take()) is not None:
+            self._hand_over(FrameDraft(), [], tick, promised_tick=tick)
+
+    def _term_start(self) -> FrameDraft:
+        draft, found = FrameDraft(), self._log.state
+        draft.term_start(previous_term=found.last_term, previous_last_sequence=max(found.last_sequence, 0))
+        return draft
+
+    def _start_settled(self, error: BaseException | None) -> None:
+        """Nobody waits for a term's first frame that is written late; a failed one is owed again."""
+        self.owes_start = error is not None
+
+    # -- the way of a frame
+
+    def pump(self) -> None:
+        """Hands frames over until the backend has enough of them, nothing waits, or there are no ticks."""
+        while len(self._flights) < self._flights_max and self.fault is None:
+            prepared = self._prepared
+            if prepared is None and not self._waiting:
+                return
+            if self.owes_start:
+                if (tick := self._ticks.take()) is None:
+                    return
+                self.owes_start = False
+                self._hand_over(self._term_start(), [OwnSubmission(self._start_settled)], tick, promised_tick=tick)
+                self._prepared = prepared  # it is the next frame
+                continue
+            if prepared is None:
+                # Kept until it is handed over: a failure before that finds the callers there.
+                self._plain = None
+                prepared = self._prepared = (
+                    FrameDraft(),
+                    cut(self._waiting, size=self._group_bytes, count=GROUP_RECORDS),
+                )
+                for submission in prepared[1]:
+                    submission.draft(prepared[0])
+            draft, submissions = prepared
+            first_tick = self._ticks.take(draft.indices or 1)
+            if first_tick is None:
+                return
+            # A frame without events (a producer was forgotten) promises a tick of its own.
+            self._hand_over(draft, submissions, first_tick, promised_tick=None if draft.indices else first_tick)
+
+    def _hand_over(
+        self, draft: FrameDraft, submissions: list[Submission], first_tick: int, *, promised_tick: int | None = None
+    ) -> None:
+        """Encodes the frame and hands it to the backend, which writes it off the loop and calls `_settled`."""
+        sequence = self._sequence
+        frame = encode_frame(
+            draft,
+            incarnation=self._log.incarnation,
+            term=self._log.term,
+            sequence=sequence,
+            first_tick=first_tick,
+            promised_tick=promised_tick,
+        )
+        self._prepared = None
+        self._sequence = sequence + 1
+        self._promised.submitted(first_tick)
+        self._flights.append(
+            _Flight(
+                submissions, sequence, first_tick, frame.header.promised_tick, draft.indices, frame, self._monotonic()
+            )
+        )
+        self._log.append(frame, self._settled)
+
+    def _settled(self, position: int, error: BaseException | None) -> None:
+        """Takes the backend's answer for the oldest frame in flight: its position, or an error."""
+        if self.fault is not None:
+            return
+        try:
+            if error is None:
+                self._durable(position)
+            elif isinstance(error, REFUSALS):
+                self._refused(error)
+            elif isinstance(error, WALError):
+                self._owner.fail(error, answered=True)
+            else:
+                failure = StorageError(
+                    f"pchannel {self._log.pchannel}: the write failed: {error!r}", outcome_unknown=True
+                )
+                failure.__cause__ = error
+                self._owner.fail(failure, answered=True)
+        except Exception as defect:  # a defect here must reach every caller, not the loop's exception handler
+            self._owner.poisoned(defect, [])
+
+    def _durable(self, position: int) -> None:
+        flight = self._flights.popleft()
+        self._promised.settled(flight.last_tick, durable=True)
+        self.frames += 1
+        self.bytes += flight.frame.length
+        self.events += flight.indices
+        if self._tick_frames is not None:
+            self._tick_frames.written(self._monotonic(), data=flight.indices > 0)
+        origin = self._origin(position)
+        returned = 0
+        for submission in flight.submissions:
+            submission.resolve(origin, flight.first_tick)
+            returned += submission.in_flight
+        if returned:
+            self._in_flight.release(returned)
+        self._owner.frame_durable(position, flight.frame)
+        self.pump()
+        self._owner.frame_settled()
+
+    def _refused(self, error: BaseException) -> None:
+        """Nothing was written, nor will be of the frames after it: their sequence numbers are given again."""
+        flight = self._flights.popleft()
+        self._promised.settled(flight.last_tick, durable=False)
+        self._sequence = min(self._sequence, flight.sequence)
+        for submission in flight.submissions:
+            self._fail(submission, error)
+        self.pump()
+        self._owner.frame_settled()
+
+    def _fail(self, submission: Submission, error: BaseException) -> None:
+        self._in_flight.release(submission.in_flight)
+        submission.fail(error)
