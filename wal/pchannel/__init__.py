@@ -1,14 +1,43 @@
-"""The write path and the scanners of a pchannel: actors around pure tables.
+"""One pchannel: the actors that write it, the scanners that read it, and the pure tables of both.
 
-Files:
+An operation goes from `VChannel` into a submission, with others of its turn into a frame, and from `FramePipeline` to the backend.
 
-* Write: operations, vchannel, submissions, pchannel, in_flight; transactions: txn_table; ticks: promised_tick
-* Keys: idempotency (the table, pure), keyed_writes (who hears of it); checkpoint (when), checkpointer (how)
-* Broadcasts: copies (the table), copies_state (its bytes), copy_writes (into the log), acking (a scanner that
-  acknowledges); recovery (all that is remembered), pieces (its form)
-* Read: readable (what a scanner needs of a pchannel, whoever writes it), tail, recent, scanner, handler; observed (a
-  pchannel of another process)
-* read_only: a pchannel that another process writes, as the scanners of this one see it
+The write path, in the order of an append:
+
+* operations     what callers tell a vchannel actor
+* in_flight      InFlight: the bound on bytes that are handed over and not yet durable
+* vchannel       VChannel: decides about the operations on one vchannel
+* submissions    what waits for the next frame, and how its callers hear of the outcome
+* pipeline       FramePipeline: from submission to durable frame; here a frame is handed to the backend
+* tick_supply    TickSupply: ticks from the oracle, and the operations that wait for more of them
+* promised_tick  PromisedTick, BarrierHeap, TickFrames: up to which tick the log is complete, and what waits for it (pure)
+* txn_table      TxnTable: open transactions, their bounds, and the clock of their leases (pure)
+* pchannel       PChannel: what the vchannels of a group share; start, failure and end
+
+Idempotency keys and copies of broadcasts:
+
+* idempotency/   which keys are remembered, and what a duplicate is (pure)
+* keyed_writes   KeyedWrites: the callers of keyed appends
+* copies         CopyTable: which broadcasts have copies in the log (pure)
+* copies_state   the bytes of that table in a checkpoint (pure)
+* copy_writes    CopyWrites: writes copies into the log
+
+Recovery:
+
+* checkpoint     CheckpointLedger: when a checkpoint is made (pure)
+* checkpointer   Checkpointer: makes it
+* pieces         the form of the state in a checkpoint (pure)
+* recovery       RecoveryState: all that is remembered over restarts, and how it is recovered
+
+Reading:
+
+* readable       ReadablePChannel: what a scanner needs of a pchannel, whichever process writes it
+* tail           Tail: the end of the log as readers see it, and how they wait for it to move
+* recent         RecentFrames: the newest frames, for readers at the tail
+* scanner        Scanner: one reader
+* handler        the handler of a scanner
+* acking         AckingScanner: a scanner that acknowledges copies of broadcasts
+* read_only      ReadOnlyPChannel: a pchannel that another process writes
 """
 
 from wal.pchannel.acking import AckingScanner
@@ -34,9 +63,9 @@ from wal.pchannel.operations import (
     OrderedAppend,
     Rollback,
 )
-from wal.pchannel.pchannel import PChannel, PChannelStatistics
+from wal.pchannel.pchannel import PChannel
 from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
-from wal.pchannel.readable import ReadablePChannel
+from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.recovery import RecoveryState, recover
 from wal.pchannel.scanner import Scanner, ScannerStatistics
 from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits

@@ -13,8 +13,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from actors import Group, Member
 from wal.backends import REFUSALS, PChannelLog
 from wal.errors import ClosedError, InvalidRequestSeqError, UnknownError, WALError
@@ -28,36 +26,16 @@ from wal.pchannel.keyed_writes import KeyedWrites
 from wal.pchannel.operations import Atomic, Begin, KeyedAppend, VChannelMember, with_outcome
 from wal.pchannel.pipeline import FramePipeline
 from wal.pchannel.promised_tick import BarrierHeap, PromisedTick
-from wal.pchannel.readable import ReadablePChannel
+from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.recovery import RecoveryState
 from wal.pchannel.submissions import KeyedSubmission, KeyedTxnSubmission, TxnSubmission
 from wal.pchannel.tick_supply import TickOracle, TickSupply
 from wal.pchannel.txn_table import LeaseClock, TxnLimits, TxnTable, whole_ms
 
-__all__ = ["PChannel", "PChannelStatistics"]
+__all__ = ["PChannel"]
 
 LOGICAL_BITS: Final = 18
 """The bits of a tick below its milliseconds."""
-
-
-class PChannelStatistics(msgspec.Struct, frozen=True):
-    """Counts since the opening. `frames` and `bytes` are durable ones; one frame is one sync."""
-
-    name: str
-    term: int
-    frames: int
-    bytes: int
-    events: int
-    waiting: int
-    frames_in_flight: int
-    bytes_in_flight: int
-    open_transactions: int
-    open_transaction_bytes: int
-    expired_transactions: int
-    barriers: int
-    readers: int
-    durable_end: int
-    promise: int
 
 
 class PChannel(ReadablePChannel, Member):

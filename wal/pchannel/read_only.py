@@ -16,8 +16,7 @@ from actors import Clock
 from wal.backends import FramePage, LogSnapshot, ReadableLog, ReadOnlyPChannelLog
 from wal.errors import ClosedError, StorageError, UnknownError, WALError
 from wal.message import MessageID
-from wal.pchannel.pchannel import PChannelStatistics
-from wal.pchannel.readable import ReadablePChannel
+from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.tail import Tail
 
 __all__ = ["ReadOnlyPChannel", "ThreadedLog"]

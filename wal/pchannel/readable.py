@@ -10,6 +10,8 @@ import abc
 import weakref
 from typing import Protocol
 
+import msgspec
+
 from wal.backends import ReadableLog
 from wal.errors import InvalidArgumentError, TruncatedError, WALError
 from wal.message import MessageID, Origin
@@ -17,7 +19,27 @@ from wal.pchannel.recent import RecentFrames
 from wal.pchannel.tail import Tail
 from wal.reading import event_indices
 
-__all__ = ["ReadablePChannel", "Reader"]
+__all__ = ["PChannelStatistics", "ReadablePChannel", "Reader"]
+
+
+class PChannelStatistics(msgspec.Struct, frozen=True):
+    """Counts since the opening. `frames` and `bytes` are durable ones; one frame is one sync."""
+
+    name: str
+    term: int
+    frames: int
+    bytes: int
+    events: int
+    waiting: int
+    frames_in_flight: int
+    bytes_in_flight: int
+    open_transactions: int
+    open_transaction_bytes: int
+    expired_transactions: int
+    barriers: int
+    readers: int
+    durable_end: int
+    promise: int
 
 
 class Reader(Protocol):

@@ -22,8 +22,8 @@ from wal.message import TxnContext
 
 __all__ = [
     "BODY_OVERHEAD",
-    "LeaseClock",
     "NAME_OVERHEAD",
+    "LeaseClock",
     "OpenTxn",
     "TxnLimits",
     "TxnTable",
