@@ -42,7 +42,8 @@ from wal.kv import SqliteKV
 from wal.message import BroadcastHeader, ResourceKey
 from wal.pchannel import CopyTable, IdempotencyTable, RecoveryState
 from wal.pchannel.copies_state import CopiesPart, ListedBroadcast, encode_copies
-from wal.pchannel.idempotency.state import Kept, KeptKey, KeptProducer, Scope, encode_state
+from wal.pchannel.idempotency.scopes import Scope
+from wal.pchannel.idempotency.state import Kept, KeptKey, KeptProducer, encode_state
 
 HERE: Final = Path("vchannels")
 DEEP: Final = 100_000

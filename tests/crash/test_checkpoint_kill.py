@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.crash.checkpoint_child import WRITERS, key_of
 from wal import Message, ProducerKey, open_wal
-from wal.pchannel.idempotency.table import RESULTS_KEPT
+from wal.pchannel.idempotency.producers import RESULTS_KEPT
 
 ROOT: Final = Path(__file__).parents[2]
 KILLS: Final = 12

@@ -11,9 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, InvalidRequestSeqError, WouldBlockError
 from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame
+from wal.pchannel.idempotency import Claim, IdempotencyTable
 from wal.pchannel.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
+from wal.pchannel.idempotency.producers import FORGOTTEN, RESULTS_KEPT
 from wal.pchannel.idempotency.state import Kept
-from wal.pchannel.idempotency.table import FORGOTTEN, RESULTS_KEPT, Claim, IdempotencyTable
 
 START_MS: Final = 1_700_000_000_000
 WINDOW_COUNT: Final = 6
@@ -249,19 +250,19 @@ class Machine(RuleBasedStateMachine):
         waiting = any(self.pending_of(names, name) for names in SCOPES if self.live(names))
         if not known and not waiting:
             with pytest.raises(InvalidArgumentError):
-                self.table.forget(name)
+                self.table.producers.begin_to_forget(name)
             return
         if waiting:
             with pytest.raises(WouldBlockError):
-                self.table.forget(name)
+                self.table.producers.begin_to_forget(name)
             return
-        self.table.forget(name)
+        self.table.producers.begin_to_forget(name)
         with pytest.raises(WouldBlockError):
             self.table.find(SCOPES[0], ProducerKey(name, 1), now_ms=self.now_ms)
         with pytest.raises(WouldBlockError):
-            self.table.forget(name)
+            self.table.producers.begin_to_forget(name)
         if self.position % 1024:
-            self.table.remembered(name)
+            self.table.producers.remember(name)
             return
         self.table.forgotten(name)
         self.gaps = {place: gap for place, gap in self.gaps.items() if place[1] != name}
@@ -321,7 +322,7 @@ class Machine(RuleBasedStateMachine):
             ProducerInfo(name, tuple(vchannel for vchannel, _ in names), last)
             for (names, name), last in self.producers().items()
         ]
-        assert self.table.producers() == sorted(expected, key=lambda info: (info.name, info.vchannels))
+        assert self.table.producers.listed() == sorted(expected, key=lambda info: (info.name, info.vchannels))
 
 
 TestMachine = Machine.TestCase
@@ -359,8 +360,8 @@ def test_each_sequence_that_failed_comes_again_before_a_later_one() -> None:
 def test_a_producer_that_is_given_up_may_go_on_without_what_failed() -> None:
     table, names = new_table(), (("a", 1),)
     assert table.failed(table.claim(names, ProducerKey("p", 1))) == []
-    assert table.forget_gaps("p")
-    assert not table.forget_gaps("p")
+    assert table.producers.forget_gaps("p")
+    assert not table.producers.forget_gaps("p")
     assert table.find(names, ProducerKey("p", 2), now_ms=0) is None
 
 
@@ -392,7 +393,7 @@ def test_one_producer_may_have_as_much_in_flight_as_there_is_room_for() -> None:
     assert all(claim.doomed for claim in failed[1:])
     assert [table.failed(claim) for claim in failed[1:]] == [[]] * (count // 2 - 1)
     assert table.find(SCOPES[0], ProducerKey("p", count // 2), now_ms=START_MS) is None
-    assert table.producers()[0].last_sequence == count // 2 - 1
+    assert table.producers.listed()[0].last_sequence == count // 2 - 1
 
 
 def test_nothing_is_held_of_what_is_over() -> None:
@@ -403,10 +404,10 @@ def test_nothing_is_held_of_what_is_over() -> None:
         table.failed(table.claim(((f"w{number}", number),), "k"))
         table.failed(table.claim(((f"w{number}", number),), ProducerKey("p", 1)))
         kept_of(table, ((f"x{number}", number), ("y", number)), "k", number)
-    assert (len(table._scopes), len(table._of_run), len(table._window), len(table._order)) == (2, 3, 2, 2)
+    assert (len(table.scopes.by_names), len(table.scopes.by_vchannel), len(table)) == (2, 3, 2)
     table.drop(("y", 99))
     table.drop(("v99", 99))
-    assert (len(table._scopes), len(table._of_run), len(table._pending)) == (0, 0, 0)
+    assert (len(table.scopes.by_names), len(table.scopes.by_vchannel), len(table._pending)) == (0, 0, 0)
 
 
 def test_a_snapshot_is_cut_in_small_pieces() -> None:
@@ -439,7 +440,7 @@ def test_damaged_snapshots_are_loud() -> None:
             new_table().restore(newer)
     empty = new_table()
     empty.restore(b"".join(empty.snapshot()))
-    assert empty.producers() == []
+    assert empty.producers.listed() == []
 
 
 def test_smaller_settings_hold_after_an_opening() -> None:
@@ -450,7 +451,7 @@ def test_smaller_settings_hold_after_an_opening() -> None:
     smaller = new_table(window_count=2, producers_max=1)
     smaller.restore(b"".join(table.snapshot()))
     assert [smaller.find(SCOPES[0], key, now_ms=START_MS) for key in "abcd"] == [None, None, *kept[2:]]
-    assert len(smaller.producers()) == 3
+    assert len(smaller.producers.listed()) == 3
     with pytest.raises(WouldBlockError):
         smaller.claim(SCOPES[0], ProducerKey("s", 1))
     none = new_table(window_count=0)
@@ -496,6 +497,6 @@ def test_what_was_dropped_takes_no_place_after_an_opening() -> None:
     kept_of(table, SCOPES[1], ProducerKey("p", 1), 3)
     again = new_table(window_count=2)
     again.restore(b"".join(table.snapshot()), live=lambda name: name[0] != "b")
-    assert again.producers() == []
+    assert again.producers.listed() == []
     kept_of(again, SCOPES[0], "l", 4)
     assert again.find(SCOPES[0], "k", now_ms=START_MS) == kept

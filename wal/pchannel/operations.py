@@ -79,6 +79,10 @@ class VChannelMember(Protocol):
     run_name: RunName
     closed: Callable[[], WALError] | None
 
+    @property
+    def pchannel(self) -> object:
+        """The pchannel that it is on."""
+
     def receive(self, batch: list[Any]) -> None:
         """Takes operations, again those that waited for ticks."""
 

@@ -279,7 +279,7 @@ class ForgetSubmission(Submission):
             self._future.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        self._keyed.table.remembered(self._name)
+        self._keyed.table.producers.remember(self._name)
         fail_future(self._future, error)
 
 

@@ -316,7 +316,7 @@ class VChannel(Member):
     def _forget(self, operation: ForgetProducer) -> None:
         keyed = self.pchannel.keyed
         try:
-            keyed.table.forget(operation.name)
+            keyed.table.producers.begin_to_forget(operation.name)
         except WALError as error:
             fail_future(operation.future, error)
         else:

@@ -220,11 +220,11 @@ class LocalAppends:
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns what every pchannel remembers of producers."""
-        return [info for pchannel in self._pchannels.values() for info in pchannel.keyed.table.producers()]
+        return [info for pchannel in self._pchannels.values() for info in pchannel.keyed.table.producers.listed()]
 
     async def forget_producer(self, name: str) -> None:
         """Forgets a producer on every pchannel that knows it; InvalidArgumentError if none does."""
-        tables = [pchannel.keyed.table for pchannel in self._pchannels.values()]
+        tables = [pchannel.keyed.table.producers for pchannel in self._pchannels.values()]
         scopes = [scope for table in tables if (scope := table.scope_of(name))]
         gave_up = [table.forget_gaps(name) for table in tables]
         if not scopes and not any(gave_up):

@@ -1,14 +1,18 @@
-"""Idempotency keys of a pchannel: what they are, which are remembered, and their bytes. Pure.
+"""The idempotency keys of a pchannel: what they are, which are remembered, and their bytes. Pure.
 
 Files:
 
-* keys: keys as callers give them, and as the frames of a log carry them
-* table: IdempotencyTable: which keys were seen, and the first result of each
-* state: the remembered keys in a recovery checkpoint
+* table      IdempotencyTable: which keys were seen, and the first result of each; the window of plain keys
+* producers  Producers: the last sequence of each producer, and the gaps that failed sequences leave
+* scopes     the vchannels that keys belong to, and claims: the keys that are pending
+* keys       keys as callers give them, and as the frames of a log carry them
+* state      the remembered keys in a recovery checkpoint
 """
 
 from wal.pchannel.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
-from wal.pchannel.idempotency.table import Claim, IdempotencyTable, Kept
+from wal.pchannel.idempotency.scopes import Claim
+from wal.pchannel.idempotency.state import Kept
+from wal.pchannel.idempotency.table import IdempotencyTable
 
 __all__ = [
     "Claim",

@@ -35,10 +35,10 @@ SEQUENCE_END: Final = 1 << 63
 
 
 class ProducerKey(msgspec.Struct, frozen=True, gc=False):
-    """The `sequence`-th thing that `producer` appends to a vchannel: remembered for good, unlike a plain key.
+    """The key of the append number `sequence` of a `producer` to a vchannel. Unlike a plain key it is remembered for good.
 
     Sequences of a producer ascend on each vchannel (gaps are fine): one that is not above the producer's last durable one is a
-    duplicate. A name of 1 to 255 bytes of UTF-8, a sequence from 0 to 2**63 - 1.
+    duplicate. The name has 1 to 255 bytes of UTF-8, the sequence is from 0 to 2**63 - 1.
     """
 
     producer: str
@@ -55,7 +55,7 @@ class ProducerKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducerInfo(msgspec.Struct, frozen=True):
-    """A producer that is remembered: its name, the vchannel it appends to (several: wide transactions), its last durable sequence."""
+    """A producer that is remembered: its name, the vchannel it appends to (several for wide transactions), its last durable sequence."""
 
     name: str
     vchannels: tuple[str, ...]
@@ -66,7 +66,7 @@ Key = str | ProducerKey
 
 
 def check_key(key: object) -> Key:
-    """The key, if it is one: TypeError for another type, InvalidArgumentError for an empty or too long text."""
+    """Returns the key if it is one: TypeError for another type, InvalidArgumentError for an empty or too long text."""
     if isinstance(key, ProducerKey):
         return key
     if not isinstance(key, str):
@@ -75,7 +75,7 @@ def check_key(key: object) -> Key:
 
 
 def key_ext(key: Key) -> bytes:
-    """The key as records carry it."""
+    """Returns the key as records carry it."""
     return encode_key(key.producer, sequence=key.sequence) if isinstance(key, ProducerKey) else encode_key(key)
 
 
@@ -96,7 +96,7 @@ def _check_text(what: str, text: object) -> str:
 
 
 class KeyedEvent(msgspec.Struct, gc=False):
-    """A keyed event: its index, its scope (the vchannels it was appended to, sorted), its key; a transaction's id and keepalive.
+    """An event with a key, as recovery finds it: its index, the sorted vchannels it was appended to, and a transaction's id and keepalive.
 
     `text` is the plain key, or with a `sequence` the producer's name.
     """
@@ -110,7 +110,11 @@ class KeyedEvent(msgspec.Struct, gc=False):
 
 
 def keyed_events(view: FrameView) -> tuple[list[KeyedEvent], list[str]]:
-    """The keyed events of a frame in their order, and the producers that it forgets. Damage is a CorruptionError."""
+    """Returns the keyed events of a frame in order, and the producers that it forgets. CorruptionError for damage.
+
+    A wide transaction has the same key in each of its runs and is one event. Nothing is decoded unless the header says that the frame is
+    keyed.
+    """
     if not view.header.compatible & KEYED:
         return [], []
     events: list[KeyedEvent] = []

@@ -1,13 +1,14 @@
-"""What is remembered of idempotency keys, and its bytes in a recovery checkpoint. Pure.
+"""The idempotency keys that are remembered, as rows and as bytes in a recovery checkpoint. Pure.
 
-Owns the rows that the table keeps and the form of their pieces (`pieces`):
+Owns the rows that the table keeps and the form of their pieces (see `pieces`):
 
     1 keys      [1, scopes, scope of each, key of each, position, index, tick, txn_id, keepalive_ms of each]
     2 producers [2, scopes, scope of each, name of each, last sequence of each, results of each, then of all results one after the
                 other: sequence, position, index, tick, txn_id, keepalive_ms]
 
-Columns, because they are several times quicker to read than rows. `scopes` are those that no piece before has named, each a list of
-[name, incarnation]; scopes are numbered as they come. Pieces are cut so that making one takes well below a millisecond.
+The pieces hold columns, because those are several times faster to read than rows. `scopes` are the ones that no earlier piece has named,
+each a list of [name, incarnation]; scopes are numbered in the order they appear. Pieces are cut so that making one takes well below a
+millisecond.
 """
 
 from __future__ import annotations
@@ -22,32 +23,25 @@ import msgspec
 from wal.errors import CorruptionError
 from wal.frame import RunName
 from wal.message import Natural, PackedPosition, packed, unpacked
+from wal.pchannel.idempotency.scopes import Scope
 from wal.pchannel.pieces import PieceKind, encode_header, encode_piece, split_pieces
 
-__all__ = ["Kept", "KeptKey", "KeptProducer", "Scope", "decode_state", "encode_state"]
+__all__ = ["Kept", "KeptKey", "KeptProducer", "decode_state", "encode_state"]
 
 PIECE_ROWS: Final = 512
-"""Keys of a piece, or results of one; …"""
+"""A piece is cut at this many keys, or results of producers, …"""
 PIECE_NAMES: Final = 1024
-"""… it is cut before, when the scopes it has to name have this many vchannels."""
+"""… or before, when the scopes that it has to name have this many vchannels."""
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """The first result of a key: enough to answer it again. `txn_id` is 0 for a plain message."""
+    """The first result of a key, complete enough to give it again. `txn_id` is 0 for a plain message."""
 
     position: int
     index: int
     tick: int
     txn_id: int = 0
     keepalive_ms: int = 0
-
-
-class Scope(msgspec.Struct, eq=False, gc=False):
-    """What a key belongs to: its vchannels, sorted. `uses` counts what is known in it, `live` ends when one of them is dropped."""
-
-    names: tuple[RunName, ...]
-    uses: int = 0
-    live: bool = True
 
 
 class KeptKey(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -59,7 +53,7 @@ class KeptKey(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class KeptProducer(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A producer: its last durable sequence, and the newest of its sequences with their results, ascending."""
+    """A producer: its last durable sequence, and its newest sequences with their results, ascending."""
 
     scope: Scope
     name: str
@@ -69,7 +63,7 @@ class KeptProducer(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def encode_state(keys: Sequence[KeptKey], producers: Sequence[KeptProducer]) -> Iterator[bytes]:
-    """The pieces, one after the other, without what belongs to a scope that is not live. The rows must not change meanwhile."""
+    """Yields the pieces, without the rows of scopes that are not live. The rows must not change meanwhile."""
     yield encode_header()
     numbers: dict[Scope, int] = {}
     for group, scopes in _groups(keys, numbers, lambda key: 1):
@@ -100,9 +94,9 @@ def encode_state(keys: Sequence[KeptKey], producers: Sequence[KeptProducer]) -> 
 def decode_state(
     blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]
 ) -> tuple[list[KeptKey], list[KeptProducer]]:
-    """The rows of a blob, in the order they were given; `scope_of` makes the scope of these vchannels.
+    """Returns the rows of a blob, in the order they were given; `scope_of` returns the scope of these vchannels.
 
-    CorruptionError for what is none, FormatError for one of a newer version.
+    CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
     """
     try:
         return _decode(blob, scope_of)
@@ -140,7 +134,7 @@ def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tu
 def _groups(
     rows: Sequence[Any], numbers: dict[Scope, int], weigh: Callable[[Any], int]
 ) -> Iterator[tuple[list[Any], list[list[RunName]]]]:
-    """The rows in groups for a piece each, and the scopes that each group is the first to name, which get their numbers here."""
+    """Yields the rows of each piece, and the scopes that it is the first to name; they get their numbers here."""
     group: list[Any] = []
     scopes: list[list[RunName]] = []
     weight = named = 0
