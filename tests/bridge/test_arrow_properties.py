@@ -1,4 +1,4 @@
-"""Properties as Arrow maps: walking many of them by kernels, and decoding each, give the same maps or the same error."""
+"""Properties as Arrow maps: parsing many of them by kernels and decoding each one give the same maps, or the same error."""
 
 from __future__ import annotations
 
@@ -30,20 +30,18 @@ def stored(properties: dict[str, str]) -> bytes:
     return encode_properties(properties) if properties else b""
 
 
-def column(some: list[bytes]) -> list[Any]:
-    return properties_column(pa, pa.array(some, pa.binary()), len(some)).to_pylist()
+def column(some: list[bytes], parsed_min: int) -> list[Any]:
+    return properties_column(pa, pa.array(some, pa.binary()), len(some), parsed_min=parsed_min).to_pylist()
 
 
 @given(st.lists(MAPS, max_size=8), st.sampled_from([1, 1000]))
-def test_the_maps_that_were_stored(maps: list[dict[str, str]], walked_min: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_properties, "_WALKED_MIN", walked_min)
-        assert column(list(map(stored, maps))) == [list(one.items()) for one in maps]
+def test_the_column_holds_the_maps_that_were_stored(maps: list[dict[str, str]], parsed_min: int) -> None:
+    assert column(list(map(stored, maps)), parsed_min) == [list(one.items()) for one in maps]
 
 
 @given(st.lists(st.one_of(MAPS.map(stored), st.binary(max_size=12)), min_size=1, max_size=4), st.data())
-def test_damage_is_an_error_whichever_way_it_is_read(some: list[bytes], data: st.DataObject) -> None:
-    """Never maps that were not stored, never more than an error; `decode_properties` says what is right."""
+def test_damage_is_the_same_error_whichever_way_it_is_read(some: list[bytes], data: st.DataObject) -> None:
+    """Damaged maps give what `decode_properties` gives: the same maps, or a CorruptionError and no other error."""
     at = data.draw(st.integers(0, len(some) - 1))
     if some[at]:
         where = data.draw(st.integers(0, len(some[at]) - 1))
@@ -53,38 +51,35 @@ def test_damage_is_an_error_whichever_way_it_is_read(some: list[bytes], data: st
         expected = [list(decode_properties(one).items()) for one in some]
     except CorruptionError:
         expected = CorruptionError
-    for walked_min in (1, 1000):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(arrow_properties, "_WALKED_MIN", walked_min)
-            found: Any
-            try:
-                found = column(some)
-            except CorruptionError:
-                found = CorruptionError
+    for parsed_min in (1, 1000):
+        found: Any
+        try:
+            found = column(some, parsed_min)
+        except CorruptionError:
+            found = CorruptionError
         assert found == expected
 
 
-@pytest.mark.parametrize("walked_min", [1, 1000])
-def test_a_key_that_is_stored_twice_has_its_last_value(walked_min: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("parsed_min", [1, 1000])
+def test_a_key_that_is_stored_twice_has_its_last_value(parsed_min: int) -> None:
     """Only damage makes such a map; all ways of reading it agree."""
-    monkeypatch.setattr(arrow_properties, "_WALKED_MIN", walked_min)
     twice = b"\x83\xa1a\xa11\xa1b\xa12\xa1a\xa13"
     assert list(decode_properties(twice).items()) == [("a", "3"), ("b", "2")]
-    assert column([twice, stored({"a": "1", "b": "2", "c": "3"})]) == [
+    assert column([twice, stored({"a": "1", "b": "2", "c": "3"})], parsed_min) == [
         [("a", "3"), ("b", "2")],
         [("a", "1"), ("b", "2"), ("c", "3")],
     ]
 
 
-def test_many_that_all_differ() -> None:
-    """As a trace id in each message makes them; some have fewer, some none."""
+def test_many_maps_that_all_differ_are_parsed_together() -> None:
+    """The maps differ as if each message held a trace id; some have fewer pairs, some none."""
     maps = [
         {"tenant": f"t{number % 5}", "trace": f"{number:032x}"} if kind else {}
         for number, kind in enumerate(islice(cycle((1, 1, 0)), 4000))
     ]
     maps += [{"only": str(number)} for number in range(1000)]
     some = pa.array(list(map(stored, maps)), pa.binary())
-    assert arrow_properties._walked(pa, some.unique()) is not None
+    assert arrow_properties._parsed(pa, some.unique()) is not None
     found = properties_column(pa, some, len(maps))
     found.validate(full=True)
     assert found.to_pylist() == [list(one.items()) for one in maps]

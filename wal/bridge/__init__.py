@@ -11,14 +11,12 @@ Files:
 * arrow_properties     the column of properties, made from their stored bytes
 * blocking             blocking, BlockingWAL: the accesser's calls as blocking methods
 * blocking_scanner     BlockingScanner: a scanner as a plain iterator
-* blocking_txn         BlockingTxn
-* blocking_broadcast   BlockingBroadcast
+* blocking_writes      BlockingTxn, BlockingBroadcast: transactions and broadcasts
 """
 
 from wal.bridge.blocking import BlockingOpening, BlockingWAL, blocking
-from wal.bridge.blocking_broadcast import BlockingBroadcast
 from wal.bridge.blocking_scanner import BlockingMessageHandler, BlockingScanner
-from wal.bridge.blocking_txn import BlockingTxn
+from wal.bridge.blocking_writes import BlockingBroadcast, BlockingTxn
 from wal.bridge.iteration import Iteration, iterate
 from wal.bridge.record_batches import RecordBatches, record_batches
 

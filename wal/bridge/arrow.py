@@ -1,7 +1,7 @@
-"""Arrow: rows as `pyarrow.RecordBatch`, a column at a time and never a Python object for a row.
+"""Arrow: rows as a `pyarrow.RecordBatch`, made column by column, without a Python object for a row.
 
-Owns the way from packed columns to Arrow's: order, ticks, times, names and types are worked out by its kernels, and the payloads are
-copied into its memory. pyarrow is imported when the first batch is made, never by importing the bridge.
+Packed columns become Arrow's columns here: Arrow's kernels compute order, ticks, times, names and types, and the payloads are copied into
+its memory. pyarrow is imported when the first batch is made, never by importing the bridge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["load_pyarrow", "record_batch", "schema"]
 
 
 def load_pyarrow() -> Any:
-    """The module; without it an ImportError that says what to install."""
+    """Returns the module pyarrow; ImportError, with what to install, if there is none."""
     try:
         import pyarrow
         import pyarrow.compute
@@ -34,15 +34,15 @@ def load_pyarrow() -> Any:
 
 
 def schema(columns: Sequence[str] | None = None) -> pa.Schema:
-    """The schema of a batch with these columns, in this order; None: all of them."""
+    """Returns the schema of a batch with these columns, in this order; None for all of them."""
     return _schema(COLUMNS if columns is None else tuple(columns))
 
 
 def record_batch(rows: RowColumns, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-    """A batch of these rows; it takes their memory over, so that nothing may be added to them afterwards.
+    """Returns a batch of these rows. It takes over their memory, so nothing may be added to them afterwards.
 
-    `columns`: which, and in which order, of those that were gathered; None: all that were. CorruptionError when properties that were asked
-    for are damaged.
+    `columns` names some of the columns that were gathered, in the order wanted; None is all of them. CorruptionError if properties that
+    were asked for are damaged.
     """
     pa = load_pyarrow()
     wanted = tuple(rows.columns if columns is None else columns)
@@ -51,7 +51,7 @@ def record_batch(rows: RowColumns, columns: Sequence[str] | None = None) -> pa.R
 
 
 class _Making:
-    """A batch while it is made: what several of its columns need."""
+    """A batch while it is made, with what several of its columns need."""
 
     def __init__(self, pa: Any, rows: RowColumns) -> None:
         self.pa = pa
@@ -60,11 +60,11 @@ class _Making:
         self._ticks: Any = None
 
     def of_rows(self, entries: Any) -> Any:
-        """The entries of the rows, in their order."""
+        """Returns the entries of the rows, in the rows' order."""
         return entries if self.picked is None else entries.take(self.picked)
 
     def fixed(self, kind: Any, width: int, pieces: Sequence[bytes | bytearray | memoryview]) -> Any:
-        """A column of entries of this width."""
+        """Returns a column of entries of this width."""
         return self.of_rows(_pieces(self.pa, kind, self.rows.slots, width, pieces))
 
     @property
@@ -75,7 +75,7 @@ class _Making:
 
 
 def _picked(pa: Any, rows: RowColumns) -> Any:
-    """Which slots are the rows, in their order; None when all are, as they stand."""
+    """Returns the slots that are rows, in the rows' order; None if all slots are, in the order they have."""
     kept = None
     if rows.keep:
         kept = pa.compute.indices_nonzero(_pieces(pa, pa.uint8(), rows.slots, 1, rows.keep))
@@ -88,7 +88,7 @@ def _picked(pa: Any, rows: RowColumns) -> Any:
 
 
 def _sum(pa: Any, rows: RowColumns, parts: Sequence[bytes]) -> Any:
-    """The ticks that these indices add up to."""
+    """Returns the ticks: the frames' first ticks plus these indices."""
     indices = _pieces(pa, pa.uint32(), rows.slots, 4, parts).cast(pa.int64())
     return pa.compute.add(_pieces(pa, pa.int64(), rows.slots, 8, rows.tick_bases), indices)
 
@@ -151,7 +151,7 @@ def _properties(making: _Making) -> Any:
 
 
 def _times(making: _Making) -> Any:
-    """The milliseconds of the ticks, as microseconds."""
+    """Returns the ticks' milliseconds, as timestamps in microseconds."""
     pa = making.pa
     milliseconds = pa.compute.shift_right(making.ticks, pa.scalar(18, pa.int64()))
     return pa.compute.multiply(milliseconds, pa.scalar(1000, pa.int64())).cast(pa.timestamp("us", tz="UTC"))
@@ -166,7 +166,7 @@ _COLUMNS: Final[dict[str, Callable[[_Making], Any]]] = dict(
 
 
 def _joined(pa: Any, pieces: Sequence[bytes | bytearray | memoryview], size: int) -> Any:
-    """The pieces in one buffer of Arrow's own memory, which it uses again and again."""
+    """Returns the pieces in one buffer of Arrow's own memory, which Arrow reuses."""
     buffer = pa.allocate_buffer(size)
     into, at = memoryview(buffer).cast("B"), 0
     for piece in pieces:
@@ -180,7 +180,7 @@ def _pieces(pa: Any, kind: Any, count: int, width: int, pieces: Sequence[bytes |
 
 
 def _binary(pa: Any, count: int, lengths: Sequence[bytes], pieces: Sequence[Any], size: int) -> Any:
-    """Byte strings that lie together, and how long each is."""
+    """Returns a column of byte strings, of the joined bytes and the length of each string."""
     offsets = pa.compute.cumulative_sum(_pieces(pa, pa.int32(), count + 1, 4, [bytes(4), *lengths])).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), count, [None, offsets, _joined(pa, pieces, size)])
 
@@ -190,7 +190,7 @@ def _named(pa: Any, codes: Any, names: Sequence[str]) -> Any:
 
 
 def _repeated(text: str, count: int) -> Any:
-    """A column of one text; batches share it."""
+    """Returns a column that repeats one text. Batches share its memory."""
     found = _columns(text)
     return found.slice(0, count) if count <= len(found) else load_pyarrow().repeat(found[0], count)
 

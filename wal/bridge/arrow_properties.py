@@ -1,8 +1,8 @@
 """Properties as an Arrow column of maps.
 
-Owns the way from stored maps (MessagePack, see `wal.message.properties`) to Arrow's. Messages of one producer have few different
-properties among many: what is stored alike is decoded once. Where all differ, because each carries an id of its own, the maps are walked
-by Arrow's kernels, all of them one step at a time. CorruptionError when something stored is no map of str to str.
+Stored maps (MessagePack, see `wal.message.properties`) become Arrow's maps here. The many messages of one producer mostly have few
+different maps, so equal ones are decoded once. If most maps differ, because each holds an id for example, Arrow's kernels parse all of them
+at once, one text after the other. CorruptionError if something that was stored is no map of str to str.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ from wal.errors import CorruptionError
 
 __all__ = ["properties_column"]
 
-_WALKED_MIN: Final = 512
-"""So many different maps are walked together; fewer are decoded one by one, in less time than the kernels take to be called."""
+PARSED_MIN: Final = 512
+"""So many different maps are parsed by the kernels; to decode fewer than that takes less time than to call the kernels."""
 
 
-def properties_column(pa: Any, stored: Any, rows: int) -> Any:
-    """The maps that are `stored`, a binary array (no bytes: no properties); None: `rows` rows without any."""
+def properties_column(pa: Any, stored: Any, rows: int, *, parsed_min: int = PARSED_MIN) -> Any:
+    """Returns the maps that `stored` holds, a binary array in which no bytes mean no properties. None is `rows` rows without any.
+
+    At least `parsed_min` different maps are parsed together.
+    """
     if stored is None:
         return _maps(pa, [0] * (rows + 1), [], [])
     coded = stored.dictionary_encode()
     different = coded.dictionary
-    maps = _walked(pa, different) if len(different) >= _WALKED_MIN else None
+    maps = _parsed(pa, different) if len(different) >= parsed_min else None
     if maps is None:
         maps = _decoded(pa, different)
     return maps if len(different) == len(stored) else maps.take(coded.indices)
 
 
 def _decoded(pa: Any, stored: Any) -> Any:
-    """The maps, each decoded."""
+    """Returns the maps, decoded by MessagePack."""
     some = stored.to_pylist()
     filled = sum(map(bool, some))
     try:
-        # Maps one after the other, with a head in front, are an array of maps: one call decodes all.
+        # Maps in a row, after the header of an array, are an array of maps: one call decodes all.
         maps = _decoder.decode(b"\xdd" + filled.to_bytes(4, "big") + b"".join(some))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(
@@ -51,8 +54,8 @@ def _decoded(pa: Any, stored: Any) -> Any:
     return _maps(pa, offsets, list(chain.from_iterable(maps)), list(chain.from_iterable(map(dict.values, maps))))
 
 
-def _walked(pa: Any, stored: Any) -> Any:
-    """The maps, those of as many pairs together; None when one is larger than usual, or damaged: `_decoded` tells."""
+def _parsed(pa: Any, stored: Any) -> Any:
+    """Returns the maps, parsed together by their number of pairs; None if one is large or damaged, which `_decoded` finds out."""
     pc = pa.compute
     heads = pc.binary_slice(stored, 0, 1)
     parts, places = [], []
@@ -61,7 +64,7 @@ def _walked(pa: Any, stored: Any) -> Any:
         if not head:
             part = _maps(pa, [0] * (len(alike) + 1), [], [])
         elif 0x81 <= head[0] <= 0x8F:
-            part = _walked_alike(pa, stored.take(alike), head[0] & 0x0F)
+            part = _parsed_alike(pa, stored.take(alike), head[0] & 0x0F)
         else:
             return None
         if part is None:
@@ -73,13 +76,13 @@ def _walked(pa: Any, stored: Any) -> Any:
     return pa.concat_arrays(parts).take(pc.array_sort_indices(pa.concat_arrays(places)))
 
 
-def _walked_alike(pa: Any, stored: Any, pairs: int) -> Any:
-    """Maps of `pairs` pairs each: where each of their texts begins and ends is found text by text, for all maps at once."""
+def _parsed_alike(pa: Any, stored: Any, pairs: int) -> Any:
+    """Returns maps of `pairs` pairs each. Where a text begins and ends is found text by text, for all maps at once."""
     pc, count = pa.compute, len(stored)
     _, offsets, data = stored.buffers()
     ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets], offset=stored.offset)
     octets = pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
-    # Scalars of 4 bytes: with a plain int the kernels would make 8 of them.
+    # Scalars of 4 bytes, because plain ints would make the kernels compute with 8.
     one, two, kind, rest, fixed, long = (pa.scalar(number, pa.int32()) for number in (1, 2, 0xE0, 0x1F, 0xA0, 0xD9))
     at, ends = pc.add(ends[:-1], one), ends[1:]
     width = 4 * pairs
@@ -88,7 +91,9 @@ def _walked_alike(pa: Any, stored: Any, pairs: int) -> Any:
     try:
         for text in range(2 * pairs):
             head = octets.take(at).cast(pa.int32())
-            short = pc.equal(pc.bit_wise_and(head, kind), fixed)  # its length in the head, see MessagePack's fixstr
+            short = pc.equal(
+                pc.bit_wise_and(head, kind), fixed
+            )  # a fixstr of MessagePack, which has its length in the head
             start, length = pc.add(at, one), pc.bit_wise_and(head, rest)
             if not pc.all(short).as_py():
                 if not pc.all(pc.or_(short, pc.equal(head, long))).as_py():
@@ -100,14 +105,14 @@ def _walked_alike(pa: Any, stored: Any, pairs: int) -> Any:
             cells[2 * text + 1 :: width] = _cells(at)
         if not pc.all(pc.equal(at, ends)).as_py():
             return None
-        # Text, head of the next, text, …: every other entry is a text, and of these every other one a key.
+        # The entries are a text, the head of the next one, a text, and so on; every other text is a key.
         entries = pa.Array.from_buffers(pa.binary(), width * count - 1, [None, pa.py_buffer(bounds), data])
         keys, values = (_texts(pa, entries, first, pairs * count) for first in (0, 2))
-    except (IndexError, pa.ArrowInvalid):  # beyond the end, or no UTF-8
+    except (IndexError, pa.ArrowInvalid):  # a text ends beyond its map, or is not UTF-8
         return None
     each = [keys.take(_steps(pa, pair, pairs, count)) for pair in range(pairs)]
     if any(pc.any(pc.equal(key, other)).as_py() for key, other in combinations(each, 2)):
-        return None  # a key that is there twice, which only damage makes
+        return None  # a map holds a key twice, which only damage causes
     return pa.MapArray.from_arrays(_steps(pa, 0, pairs, count + 1), keys, values)
 
 
@@ -116,7 +121,7 @@ def _texts(pa: Any, entries: Any, first: int, count: int) -> Any:
 
 
 def _steps(pa: Any, first: int, step: int, count: int) -> Any:
-    """`count` numbers from `first` on, each `step` above the one before."""
+    """Returns `count` numbers from `first` on, each `step` above the one before."""
     steps = pa.compute.cumulative_sum(pa.repeat(pa.scalar(step, pa.int32()), count))
     return pa.compute.add(steps, pa.scalar(first - step, pa.int32()))
 

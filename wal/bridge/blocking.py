@@ -1,8 +1,8 @@
 """BlockingWAL: the accesser's calls as blocking methods, for threads without an event loop.
 
-Owns a loop in a thread of its own (`LoopThread`) and the log that is open there. Every public call of `WALAccesser` has its twin here,
-with the same arguments, results and errors; any number of threads may call at once. It ends by `close()` from any thread, by leaving
-its `with` (also by an exception), or at the exit of the interpreter; whoever waits in a call then gets what the accesser would raise.
+It owns a loop in a thread of its own (`LoopThread`) and the log that is open there. Every public call of `WALAccesser` has its twin here,
+with the same arguments, results and errors; any number of threads may call at once. It ends with `close()` from any thread, at the end of
+its `with` block, or at the exit of the interpreter; a thread that waits in a call then gets the error that the accesser raises.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from wal.accesser import LogStatistics, WALAccesser
 from wal.accesser.opening import LogOpening, open_wal
 from wal.accesser.releases import all_released
 from wal.accesser.responses import AppendOption, AppendResponses
 from wal.accesser.txn import Txn
-from wal.bridge.blocking_broadcast import BlockingBroadcast
 from wal.bridge.blocking_scanner import BlockingHandler, BlockingScanner, blocking_handler
-from wal.bridge.blocking_txn import BlockingTxn
+from wal.bridge.blocking_writes import BlockingBroadcast, BlockingTxn, on_loop
 from wal.channels import VChannelInfo
 from wal.cursors import CursorInfo
 from wal.errors import InvalidArgumentError
@@ -36,7 +35,6 @@ from wal.settings import Settings, SettingsOverrides
 
 __all__ = ["BlockingOpening", "BlockingWAL", "blocking"]
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -51,7 +49,7 @@ def blocking(
 ) -> BlockingOpening:
     """Opens the log at a location for code that blocks: `with blocking("data/") as log`, or `log = blocking("data/").open()`.
 
-    Arguments and errors are those of `open_wal`. Inside a running event loop it would stop the loop: use `open_wal` there.
+    Arguments and errors are those of `open_wal`. In a running event loop use `open_wal`: this call would block the loop.
     """
     return BlockingOpening(
         open_wal(location, settings=settings, read_only=read_only, create=create, wait_s=wait_s, **overrides)
@@ -59,7 +57,7 @@ def blocking(
 
 
 class BlockingOpening:
-    """What `blocking` returns: `with` it, or `open()` and `close()`, for example in the cells of a notebook."""
+    """A log to be opened, as `blocking` returns it: by `with`, or by `open()` and `close()`, for example in the cells of a notebook."""
 
     def __init__(self, opening: LogOpening) -> None:
         self._opening = opening
@@ -68,9 +66,9 @@ class BlockingOpening:
         self._turn = threading.Lock()
 
     def open(self) -> BlockingWAL:
-        """Opens the log, which `close()` of either closes. It can be opened again after that, and after an opening that failed.
+        """Opens the log. `close()`, here or of the log, closes it; then, or if the opening failed, it can be opened again.
 
-        InvalidArgumentError while it is open.
+        InvalidArgumentError if it is open.
         """
         with self._turn:
             if self._thread is not None and not self._thread.stopped:
@@ -88,7 +86,7 @@ class BlockingOpening:
             return log
 
     def close(self) -> None:
-        """Closes the log, after what is in flight. Idempotent; before `open()` it does nothing."""
+        """Closes the log after what is in flight is done. Idempotent; before `open()` it does nothing."""
         with self._turn:
             log = self._log
         if log is not None:
@@ -104,11 +102,12 @@ class BlockingOpening:
 
 
 class BlockingWAL:
-    """An open log for blocking callers. Get one from `blocking`. See `WALAccesser` for what the calls promise."""
+    """An open log for blocking callers. Get one from `blocking`. See `WALAccesser` for what the calls guarantee."""
 
     def __init__(self, log: WALAccesser, thread: LoopThread) -> None:
         self._log = log
         self._thread = thread
+        self._call = thread.call
         thread.closing = log.close
 
     # -- writing
@@ -126,7 +125,7 @@ class BlockingWAL:
     def raw_append(
         self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
     ) -> AppendResult | ForgottenResult:
-        """Appends a message; durable when it returns. An interrupted caller does not take the append back."""
+        """Appends a message; durable when it returns. An interrupt of the caller does not take the append back."""
 
         async def append() -> AppendResult | ForgottenResult:
             return await self._log.raw_append(
@@ -148,9 +147,9 @@ class BlockingWAL:
     def append_nowait(
         self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
     ) -> concurrent.futures.Future[Any]:
-        """Appends a message without waiting for the disk: a future of the result, which cannot be cancelled.
+        """Appends a message without waiting for the disk; returns a future of the result, which cannot be cancelled.
 
-        Calls of one thread are in order. WouldBlockError when too much is in flight.
+        The calls of one thread are ordered. WouldBlockError if too much is in flight.
         """
 
         def start() -> asyncio.Future[Any]:
@@ -161,15 +160,15 @@ class BlockingWAL:
         return self._call(_started, start)
 
     def append_messages(self, *messages: Message) -> AppendResponses:
-        """Appends messages; those of one vchannel, if two or more, as one transaction with its bodies in input order."""
+        """Appends messages. Two or more for one vchannel are one transaction, with its bodies in input order."""
         return self._call(self._log.append_messages, *messages)
 
     def append_messages_with_option(self, option: AppendOption, *messages: Message) -> AppendResponses:
-        """`append_messages` with a barrier for each of its appends."""
+        """Does what `append_messages` does, with a barrier for each of its appends."""
         return self._call(self._log.append_messages_with_option, option, *messages)
 
     def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
-        """Appends any number of messages in order, without a transaction. They are taken from `messages` in the caller's thread."""
+        """Appends any number of messages in order, without a transaction. `messages` is iterated in the caller's thread."""
         return self._call(self._log.append_bulk, list(messages))
 
     @overload
@@ -200,7 +199,7 @@ class BlockingWAL:
         keepalive: float = 0.0,
         idempotency_key: str | ProducerKey | None = None,
     ) -> BlockingTxn[AppendResult | ForgottenResult]:
-        """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits at the end, or rolls back."""
+        """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits, or rolls back on an exception."""
 
         async def begin() -> Txn[AppendResult | ForgottenResult]:
             return await self._log.txn(
@@ -210,20 +209,20 @@ class BlockingWAL:
         return BlockingTxn(self._call(begin), self._thread)
 
     def producers(self) -> list[ProducerInfo]:
-        """The producers that are remembered, by name."""
+        """Returns the producers that are remembered, by name."""
         return self._call(self._log.producers)
 
     def forget_producer(self, name: str) -> None:
-        """Forgets a producer on all vchannels, durably; InvalidArgumentError when it is not known."""
+        """Forgets a producer on all vchannels, durably; InvalidArgumentError if it is not known."""
         self._call(self._log.forget_producer, name)
 
     def allocate_time_tick(self) -> int:
-        """A time tick above every one given before, for use as a barrier."""
+        """Returns a time tick above every one given before, for use as a barrier."""
         return self._call(self._log.allocate_time_tick)
 
     def broadcast(self) -> BlockingBroadcast:
-        """One message to many vchannels, on any pchannels."""
-        return BlockingBroadcast(self._call(_plain, self._log.broadcast), self._thread)
+        """Returns the calls that send one message to many vchannels, on any pchannels."""
+        return BlockingBroadcast(self._call(on_loop, self._log.broadcast), self._thread)
 
     # -- reading
 
@@ -241,9 +240,9 @@ class BlockingWAL:
         include_time_ticks: bool = False,
         auto_ack: bool = False,
     ) -> BlockingScanner:
-        """A scanner: a context manager and a plain iterator of messages. It begins when it is entered.
+        """Returns a scanner: a context manager and a plain iterator of messages. The read begins when it is entered.
 
-        A `handler` is called in a thread of a pool, a message at a time; it may block and use the log.
+        A `handler` is called in a thread of a pool, one message at a time; it may block and use the log.
         """
         read = partial(
             self._log.read,
@@ -258,33 +257,33 @@ class BlockingWAL:
             include_time_ticks=include_time_ticks,
             auto_ack=auto_ack,
         )
-        scanner = self._call(_plain, read) if auto_ack else read()
+        scanner = self._call(on_loop, read) if auto_ack else read()
         return BlockingScanner(scanner, self._thread)
 
     def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
-        """A tick that covers every write to this vchannel that has returned; with `scanner.wait_for` it gives read-your-writes."""
+        """Returns a tick that covers every write to this vchannel that has returned; `scanner.wait_for` it to read your writes."""
         return self._call(self._log.get_latest_mvcc_timestamp_if_local, vchannel)
 
     def cursors(self) -> list[CursorInfo]:
-        """All cursors, by name and vchannels."""
+        """Returns all cursors, by name and vchannels."""
         return self._call(self._log.cursors)
 
     def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
-        """Deletes the cursor of this name and these vchannels, or (None) all of this name."""
+        """Deletes the cursor of this name and these vchannels; None deletes all of this name."""
         self._call(self._log.delete_cursor, name, vchannels=vchannels)
 
     # -- housekeeping
 
     def vchannels(self) -> list[VChannelInfo]:
-        """All vchannels, by name."""
+        """Returns all vchannels, by name."""
         return self._call(self._log.vchannels)
 
     def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
-        """Makes a vchannel, durably; ChannelExistError when there is one of that name."""
+        """Creates a vchannel, durably; ChannelExistError if there is one of that name."""
         return self._call(self._log.create_vchannel, name, pchannel=pchannel)
 
     def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel: its transactions fail, its readers end; a new one of that name shows nothing of it."""
+        """Drops a vchannel: its transactions fail and its readers end. A new one of that name shows nothing of it."""
         self._call(self._log.drop_vchannel, name)
 
     def truncate(self, *, up_to: MessageID) -> None:
@@ -292,20 +291,20 @@ class BlockingWAL:
         self._call(self._log.truncate, up_to=up_to)
 
     def retention(self) -> list[PChannelRetention]:
-        """Where the log of each pchannel stands: what is held, of which bounds, and who holds it."""
+        """Returns, for each pchannel, what of its log is held, under which bounds, and by whom."""
         return self._call(self._log.retention)
 
     def statistics(self) -> LogStatistics:
-        """A snapshot of counts since opening."""
-        return self._call(_plain, self._log.statistics)
+        """Returns a snapshot of the counts since the log was opened."""
+        return self._call(on_loop, self._log.statistics)
 
     @property
     def wal_name(self) -> str:
-        """The name of the backend: "journal" or "memory"."""
-        return self._call(_plain, lambda: self._log.wal_name)
+        """The name of the backend: "journal", "memory" or "pulsar"."""
+        return self._call(on_loop, lambda: self._log.wal_name)
 
     def close(self) -> None:
-        """Drains what is in flight, then closes, and ends the thread. Idempotent; from any thread; concurrent calls all wait."""
+        """Waits for what is in flight, closes the log and ends the thread. Idempotent, from any thread; concurrent calls all wait."""
         self._thread.stop()
 
     def __enter__(self) -> Self:
@@ -316,21 +315,13 @@ class BlockingWAL:
     ) -> None:
         self.close()
 
-    def _call(self, call: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return self._thread.call(call, *args, **kwargs)
-
 
 async def _awaited(awaitable: Awaitable[_T]) -> _T:
     return await awaitable
 
 
-async def _plain(call: Callable[[], _T]) -> _T:
-    """A call that does not wait, but belongs on the loop."""
-    return call()
-
-
 async def _started(start: Callable[[], asyncio.Future[_T]]) -> concurrent.futures.Future[_T]:
-    """A future for any thread of a future of the loop. Cancelling it is refused, since it could not take anything back."""
+    """Returns a future for any thread of a future of the loop. It cannot be cancelled, which would take nothing back."""
     inner = start()
     outer: concurrent.futures.Future[_T] = concurrent.futures.Future()
     outer.set_running_or_notify_cancel()

@@ -1,8 +1,8 @@
 """BlockingScanner: a scanner for blocking callers, as a context manager and a plain iterator.
 
-Owns the page at hand: messages come over from the loop a frame at a time, and are given out in the caller's thread without asking the
-loop. Each message is given once, whichever threads take them; an interrupted `next` loses none. The scanner in the loop hears of
-what was given out when it is next asked, so `position`, `save` and `close` are exact.
+It owns the page at hand: messages come from the loop one frame at a time, and are given out in the caller's thread without asking the
+loop. Each message is given once, whichever threads take them, and an interrupted `next` loses none. The scanner in the loop is told what
+was given out whenever it is asked something, so `position`, `save` and `close` are exact.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BlockingHandler = Callable[[ImmutableMessage], Any] | BlockingMessageHandler
 
 
 class BlockingScanner:
-    """Messages in tick order, each once. Errors of the read are raised where it is driven, and kept in `error`. See `Scanner`."""
+    """Messages in tick order, each once. The call that drives the read raises its errors, and `error` keeps them. See `Scanner`."""
 
     def __init__(self, scanner: Scanner, thread: LoopThread) -> None:
         self._scanner = scanner
@@ -48,12 +48,12 @@ class BlockingScanner:
         self._page: list[ImmutableMessage] = []
         self._at = 0
         self._given = 0  # messages given out so far
-        self._told = 0  # … of which the scanner has heard; only its loop touches this
+        self._told = 0  # messages of which the scanner was told that they were given out; only its loop touches this
         self._fetching: concurrent.futures.Future[list[ImmutableMessage]] | None = None
         self._waiting = 0
         self._closed = False
         self._acking = scanner if isinstance(scanner, AckingScanner) else None
-        self._owing = False  # whether a copy of a broadcast was given out since the last acknowledgement
+        self._owing = False  # whether a copy of a broadcast was given out and is not acknowledged yet
 
     @property
     def vchannels(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class BlockingScanner:
         return page[0]
 
     def batches(self, size_max: int = 1024) -> Iterator[list[ImmutableMessage]]:
-        """Pages of 1 to `size_max` messages."""
+        """Returns an iterator of pages of 1 to `size_max` messages."""
         if not isinstance(size_max, int) or isinstance(size_max, bool):
             raise TypeError(f"size_max must be an int, not {size_max!r}")
         if size_max < 1:
@@ -92,7 +92,7 @@ class BlockingScanner:
 
     @property
     def position(self) -> ReadPosition | None:
-        """Behind what was handed over, stretches that held nothing for this reader included; None before anything."""
+        """The position after what was handed over and after what held nothing for this reader; None before anything."""
         return self._settled(lambda: self._scanner.position)
 
     def save(self) -> None:
@@ -101,9 +101,9 @@ class BlockingScanner:
         self._thread.call(self._scanner.save)
 
     def wait_for(self, time_tick: int) -> None:
-        """Returns when everything at or below `time_tick` was handed over; another thread, or the handler, drives the scanner."""
+        """Returns when everything at or below `time_tick` was handed over. Another thread, or the handler, drives the scanner."""
         with self._lock:
-            self._waiting += 1  # meanwhile the loop hears of every message that is given out
+            self._waiting += 1  # from now on the loop is told of every message that is given out
         try:
             self._settled(lambda: None)
             self._thread.call(self._scanner.wait_for, time_tick)
@@ -112,29 +112,29 @@ class BlockingScanner:
                 self._waiting -= 1
 
     def statistics(self) -> ScannerStatistics:
-        """A snapshot of its counts."""
+        """Returns a snapshot of its counts."""
         return self._settled(self._scanner.statistics)
 
     # -- ending
 
     def done(self) -> None:
-        """Returns when the scanner has ended, for whatever reason, and its handler is closed. Never raises; `error` says why."""
+        """Returns when the scanner has ended, for any reason, and its handler is closed. Never raises; `error` is the reason."""
         if not self._thread.stopped:
             self._thread.call(self._scanner.done)
 
     @property
     def error(self) -> BaseException | None:
-        """Why the scanner ended; None while it runs and after a clean end."""
+        """The error that ended the scanner; None while it runs and after a clean end."""
         return self._scanner.error
 
     def close(self) -> None:
-        """Ends the scanner cleanly, from any thread; whoever waits for a message sees the end. Idempotent."""
+        """Ends the scanner cleanly, from any thread; a thread that waits for a message sees the end. Idempotent."""
         self._give_up()
         if not self._thread.stopped:
             self._thread.call(self._scanner.close)
 
     def _give_up(self) -> None:
-        """Hands out nothing more of the page at hand."""
+        """Drops the rest of the page at hand."""
         with self._lock:
             self._closed = True
             self._page, self._at = [], 0
@@ -143,7 +143,7 @@ class BlockingScanner:
     # -- the page at hand
 
     def _take(self, size_max: int) -> list[ImmutableMessage]:
-        """The next messages, waiting for them; none at the end."""
+        """Returns the next messages, which it waits for; an empty list at the end."""
         if self._owing:
             self._acknowledge()
         while True:
@@ -159,7 +159,7 @@ class BlockingScanner:
                 if fetching is None:
                     if self._ended():
                         return []
-                    # Kept until its page is taken over: an interrupted caller leaves it to the next.
+                    # It is kept until its page is taken over, so that an interrupted caller leaves the page to the next one.
                     fetching = self._fetching = self._thread.start(self._fetch, self._given)
             try:
                 concurrent.futures.wait((fetching,))
@@ -174,7 +174,7 @@ class BlockingScanner:
         return taken
 
     def _acknowledge(self) -> None:
-        """Who asks for more is through with what was given out."""
+        """Acknowledges what was given out: the caller that asks for more has processed it."""
         with self._lock:
             given, self._owing = self._given, False
         try:
@@ -189,7 +189,7 @@ class BlockingScanner:
         await self._acking.settle()
 
     def _take_over(self, fetching: concurrent.futures.Future[list[ImmutableMessage]]) -> None:
-        """Makes the page that was fetched the one at hand, once."""
+        """Makes the fetched page the one at hand, once."""
         with self._lock:
             if self._fetching is fetching and fetching.done():
                 self._fetching = None
@@ -197,7 +197,7 @@ class BlockingScanner:
                     self._page, self._at = fetching.result(), 0
 
     def _ended(self) -> bool:
-        """Whether nothing comes any more and nobody need be asked; raises why, if that was an error."""
+        """Returns whether the scanner has ended, as far as it is known without asking the loop; raises the error that ended it."""
         if not self._closed and not (self._thread.stopped and self._scanner.statistics().ended):
             return False
         if self._scanner.error is not None:
@@ -209,18 +209,18 @@ class BlockingScanner:
         return await self._scanner.page()
 
     def _tell(self, given: int) -> None:
-        """In the loop: so many messages were given out in all."""
+        """Tells the scanner, in its loop, how many messages were given out in all."""
         if given > self._told:
             self._scanner.hand_over(given - self._told)
             self._told = given
 
     def _settled(self, ask: Callable[[], _T]) -> _T:
-        """Asks the scanner, in its loop, after telling it what was given out."""
+        """Tells the scanner what was given out, then asks it, in its loop."""
         with self._lock:
             given = self._given
         if not self._thread.stopped:
             return self._thread.call(self._settle, given, ask)
-        self._tell(given)  # nothing runs beside this thread any more
+        self._tell(given)  # the loop has ended, so this thread may touch the scanner
         return ask()
 
     async def _settle(self, given: int, ask: Callable[[], _T]) -> _T:
@@ -229,7 +229,7 @@ class BlockingScanner:
 
 
 def blocking_handler(handler: BlockingHandler | None) -> Handler | None:
-    """The handler of the scanner in the loop that calls this one in a thread. One that would have to be awaited is a TypeError."""
+    """Returns a handler for the scanner in the loop that calls this one in a thread. TypeError for one that has to be awaited."""
     if handler is None:
         return None
     check_handler(handler)

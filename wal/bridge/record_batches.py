@@ -1,4 +1,4 @@
-"""RecordBatches: a journal as Arrow batches, read straight from its files, whole frames at a time."""
+"""RecordBatches: a log as Arrow batches, read in the caller's thread, whole frames at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["RecordBatches", "record_batches"]
 
 _PIECE_BYTES: Final = 1 << 20
-"""A frame that has more than `bytes_max` is cut, but not to less than this: a position lies between frames, and is to move."""
+"""A frame of more than `bytes_max` is cut, but not into parts smaller than this: positions lie between frames, and have to move on."""
 
 
 def record_batches(
@@ -43,13 +43,14 @@ def record_batches(
     include_time_ticks: bool = False,
     auto_ack: bool = False,
 ) -> RecordBatches:
-    """Reads a journal as `pyarrow.RecordBatch`es: one row for each plain message and each body of a transaction, in the order of `iterate`.
+    """Reads a log as `pyarrow.RecordBatch`es: one row for each plain message and each body of a transaction, in the order of `iterate`.
 
-    vchannel string, message_id binary, time_tick int64, message_type string, txn_id int64 (null for plain messages), payload binary,
-    properties map<string, string>, append_time timestamp[us, UTC]. `columns` are some of them, in the order wanted; None is all. Fewer
-    cost less: what only the others need is not even gathered. A batch has at most `rows_max` rows and about `bytes_max` bytes; one
-    that has any rows is given at the tail of the log rather than waiting for more. Needs pyarrow (ImportError without it). A location
-    without a journal is a FormatError of this call, after waiting for `wait_s` at most for a process that makes one.
+    The columns are vchannel string, message_id binary, time_tick int64, message_type string, txn_id int64 (null for plain messages),
+    payload binary, properties map<string, string>, append_time timestamp[us, UTC]. `columns` names some of them, in the order wanted; None
+    is all. Fewer columns cost less: what only the others need is not gathered.
+
+    A batch has at most `rows_max` rows and about `bytes_max` bytes. At the tail of the log the rows gathered so far make a batch, without
+    a wait for more. The other options, and the errors, are those of `iterate`. Without pyarrow the call is an ImportError.
     """
     load_pyarrow()
     for name, value in (("rows_max", rows_max), ("bytes_max", bytes_max)):
@@ -80,8 +81,8 @@ def record_batches(
 class RecordBatches(BlockingRead):
     """Batches in the order of the log; an iterator and, like `Iteration`, a context manager with `position`, `save` and `close`.
 
-    `position` is behind the batches that were given. Frames are taken as they lie; messages are made of none but the one or two that
-    a position or a tick cuts.
+    `position` is the position after the batches that were given. Rows come from whole frames; only the one or two frames that a position
+    or a tick cuts are made into messages.
     """
 
     def __init__(
@@ -93,24 +94,26 @@ class RecordBatches(BlockingRead):
         columns: Sequence[str] | None,
         **read: Any,
     ) -> None:
-        self._rows = RowColumns(columns)  # first, since it checks its argument
+        self._rows = RowColumns(columns)  # first, because it checks its argument
         super().__init__(location, vchannel, **read)
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._columns = columns
         self._batches: deque[pa.RecordBatch] = deque()
-        self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the frame at hand, not yet among the rows
-        self._behind: Reached | None = None  # the batches given, while there are rows that were not
+        self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the frame at hand, not yet added to the rows
+        self._given: Reached | None = (
+            None  # how far the batches that were given reach, while there are rows that were not given
+        )
 
     @property
     def schema(self) -> pa.Schema:
-        """Of every batch; also where there is none."""
+        """The schema of every batch, also of a read that gives none."""
         return schema(self._columns)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Arrow's stream interface: whoever knows it (pyarrow, DuckDB, Polars) reads this as it is, a batch at a time.
+        """Returns the read as a stream of Arrow's C interface, which pyarrow, DuckDB and Polars read a batch at a time.
 
-        The read begins here, so what keeps it from beginning is raised here too, and not turned into an error of Arrow.
+        The read begins here, so that its own errors at the beginning are raised here, and not as errors of Arrow.
         """
         self.__enter__()
         reader = load_pyarrow().RecordBatchReader.from_batches(self.schema, self)
@@ -131,10 +134,10 @@ class RecordBatches(BlockingRead):
         return bool(self._batches)
 
     def _step(self) -> Need:
-        """Takes frames as rows until these make a batch, or nothing more is there at the moment."""
+        """Takes frames as rows until the rows make a batch, or until there is nothing more to read at the moment."""
         progress, rows = self._progress, self._rows
         if not rows.rows and not self._parts:
-            self._behind = Reached.by(progress)
+            self._given = Reached.by(progress)
         while True:
             need = Need.FRAME if self._parts else progress.step(self._tail)
             if need is Need.FRAME and not self._parts:
@@ -165,12 +168,12 @@ class RecordBatches(BlockingRead):
         return bool(self._batches)
 
     def _reached(self) -> Reached:
-        if self._behind is not None and (self._batches or self._rows.rows or self._parts):
-            return self._behind
+        if self._given is not None and (self._batches or self._rows.rows or self._parts):
+            return self._given
         return super()._reached()
 
     def _cut(self) -> None:
-        """Makes batches of the rows. One frame may hold more than a batch should."""
+        """Makes batches of the rows; several if one frame holds more than a batch should."""
         rows, self._rows = self._rows, RowColumns(self._columns)
         batch = record_batch(rows)
         step = self._rows_max

@@ -1,8 +1,10 @@
-"""ReadOnlyPChannel: a pchannel that another process writes, as the scanners of this one see it.
+"""ReadOnlyPChannel: a pchannel that another process writes, as the scanners of this process see it.
 
-Owns: one task that looks at the log while somebody waits at the tail, every millisecond while things move and up to every 20 ms while they
-do not, and moves the tail. The frames that came are read once, into the window that all tailing readers share, so that a hundred of
-them cost about one read. With nobody at the tail it does nothing; a reader that catches up asks the log itself.
+It owns one task that asks the log how far it reaches and moves the tail, every millisecond while the log moves and down to every 20 ms
+while it does not, for as long as a scanner waits at the tail. New frames are read once, into the window of recent frames that all tailing
+scanners share, so a hundred of them cost about one read. A scanner that catches up reads the log itself.
+
+ThreadedLog is the log that it reads: the blocking log of a backend, in threads.
 """
 
 from __future__ import annotations
@@ -25,22 +27,20 @@ _T = TypeVar("_T")
 LOOK_MIN_S: Final = 0.001
 LOOK_MAX_S: Final = 0.020
 LOOK_SLOWER: Final = 1.5
-"""By how much the next look waits longer when nothing moved."""
+"""The factor by which the time between two looks grows while nothing moves."""
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
-"""More than this at once is not read for the window: whoever waited at the tail catches up by itself."""
+"""If more than this came at once, it is not read into the window: the scanners at the tail catch up by themselves."""
 _PAGE_BYTES: Final = 1024 * 1024
 _NONE: Final = (-1, -1)
 
 
 class ReadOnlyPChannel(ReadablePChannel):
-    """Made with a log that was just opened; `start` it, and `close` it with the cause that its readers then end with.
-
-    `awaited` is called whenever a reader begins to wait at the tail.
-    """
+    """A pchannel over a log that was just opened. `start` it, and `close` it with the error that its readers then end with."""
 
     log: ThreadedLog
 
     def __init__(self, log: ThreadedLog, *, form: int, clock: Clock, awaited: Callable[[], None]) -> None:
+        """`awaited` is called whenever a reader begins to wait at the tail."""
         shown = log.shown
         super().__init__(log, form=form, promised_tick=shown.promised_tick, newest=shown.newest)
         self._tail: _WatchedTail = _WatchedTail(self._begun_to_wait, shown)
@@ -51,11 +51,11 @@ class ReadOnlyPChannel(ReadablePChannel):
         self._moving = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
         self._certain = False
-        """Whether the newest event that is shown is known to be that."""
+        """Whether the newest event that readers are shown is known to be the newest one."""
 
     def start(self) -> None:
-        """Begins to look after its readers."""
-        self._watching = asyncio.get_running_loop().create_task(self._watch(), name=f"observe {self.channel}")
+        """Starts the task that moves the tail."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name=f"watch {self.channel}")
 
     async def close(self, cause: WALError) -> None:
         """Ends the readers, then lets go of the log."""
@@ -66,15 +66,18 @@ class ReadOnlyPChannel(ReadablePChannel):
         await self.log.close()
 
     def advance_for(self, tick: int) -> bool:
-        """Never: ticks are the writer's, and come with its `time_tick_interval_s`."""
+        """Returns False: promised ticks are the writer's, and come with its `time_tick_interval_s`."""
         return False
 
     async def catch_up(self) -> None:
-        """Shows readers everything that is durable now; the newest event is certain then. CorruptionError, TruncatedError."""
+        """Shows readers everything that is durable now, with the newest event for certain. CorruptionError, TruncatedError."""
         await self._move(certainly=True)
 
     async def first_event(self) -> MessageID | None:
-        """As in the writer's process: what was shown last may lie wholly below what has been truncated since."""
+        """Returns the id of the earliest event that is not truncated, None if there is none.
+
+        All that readers were shown may have been truncated since: then it catches up and asks again.
+        """
         while True:
             await self.catch_up()
             first = await super().first_event()
@@ -82,11 +85,11 @@ class ReadOnlyPChannel(ReadablePChannel):
                 return first
 
     def statistics(self) -> PChannelStatistics:
-        """A snapshot of its counts; those of writing are 0."""
-        state = self.log.shown
+        """Returns a snapshot of its counts; those of writing are 0."""
+        shown = self.log.shown
         return PChannelStatistics(
             name=self.channel,
-            term=state.term,
+            term=shown.term,
             frames=0,
             bytes=0,
             events=0,
@@ -105,7 +108,7 @@ class ReadOnlyPChannel(ReadablePChannel):
     # -- looking
 
     async def _watch(self) -> None:
-        """Looks again and again while somebody waits."""
+        """Looks again and again while a scanner waits."""
         delay_s = LOOK_MIN_S
         try:
             while True:
@@ -127,7 +130,7 @@ class ReadOnlyPChannel(ReadablePChannel):
             self.tail.fail(failure)
 
     async def _rest(self, delay_s: float) -> None:
-        """Waits, but not longer than until somebody else begins to wait at the tail: what that one saw may be older."""
+        """Waits, but not longer than until another scanner begins to wait at the tail, which may know of less than the last look."""
         self._wanted.clear()
         timer = self._clock.call_later(delay_s, self._wanted.set)
         try:
@@ -136,12 +139,12 @@ class ReadOnlyPChannel(ReadablePChannel):
             timer.cancel()
 
     async def _move(self, *, certainly: bool) -> bool:
-        """Moves the tail to where the log is now; whether there was new data. With `certainly` the newest event is known then."""
+        """Moves the tail to where the log is now; returns whether there was new data. With `certainly` the newest event is known then."""
         async with self._moving:
-            state = await self.log.refresh()
-            start, end = self.tail.durable_end, state.durable_end
+            snapshot = await self.log.refresh()
+            start, end = self.tail.durable_end, snapshot.durable_end
             if end <= start and (self._certain or not certainly):
-                self._show(state, None)
+                self._show(snapshot, None)
                 return False
             shared = self._certain and self._tail.is_awaited() and end - start <= FETCH_BYTES_MAX
             newest = await self._fetch(start, end) if shared else None
@@ -149,19 +152,19 @@ class ReadOnlyPChannel(ReadablePChannel):
                 self._certain = False
                 self.recent.restart(end)
                 try:
-                    state = await self.log.reach()
+                    snapshot = await self.log.reach()
                 except WALError as error:
-                    # Whoever reads there meets the same, and is told more of it.
+                    # A scanner that reads there meets the same error, with more to say of it.
                     if certainly or isinstance(error, ClosedError):
                         raise
                 else:
-                    newest, self._certain = state.newest, True
-                    self.recent.restart(state.durable_end)
-            self._show(state, newest)
+                    newest, self._certain = snapshot.newest, True
+                    self.recent.restart(snapshot.durable_end)
+            self._show(snapshot, newest)
             return True
 
     async def _fetch(self, start: int, end: int) -> tuple[int, int] | None:
-        """Reads these frames into the window; the newest event known then, None if one cannot be read (or there is none)."""
+        """Reads these frames into the window. Returns the newest event, None if a frame cannot be read or there is no event."""
         newest = self.tail.newest
         try:
             while start < end:
@@ -176,21 +179,21 @@ class ReadOnlyPChannel(ReadablePChannel):
             return None
         return newest
 
-    def _show(self, state: LogSnapshot, newest: tuple[int, int] | None) -> None:
-        """Moves the tail to this moment, and tells those who wait at it."""
+    def _show(self, snapshot: LogSnapshot, newest: tuple[int, int] | None) -> None:
+        """Shows readers this snapshot: moves the tail there and wakes the scanners that wait at it."""
         tail = self.tail
-        if state.durable_end < tail.durable_end:
-            return  # shown already
-        self.log.show(state)
-        known = max(tail.newest or _NONE, state.newest or _NONE, newest or _NONE)
-        if state.durable_end > tail.durable_end:
-            promised_tick = max(tail.promised_tick, state.promised_tick)
+        if snapshot.durable_end < tail.durable_end:
+            return  # a later snapshot is shown already
+        self.log.show(snapshot)
+        known = max(tail.newest or _NONE, snapshot.newest or _NONE, newest or _NONE)
+        if snapshot.durable_end > tail.durable_end:
+            promised_tick = max(tail.promised_tick, snapshot.promised_tick)
             tail.data_moved(
-                durable_end=state.durable_end, promised_tick=promised_tick, newest=None if known == _NONE else known
+                durable_end=snapshot.durable_end, promised_tick=promised_tick, newest=None if known == _NONE else known
             )
         else:
             tail.newest = None if known == _NONE else known
-            tail.tick_moved(state.promised_tick)
+            tail.tick_moved(snapshot.promised_tick)
 
     def _begun_to_wait(self) -> None:
         self._wanted.set()
@@ -275,12 +278,12 @@ class ThreadedLog(ReadableLog):
 
 
 class _WatchedTail(Tail):
-    """A tail that says when somebody waits at it."""
+    """A tail that calls `awaited` when a scanner begins to wait at it."""
 
     __slots__ = ("_awaited",)
 
-    def __init__(self, awaited: Callable[[], None], state: LogSnapshot) -> None:
-        super().__init__(durable_end=state.durable_end, promised_tick=state.promised_tick, newest=state.newest)
+    def __init__(self, awaited: Callable[[], None], snapshot: LogSnapshot) -> None:
+        super().__init__(durable_end=snapshot.durable_end, promised_tick=snapshot.promised_tick, newest=snapshot.newest)
         self._awaited = awaited
 
     def waiter(self, *, ticks: bool) -> asyncio.Future[None]:
@@ -289,5 +292,5 @@ class _WatchedTail(Tail):
         return waiter
 
     def is_awaited(self) -> bool:
-        """Whether anybody waits."""
+        """Returns whether a scanner waits."""
         return any(not waiter.done() for waiters in (self._data, self._ticks) for waiter in waiters)

@@ -1,10 +1,11 @@
-"""ReadOnlySegments: the segments of a log that another process writes, as far as this one has to know them.
+"""ReadOnlySegments: the segments of a log that another process writes, as far as a reader has to know them.
 
-Owns: which segments lie between the earliest event and the durable position, an index of the last one that grows from the file (heads
-only, envelopes and CRCs checked), and a bounded cache of the others', from `.idx` or from the segment. It goes exactly as far as it is
-told is durable: what lies above may still be torn off and written anew. It never writes, also no index that it had to make.
+It owns the list of segments between the earliest event and the durable position, an index of the last segment, which grows from the file
+(heads of frames only, envelopes and CRCs checked), and a bounded cache of the other segments' indexes, read from `.idx` or made from the
+segment. It reads exactly up to the position that the caller says is durable: frames above may still be torn off and written again. It never
+writes, not even an index that it had to make.
 
-What it finds missing or damaged may just have been truncated: who asks looks at the control page again before believing it.
+A segment that is missing or damaged may just have been truncated: the caller reads the control page again before it believes the error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["ReadOnlySegments"]
 
 
 class ReadOnlySegments:
-    """Thread-safe. `segments` is what a reader goes through; the last one holds the durable end."""
+    """The segments of one log, in the order of the log; the last one holds the durable end. Thread-safe."""
 
     def __init__(self, disk: Disk, directory: Path, *, incarnation: int) -> None:
         self._disk = disk
@@ -32,14 +33,14 @@ class ReadOnlySegments:
         self.segments: tuple[Segment, ...] = ()
         self._last_index = SegmentIndex(0)
         self._stored = False
-        """Whether it began as it was stored."""
+        """Whether the index of the last segment began as the one that is stored beside it."""
         self._lock = threading.Lock()
         self._cache = IndexCache()
 
     def reach(self, durable: int, earliest: int) -> tuple[int, int] | None:
-        """Takes in all frames below `durable`, forgets the segments below `earliest`; the newest event below `durable`.
+        """Takes in all frames below `durable` and forgets the segments below `earliest`; returns the newest event below `durable`.
 
-        CorruptionError or FileNotFoundError when a segment between the two is damaged or gone.
+        CorruptionError or FileNotFoundError if a segment between the two positions is damaged or gone.
         """
         with self._lock:
             if self._extend(durable) is not None:
@@ -47,7 +48,7 @@ class ReadOnlySegments:
                 if (failure := self._extend(durable)) is not None:
                     if not self._stored:
                         raise failure
-                    # What was stored of the index may be wrong: the segment decides.
+                    # The stored index may be wrong: the segment decides.
                     self._last_index, self._stored = SegmentIndex(self.segments[-1].base), False
                     if (failure := self._extend(durable)) is not None:
                         raise failure
@@ -56,7 +57,7 @@ class ReadOnlySegments:
             return index.last_event(0, index.ordinal(durable)) or self.segments[-1].header.newest
 
     def index(self, segment: Segment) -> SegmentIndex:
-        """The index of this segment. Reads files; CorruptionError when it is damaged, FileNotFoundError when it is gone."""
+        """Returns the index of this segment. Reads files; CorruptionError if it is damaged, FileNotFoundError if it is gone."""
         with self._lock:
             if segment.base == self._last_index.base:
                 return self._last_index
@@ -71,7 +72,7 @@ class ReadOnlySegments:
         return index
 
     def remade(self, segment: Segment) -> SegmentIndex:
-        """The index of this segment made from the segment, for a reader that the one at hand sent to a place where no frame is."""
+        """Makes the index of this segment from the segment itself, for a reader whose index named a position without a frame."""
         with self._lock:
             following = next((other for other in self.segments if other.base > segment.base), None)
             if following is None:
@@ -86,7 +87,7 @@ class ReadOnlySegments:
         return index
 
     def _extend(self, durable: int) -> CorruptionError | None:
-        """Adds the frames of the last segment up to `durable` to its index; what is in the way, None if it got there."""
+        """Adds the frames of the last segment up to `durable` to its index; returns the error that is in the way, or None."""
         index = self._last_index
         if index.end >= durable and self.segments:
             return None
@@ -115,7 +116,7 @@ class ReadOnlySegments:
         )
 
     def _list(self, durable: int, earliest: int) -> None:
-        """Looks which segments there are: from the one that holds `earliest` to the one that holds the end at `durable`."""
+        """Lists the segments, from the one that holds `earliest` to the one that holds the end at `durable`."""
         bases = segment_bases(self._directory)
         first = max((i for i, base in enumerate(bases) if base <= earliest), default=-1)
         if first < 0:
@@ -138,7 +139,7 @@ class ReadOnlySegments:
             if index is None:
                 index = SegmentIndex(last.base)
             if any(segment.base == before.end and segment.header.previous_base == before.base for segment in segments):
-                self._cache.keep(before)  # it was the last one, and is complete
+                self._cache.keep(before)  # its segment was the last one, and is complete now
             self._last_index = index
         self.segments = tuple(segments)
 

@@ -1,0 +1,115 @@
+"""BlockingTxn and BlockingBroadcast: transactions and broadcasts for callers without an event loop.
+
+They own nothing but the way to the loop: `Txn` is the transaction, and `LogBroadcast` makes the broadcasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from broadcaster.message import BroadcasterStatistics
+from wal.accesser.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastTask, LogBroadcast
+from wal.accesser.txn import R_co, Txn
+from wal.loop_thread import LoopThread
+from wal.message import ImmutableMessage, Message, ResourceKey, TxnContext
+
+__all__ = ["BlockingBroadcast", "BlockingTxn", "on_loop"]
+
+_T = TypeVar("_T")
+
+
+class BlockingTxn(Generic[R_co]):
+    """An open transaction: `append` any number of times, then `commit` or `rollback`, once. See `Txn`.
+
+    As a context manager it commits at the end of the block and rolls back on an exception; it may also be ended inside the block.
+    """
+
+    def __init__(self, txn: Txn[R_co], thread: LoopThread) -> None:
+        self._txn = txn
+        self._thread = thread
+
+    def append(self, message: Message | bytes, *, barrier_time_tick: int = 0) -> None:
+        """Adds a message and refreshes the lease. `bytes` stand for an INSERT on the transaction's only vchannel."""
+        self._thread.call(self._txn.append, message, barrier_time_tick=barrier_time_tick)
+
+    def commit(self) -> R_co:
+        """Makes the whole transaction durable as one event, and returns its result."""
+        return self._thread.call(self._txn.commit)
+
+    def rollback(self) -> None:
+        """Forgets the transaction; does nothing if it has expired."""
+        self._thread.call(self._txn.rollback)
+
+    @property
+    def context(self) -> TxnContext:
+        """Its id and keepalive."""
+        return self._txn.context
+
+    @property
+    def result(self) -> R_co:
+        """The result of `commit`. InvalidTransactionStateError as long as there is none: before the commit, or after one that failed."""
+        return self._txn.result
+
+    @property
+    def ended(self) -> bool:
+        """Whether commit or rollback was called."""
+        return self._txn.ended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._txn.ended:
+            return
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._txn!r}"
+
+
+class BlockingBroadcast:
+    """Sends one message to many vchannels. See `LogBroadcast` for what the calls guarantee; an interrupt cancels the call there."""
+
+    def __init__(self, broadcast: LogBroadcast, thread: LoopThread) -> None:
+        self._broadcast = broadcast
+        self._call = thread.call
+
+    def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
+        """Appends a copy for each vchannel; when it returns all of them are durable."""
+        return self._call(self._broadcast.append, message, wait=wait)
+
+    def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
+        """Acknowledges that a vchannel's consumer has processed its copy: `ack(broadcast_id, vchannel)` or `ack(message)`."""
+        self._call(self._broadcast.ack, broadcast, vchannel)
+
+    def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
+        """Returns when each broadcast that holds the key now was acknowledged by one vchannel."""
+        self._call(self._broadcast.block_until_resource_key_ack_once, key)
+
+    def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
+        """Returns when each broadcast that holds the key now is over."""
+        self._call(self._broadcast.block_until_resource_key_ack_all, key)
+
+    def tasks(self) -> list[BroadcastTask]:
+        """Returns the broadcasts under way, stuck ones among them."""
+        return self._call(self._broadcast.tasks)
+
+    def abort(self, broadcast_id: int, reason: str) -> None:
+        """Gives up a broadcast; every vchannel that has its copy is told."""
+        self._call(self._broadcast.abort, broadcast_id, reason)
+
+    def statistics(self) -> BroadcasterStatistics:
+        """Returns the counts of this moment, and those since the log was opened."""
+        return self._call(on_loop, self._broadcast.statistics)
+
+
+async def on_loop(call: Callable[[], _T]) -> _T:
+    """Makes a call that does not wait, but has to be made on the loop."""
+    return call()
