@@ -13,8 +13,8 @@ import pytest
 
 from tests.backends.frames import FrameMaker, append_all, read_all, read_keyed
 from tests.backends.journals import folder, journal
+from wal.backends.journal.active import PART_FRAMES, PART_RUNS
 from wal.backends.journal.index import SegmentIndex, index_name
-from wal.backends.journal.index_keeper import PART_FRAMES, PART_RUNS
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
 from wal.errors import CorruptionError
 from wal.frame import KEYED, FrameHeader

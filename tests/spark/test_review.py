@@ -18,7 +18,7 @@ from tests.spark.queries import Row, StreamQuery, batch, plan, read_all, schema,
 from tests.spark.sink_tasks import Sink, held
 from tests.spark.writer import Writer, make_vchannels
 from wal import BroadcastMessage, Message, MessageType, MessageTypes, bridge
-from wal.backends.journal.lock import DirectoryLock
+from wal.backends.journal.directory import DirectoryLock
 from wal.bridge import record_batches
 from wal.errors import ChannelNotExistError, InvalidArgumentError, LockedError
 from wal.reading import FrameRows, RowColumns, in_parts

@@ -11,9 +11,9 @@ Files:
 
 from wal.backends.journal.backend import JournalBackend
 from wal.backends.journal.control import CONTROL_NAME
+from wal.backends.journal.directory import is_being_written
 from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.index import SegmentIndex
-from wal.backends.journal.lock import is_being_written
 from wal.backends.journal.log import JournalLog, JournalStatistics
 from wal.backends.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog, absence
 

@@ -16,12 +16,10 @@ from typing import ClassVar, Final, TypeVar
 
 from wal.backends.base import LogBackend
 from wal.backends.journal.control import CONTROL_NAME, FENCE_NAME
-from wal.backends.journal.creation import create_log
+from wal.backends.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
-from wal.backends.journal.lock import DirectoryLock, claim_format
 from wal.backends.journal.log import JournalLog
-from wal.backends.journal.permissions import carry_out, choose_access
 from wal.backends.journal.read_only import absence
 from wal.backends.journal.recovery import Recovered, recover_log
 from wal.errors import ClosedError, InvalidArgumentError, StorageError

@@ -22,20 +22,18 @@ An index of version 1 did not know keyed events; it counts as missing, and is ma
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
-from itertools import accumulate, islice, pairwise
-from operator import gt, lt
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import google_crc32c
 import msgspec
 
-from wal.backends.journal.layout import ENVELOPE_BYTES, HEADER_PAGE_BYTES, SECTOR_BYTES, slot_bytes
+from wal.backends.journal.index_part import PART_CRC, PART_HEAD, PART_MAGIC, PART_VERSION, StoredPart, pack_column
+from wal.backends.journal.layout import HEADER_PAGE_BYTES, slot_bytes
 from wal.errors import CorruptionError
-from wal.frame import HEADER_BYTES, RECOVERED, FrameHeader, FrameView, RunKind
+from wal.frame import RECOVERED, FrameHeader, FrameView, RunKind
 
 __all__ = ["IndexPart", "SegmentIndex", "index_name"]
 
@@ -185,19 +183,19 @@ class SegmentIndex:
         term, sequence = part.last or (0, -1)
         columns = b"".join(
             (
-                *[_pack(column[first:stop]) for column in (self.positions, self.first_ticks, self.promises)],
-                *[_pack(column[first:stop]) for column in (self.lengths, self.head_lens, self.indices)],
-                _pack(wide),
-                _pack(keyed),
+                *[pack_column(column[first:stop]) for column in (self.positions, self.first_ticks, self.promises)],
+                *[pack_column(column[first:stop]) for column in (self.lengths, self.head_lens, self.indices)],
+                pack_column(wide),
+                pack_column(keyed),
                 struct.pack(f"<{len(names)}H{len(names)}I", *map(len, names), *map(len, rows)),
                 *names,
-                *map(_pack, rows),
+                *map(pack_column, rows),
             )
         )
-        head = _HEAD.pack(
-            _MAGIC,
-            _VERSION,
-            _HEAD.size + len(columns) + _CRC.size,
+        head = PART_HEAD.pack(
+            PART_MAGIC,
+            PART_VERSION,
+            PART_HEAD.size + len(columns) + PART_CRC.size,
             incarnation,
             generation,
             self.base,
@@ -212,7 +210,7 @@ class SegmentIndex:
             sum(map(len, names)),
         )
         data = head + columns
-        return data + _CRC.pack(google_crc32c.value(data))
+        return data + PART_CRC.pack(google_crc32c.value(data))
 
     @classmethod
     def decode(
@@ -239,24 +237,24 @@ class SegmentIndex:
 
     def _take(self, data: bytes, at: int, identity: list[int], end_max: int | None) -> int | None:
         """Adds the part at `at`; answers where the next one begins, None when this one passes `end_max`."""
-        if len(data) - at < _HEAD.size + _CRC.size:
+        if len(data) - at < PART_HEAD.size + PART_CRC.size:
             raise CorruptionError(
-                f"an index of {len(data)} bytes is cut short", expected=f"{_HEAD.size} bytes of header"
+                f"an index of {len(data)} bytes is cut short", expected=f"{PART_HEAD.size} bytes of header"
             )
         magic, version, length, *found, end, term, sequence, first, frames, wide, keyed, names, names_len = (
-            _HEAD.unpack_from(data, at)
+            PART_HEAD.unpack_from(data, at)
         )
-        if (magic, version) != (_MAGIC, _VERSION) or found != identity or first != len(self):
+        if (magic, version) != (PART_MAGIC, PART_VERSION) or found != identity or first != len(self):
             raise CorruptionError("an index belongs to another segment", expected=f"generation {identity[1]:#x}")
-        if not _HEAD.size + _CRC.size <= length <= len(data) - at:
+        if not PART_HEAD.size + PART_CRC.size <= length <= len(data) - at:
             raise CorruptionError(f"an index of {len(data)} bytes is cut short", expected=f"a part of {length} bytes")
-        body = data[at : at + length - _CRC.size]
-        (crc,) = _CRC.unpack_from(data, at + len(body))
+        body = data[at : at + length - PART_CRC.size]
+        (crc,) = PART_CRC.unpack_from(data, at + len(body))
         if google_crc32c.value(body) != crc:
             raise CorruptionError("an index does not match its CRC32C", expected=f"{crc:#010x}")
         if end_max is not None and end > end_max:
             return None
-        part = _Part(self.end, first, frames, wide, keyed, names, names_len)
+        part = StoredPart(self.end, first, frames, wide, keyed, names, names_len)
         part.read(body, end)
         self._extend(part)
         self.end = end
@@ -265,7 +263,7 @@ class SegmentIndex:
         following: int = at + length
         return following
 
-    def _extend(self, part: _Part) -> None:
+    def _extend(self, part: StoredPart) -> None:
         for column, more in zip(
             (self.positions, self.first_ticks, self.promises, self.lengths, self.head_lens, self.indices),
             part.columns,
@@ -281,89 +279,6 @@ class SegmentIndex:
                 self._names[name] = row
 
 
-class _Part:
-    """The content of one stored part, read whole and checked before an index takes it over.
-
-    Its CRC says that it is as it was written, and not that it was written by us: each count and length is held against the bytes that are
-    there, each frame against the one before it, each ordinal against the frames.
-    """
-
-    def __init__(self, start: int, first: int, frames: int, wide: int, keyed: int, names: int, names_len: int) -> None:
-        self._start = start
-        self._first = first
-        self._frames = frames
-        self._counts = (wide, keyed, names, names_len)
-        self.columns: list[array[int]] = []
-        self.wide = array("I")
-        self.keyed = array("I")
-        self.rows: dict[str, array[int]] = {}
-
-    def read(self, body: bytes, end: int) -> None:
-        """Reads the part whose bytes, without their CRC, are `body`, and whose last frame ends at `end`. CorruptionError."""
-        frames, (wide, keyed, names, names_len) = self._frames, self._counts
-        counts_at = _HEAD.size + frames * _FRAME_BYTES + 4 * (wide + keyed)
-        text_at = counts_at + 6 * names
-        rows_at = text_at + names_len
-        if rows_at > len(body):
-            raise _inconsistent(f"its counts ask for {rows_at} bytes", f"at most the {len(body)} that it has")
-        counts = struct.unpack_from(f"<{names}H{names}I", body, counts_at)
-        name_lens, row_lens = counts[:names], counts[names:]
-        if rows_at + 4 * sum(row_lens) != len(body) or sum(name_lens) != names_len:
-            raise _inconsistent("the lengths of its names and rows", f"together the {len(body)} bytes that it has")
-        at = _HEAD.size
-        for form in "QQQIII":
-            at = self._take_column(form, body, at)
-        self.wide, at = _unpack("I", body, at, wide)
-        self.keyed, at = _unpack("I", body, at, keyed)
-        self._check_frames(end)
-        self._read_rows(body[text_at:rows_at], name_lens, body, rows_at, row_lens)
-        for row in (self.wide, self.keyed, *self.rows.values()):
-            self._check_ordinals(row)
-
-    def _take_column(self, form: str, body: bytes, at: int) -> int:
-        column, at = _unpack(form, body, at, self._frames)
-        self.columns.append(column)
-        return at
-
-    def _read_rows(self, text: bytes, name_lens: Sequence[int], body: bytes, at: int, row_lens: Sequence[int]) -> None:
-        try:
-            names = [text[start:end].decode() for start, end in pairwise(accumulate(name_lens, initial=0))]
-        except UnicodeDecodeError as error:
-            raise _inconsistent(f"its names are not UTF-8: {error}", "UTF-8") from error
-        for name, count in zip(names, row_lens, strict=True):
-            self.rows[name], at = _unpack("I", body, at, count)
-        if len(self.rows) != len(names) or not all(row_lens):
-            raise _inconsistent("a name has two rows, or one without a frame", "one row for each name")
-
-    def _check_frames(self, end: int) -> None:
-        """The frames follow each other without a gap, and none is shorter than its head."""
-        positions, first_ticks, _, lengths, head_lens, indices = self.columns
-        # `slot_bytes` of each, without a call of it for each of many thousands.
-        ends = [at + (length + _SLOT_ROUND & -SECTOR_BYTES) for at, length in zip(positions, lengths, strict=True)]
-        if [self._start, *ends] != [*positions, end]:
-            raise _inconsistent("its frames do not follow each other", f"frames from {self._start} to {end}")
-        if any(map(gt, head_lens, lengths)) or min(head_lens, default=HEADER_BYTES) < HEADER_BYTES:
-            raise _inconsistent("a head is shorter than a header, or longer than its frame", f"{HEADER_BYTES} bytes up")
-        if max(first_ticks, default=0) + max(indices, default=0) > 1 << 64:
-            raise _inconsistent("a frame has ticks above 64 bits", "ticks of 64 bits")
-
-    def _check_ordinals(self, row: array[int]) -> None:
-        first, stop = self._first, self._first + self._frames
-        if row and (row[0] < first or row[-1] >= stop or not all(map(lt, row, islice(row, 1, None)))):
-            raise _inconsistent("the ordinals of its frames do not ascend", f"ordinals from {first} up to {stop}")
-
-
-def _inconsistent(found: str, expected: str) -> CorruptionError:
-    return CorruptionError(f"an index contradicts itself: {found}", expected=expected)
-
-
-_HEAD: Final = struct.Struct("<4sIQQQQQQqIIIIII")
-_CRC: Final = struct.Struct("<I")
-_SLOT_ROUND: Final = ENVELOPE_BYTES + SECTOR_BYTES - 1
-_FRAME_BYTES: Final = 36
-"""What the columns have of each frame."""
-_MAGIC: Final = b"WALX"
-_VERSION: Final = 2
 _NAMED: Final = frozenset((int(RunKind.VCHANNEL), int(RunKind.COPY)))
 assert array("I").itemsize == 4
 assert array("Q").itemsize == 8
@@ -372,23 +287,6 @@ assert array("Q").itemsize == 8
 def index_name(base: int) -> str:
     """The file name of the index of the segment with this base."""
     return f"{base:016x}.idx"
-
-
-def _pack(column: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        column = array(column.typecode, column)
-        column.byteswap()
-    return column.tobytes()
-
-
-def _unpack(form: str, data: bytes, at: int, count: int) -> tuple[array[int], int]:
-    """The column of so many entries there, and where it ends; the caller has checked that it is there."""
-    column = array(form)
-    end = at + count * column.itemsize
-    column.frombytes(data[at:end])
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column, end
 
 
 def _cut(row: array[int], first: int, stop: int) -> array[int]:

@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Stretch
-from wal.backends.journal.active import ActiveSegment
+from wal.backends.journal.active import ActiveSegment, IndexKeeper
 from wal.backends.journal.checkpoint import CheckpointFiles
 from wal.backends.journal.disk import Disk
-from wal.backends.journal.index_keeper import IndexKeeper
 from wal.backends.journal.preparer import Preparer
 from wal.backends.journal.reader import LogReader
 from wal.backends.journal.recovery import Recovered

@@ -18,9 +18,9 @@ from typing import Final, TypeVar
 
 from wal.backends.base import FramePage, StoredFrame
 from wal.backends.journal.control import CONTROL_NAME, REPLACED_TERM, ControlRecord, ControlView
+from wal.backends.journal.directory import check_format
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.index import SegmentIndex
-from wal.backends.journal.lock import check_format
 from wal.backends.journal.read_only_segments import ReadOnlySegments
 from wal.backends.journal.reader import LogReader
 from wal.backends.journal.segment import damaged

@@ -24,10 +24,9 @@ from typing import Final
 import msgspec
 
 from wal.backends.base import REFUSALS, AppendDone
-from wal.backends.journal.active import ActiveSegment, begin_segment
+from wal.backends.journal.active import ActiveSegment, IndexKeeper, begin_segment
 from wal.backends.journal.control import ControlPage, ControlRecord
 from wal.backends.journal.disk import Disk
-from wal.backends.journal.index_keeper import IndexKeeper
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding, slot_bytes
 from wal.backends.journal.preparer import NO_DESCRIPTOR, Preparer, Spare, no_descriptor
 from wal.errors import ChannelFencedError, StorageError, WALError

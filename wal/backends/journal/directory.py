@@ -6,16 +6,33 @@ for the text of the error. Only the user who writes the journal can open `LOCK`,
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import Final
 
-from wal.backends.journal.disk import Disk
-from wal.errors import FormatError, LockedError, StorageError
-from wal.files import FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock, LockHolder
+import msgspec
 
-__all__ = ["DirectoryLock", "check_format", "claim_format", "is_being_written"]
+from wal.backends.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlPage, ControlRecord
+from wal.backends.journal.disk import Disk
+from wal.backends.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader, segment_name
+from wal.backends.journal.preparer import ZEROS_SUFFIX, fill_with_zeros
+from wal.backends.journal.segment import Segment, segment_bases
+from wal.errors import CorruptionError, FormatError, LockedError, StorageError
+from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock, LockHolder
+
+__all__ = [
+    "DirectoryLock",
+    "carry_out",
+    "check_format",
+    "choose_access",
+    "claim_format",
+    "create_log",
+    "is_being_written",
+]
 
 _KIND: Final = "wal-journal"
 _VERSION: Final = 1
@@ -138,3 +155,96 @@ def check_format(directory: Path) -> None:
 _SINK_NAME: Final = "spark"
 """What the tasks of Spark's sink staged may be there before the journal is, see docs/reference/files.md."""
 _OURS: Final = frozenset((FORMAT_NAME, LOCK_NAME, _FORMAT_TEMPORARY, _SINK_NAME))
+
+
+_READ_BY_READERS: Final = ("pchannels", "cursors")
+_FOR_WRITERS: Final = (CURSORS_LOCK_NAME, "spark")
+"""Of Spark's sink the directory alone, which nobody else can enter then."""
+_OTHERS_READ: Final = 0o044
+_log: Final = logging.getLogger("wal.journal")
+
+
+def choose_access(directory: Path, group_readable: bool | None) -> FileAccess:
+    """The access of the journal in this directory, which need not be there yet; None leaves it as it is."""
+    found = FileAccess.like(directory / FORMAT_NAME)
+    return found if group_readable is None else msgspec.structs.replace(found, group_readable=group_readable)
+
+
+def carry_out(directory: Path, access: FileAccess, *, asked: bool) -> None:
+    """Gives the files of an existing journal this access. Without being `asked` it warns when readers lose theirs."""
+    mark = directory / FORMAT_NAME
+    before = mark.stat().st_mode
+    if access.is_given(mark) and access.is_given(directory):
+        return
+    access.give(directory)
+    for name in _FOR_WRITERS:
+        if (path := directory / name).exists():
+            access.private.give(path)
+    for name in _READ_BY_READERS:
+        for root, _, files in os.walk(directory / name):
+            access.give(Path(root))
+            for file in files:
+                (access.private if file == FENCE_NAME else access).give(Path(root, file))
+    access.give(mark)
+    if not access.is_given(mark):
+        _log.warning(
+            "the files of %s can be read by other users of this machine, and their file system does not let that be changed: "
+            "keep the log on another one",
+            directory.absolute(),
+        )
+    elif before & _OTHERS_READ & ~access.file_mode and not asked:
+        _log.warning(
+            "the files of %s could be read by other users of this machine (mode %04o), and can be read by their owner alone from now on: "
+            "open the log with group_readable=True to let their group read them",
+            directory.absolute(),
+            before & 0o777,
+        )
+
+
+def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, first_segment_bytes: int) -> None:
+    """Makes an empty log in this directory, durably; FormatError when one that held a frame is there."""
+    disk.make_directory(directory.parent)
+    disk.make_directory(directory)
+    if _held_a_frame(disk, directory):
+        raise FormatError(f"{directory} already holds a log of pchannel {pchannel!r}: open it, or choose another name")
+    control_path = directory / CONTROL_NAME
+    if control_path.exists():
+        with contextlib.closing(ControlPage(disk, control_path)) as control, control.locked():
+            control.store(ControlRecord(incarnation, REPLACED_TERM, 0, (0, 0), 0, 0, closed=True))
+    for path in list(directory.iterdir()):
+        disk.unlink(path)
+    header = SegmentHeader(incarnation, secrets.randbits(64), 0, first_segment_bytes)
+    temporary = directory / f"first{ZEROS_SUFFIX}"
+    file = disk.open(temporary, create=True)
+    try:
+        fill_with_zeros(file, header.size)
+        file.write([header.pack()], 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, directory / segment_name(0))
+    ControlPage.create(disk, control_path, ControlRecord(incarnation, 0, HEADER_PAGE_BYTES, (0, 0), 0, 0, closed=True))
+
+
+def _held_a_frame(disk: Disk, directory: Path) -> bool:
+    """Whether anything was ever appended here, as far as the files tell; damaged ones count as if."""
+    control_path = directory / CONTROL_NAME
+    if control_path.exists():
+        with contextlib.closing(ControlPage(disk, control_path)) as control:
+            record = control.load()
+        if record is not None and (record.durable > HEADER_PAGE_BYTES or record.earliest != (0, 0)):
+            return True
+    bases = segment_bases(directory)
+    if bases != [0]:
+        return bool(bases)
+    try:
+        segment = Segment.load(disk, directory / segment_name(0))
+    except CorruptionError:
+        return True
+    file = disk.open(segment.path, write=False)
+    try:
+        data = file.read(SECTOR_BYTES, HEADER_PAGE_BYTES)
+    finally:
+        file.close()
+    envelope = Envelope.unpack(data, 0, generation=segment.header.generation, position=HEADER_PAGE_BYTES)
+    return envelope is not None and envelope.length > 0
