@@ -45,13 +45,13 @@ def held(data: str) -> Iterator[None]:
 
 async def test_none_waits_longer_than_the_first(data: str) -> None:
     log = await open_wal(data)
-    desk = local(log).cursors
+    service = local(log).cursors
     await log.raw_append(Message("orders", b"1"))
     async with contextlib.AsyncExitStack() as stack:
         scanners = [await stack.enter_async_context(log.read("orders", cursor=f"c{n}")) for n in range(SAVES)]
         with held(data):
             saves = [asyncio.ensure_future(scanner.save()) for scanner in scanners]
-            while len(desk._running) < SAVES:
+            while len(service._running) < SAVES:
                 await asyncio.sleep(0)
             async with asyncio.timeout(6 * TIMEOUT_S):
                 await log.close()

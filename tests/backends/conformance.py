@@ -179,7 +179,7 @@ class BackendConformance:
                     frame.view.check_body()
 
     async def test_pages_tile_the_log(self, tmp_path: Path) -> None:
-        """Whatever the page size: stretches join up, and each tells its newest event and its largest promise."""
+        """Whatever the page size: extents join up, and each tells its newest event and its largest promise."""
         maker = FrameMaker(1)
         frames = [
             maker.time_tick() if i % 5 == 4 else maker.data(*[(f"v-{i % 3}", b"x" * 300)] * (i % 4 + 1))
@@ -192,12 +192,12 @@ class BackendConformance:
                 for bytes_max in (1, 3_000, 1 << 20):
                     start = 0
                     for page in await pages(log, names=names, bytes_max=bytes_max):
-                        stretch = [p for p in positions if start <= p < page.next_position]
-                        events = [p for p in stretch if by_position[p].header.indices]
+                        extent = [p for p in positions if start <= p < page.next_position]
+                        events = [p for p in extent if by_position[p].header.indices]
                         last = (events[-1], by_position[events[-1]].header.indices - 1) if events else None
                         assert page.last_event == last
                         assert page.promised_tick == max(
-                            (by_position[p].header.promised_tick for p in stretch), default=0
+                            (by_position[p].header.promised_tick for p in extent), default=0
                         )
                         assert all(start <= frame.position < page.next_position for frame in page.frames)
                         start = page.next_position
@@ -377,57 +377,57 @@ class BackendConformance:
         events: list[tuple[int, int]] = []
         sealed: list[int] = []
         async with self.opened(tmp_path) as log:
-            (only,) = log.stretches()
+            (only,) = log.extents()
             assert (only.end, only.sealed) == (log.durable_end, False)
-            log.sealed = lambda: sealed.append(len(log.stretches()))
+            log.sealed = lambda: sealed.append(len(log.extents()))
             positions = await append_all(log, frames)
             events = [
                 (position, frame.header.indices - 1)
                 for position, frame in zip(positions, frames, strict=True)
                 if frame.header.indices
             ]
-            stretches = log.stretches()
-            assert len(stretches) > 2
+            extents = log.extents()
+            assert len(extents) > 2
             async with asyncio.timeout(10):
-                while not sealed or sealed[-1] < len(stretches):  # it is told on the loop, of a thread's work
+                while not sealed or sealed[-1] < len(extents):  # it is told on the loop, of a thread's work
                     await asyncio.sleep(0)
-            assert [stretch.sealed for stretch in stretches] == [True] * (len(stretches) - 1) + [False]
-            assert stretches[0].start <= positions[0]
-            assert stretches[-1].end == log.durable_end
-            assert all(one.end == other.start for one, other in itertools.pairwise(stretches)), "without gaps"
-            for stretch in stretches[:-1]:
+            assert [extent.sealed for extent in extents] == [True] * (len(extents) - 1) + [False]
+            assert extents[0].start <= positions[0]
+            assert extents[-1].end == log.durable_end
+            assert all(one.end == other.start for one, other in itertools.pairwise(extents)), "without gaps"
+            for extent in extents[:-1]:
                 ticks = [
                     frame.header.promised_tick
                     for position, frame in zip(positions, frames, strict=True)
-                    if stretch.start <= position < stretch.end
+                    if extent.start <= position < extent.end
                 ]
-                assert stretch.newest_tick >= max(ticks, default=0), "one may be too small for any frame"
+                assert extent.newest_tick >= max(ticks, default=0), "one may be too small for any frame"
             assert log.last_truncated is None
-            first = stretches[1].end
+            first = extents[1].end
             await log.truncate(first, 0)
-            assert log.stretches() == stretches[2:]
+            assert log.extents() == extents[2:]
             assert log.last_truncated == max(event for event in events if event < (first, 0))
             assert [frame.position for frame in await read_all(log, first)] == [at for at in positions if at >= first]
         async with self.opened(tmp_path, 2) as log:
-            assert log.stretches()[:-1] == stretches[2:-1]
+            assert log.extents()[:-1] == extents[2:-1]
             assert log.last_truncated == max(event for event in events if event < (first, 0))
-            await log.truncate(stretches[-1].start, 0)
-            (last,) = log.stretches()
-            assert (last.start, last.sealed) == (stretches[-1].start, False)
+            await log.truncate(extents[-1].start, 0)
+            (last,) = log.extents()
+            assert (last.start, last.sealed) == (extents[-1].start, False)
             assert log.last_truncated == max(event for event in events if event < (last.start, 0))
             await log.truncate(positions[-1] + 1, 0)
-            assert log.stretches()[-1].end == log.durable_end, "the one that is not sealed never goes"
+            assert log.extents()[-1].end == log.durable_end, "the one that is not sealed never goes"
 
     async def test_stretches_that_only_the_checkpoint_holds_are_there(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)
         async with self.opened(tmp_path, checkpoint=0) as log:
             await append_all(log, [maker.data(("v", bytes(60_000))) for _ in range(200)])
-            stretches = log.stretches()
-            end = stretches[-1].start
+            extents = log.extents()
+            end = extents[-1].start
             await log.truncate(end, 0)
-            assert log.stretches() == stretches
+            assert log.extents() == extents
             await log.release(end, state=None)
-            assert log.stretches() == stretches[-1:]
+            assert log.extents() == extents[-1:]
 
     async def test_checkpoints(self, tmp_path: Path) -> None:
         blob = bytes(range(256)) * 5_000

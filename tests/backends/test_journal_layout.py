@@ -175,12 +175,12 @@ def test_the_index_is_the_naive_index(frames: list[tuple[list[str], bool, int, i
         first = data.draw(st.integers(0, len(frames)))
         end = data.draw(st.integers(first, len(frames)))
         names = frozenset(data.draw(st.sets(st.sampled_from(["a", "b", "ü", "nobody"]))))
-        stretch = range(first, end)
-        assert found.wanted(None, first, end) == list(stretch)
-        assert found.wanted(names, first, end) == [i for i in stretch if frames[i][1] or names & set(frames[i][0])]
-        events = [(positions[i], frames[i][2] - 1) for i in stretch if frames[i][2]]
+        extent = range(first, end)
+        assert found.wanted(None, first, end) == list(extent)
+        assert found.wanted(names, first, end) == [i for i in extent if frames[i][1] or names & set(frames[i][0])]
+        events = [(positions[i], frames[i][2] - 1) for i in extent if frames[i][2]]
         assert found.last_event(first, end) == (events[-1] if events else None)
-        assert found.promise(first, end) == max((10 * i + frames[i][2] for i in stretch), default=0)
+        assert found.promise(first, end) == max((10 * i + frames[i][2] for i in extent), default=0)
         at = data.draw(st.integers(0x9000, index.end))
         assert found.ordinal(at) == sum(position < at for position in positions)
 

@@ -13,7 +13,7 @@ import pytest
 from tests.backends.faults import GatedDisk, HeldDisk, WatchedDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import folder, journal, segments
-from wal.backends.journal import JournalBackend, JournalLog, index_keeper
+from wal.backends.journal import JournalBackend, JournalLog, active
 from wal.errors import ChannelFencedError, TruncatedError
 
 SEGMENT = 32 << 10
@@ -83,7 +83,7 @@ async def test_a_fenced_writer_stores_no_index_behind_its_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither what is left of its segment's index nor all of it: the next writer has truncated there meanwhile."""
-    monkeypatch.setattr(index_keeper, "PART_FRAMES", 1)
+    monkeypatch.setattr(active, "PART_FRAMES", 1)
     disk = HeldDisk(".idx")
     backend = JournalBackend(tmp_path, segment_bytes=SEGMENT, first_segment_bytes=SEGMENT, disk=disk)
     await backend.create("p", incarnation=INCARNATION)

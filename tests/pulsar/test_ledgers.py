@@ -51,13 +51,13 @@ def test_what_lies_between(shape: list[tuple[int, int]], one: int, other: int) -
 def test_dropping_forgets_whole_ledgers_but_the_last(shape: list[tuple[int, int]], place: int) -> None:
     table, positions = made(shape)
     last = table.ledgers[-1].number
-    stretches = table.stretches(table.ledgers[-1].start, 7)
-    below = [stretch for stretch in stretches if stretch.sealed and stretch.end <= place]
-    assert table.bytes_within(0, place) == sum(stretch.size for stretch in below)
-    assert table.numbers_below(place) == [stretch.start >> 64 for stretch in below]
+    extents = table.extents(table.ledgers[-1].start, 7)
+    below = [extent for extent in extents if extent.sealed and extent.end <= place]
+    assert table.bytes_within(0, place) == sum(extent.size for extent in below)
+    assert table.numbers_below(place) == [extent.start >> 64 for extent in below]
     table.drop_below(place)
     assert table.ledgers[-1].number == last
-    assert table.stretches(table.ledgers[-1].start, 7) == stretches[len(below) :]
+    assert table.extents(table.ledgers[-1].start, 7) == extents[len(below) :]
     kept = [p for p in positions if p >= table.ledgers[0].start]
     assert table.first_at(0) == (kept[0] if kept else None)
 
@@ -70,6 +70,6 @@ def test_entries_are_added_as_pulsar_adds_them() -> None:
     full, last = table.ledgers
     assert (full.entries, full.size, last.entries, last.size) == (2, 150, 1, 10)
     full.record = LedgerRecord(2, 150, 77, (position_of(5, 1), 0))
-    one, two = table.stretches(position_of(9, 1), 99)
+    one, two = table.extents(position_of(9, 1), 99)
     assert (one.start, one.end, one.newest_tick, one.sealed, one.size) == (5 << 64, 9 << 64, 77, True, 150)
     assert (two.start, two.end, two.newest_tick, two.sealed, two.size) == (9 << 64, position_of(9, 1), 99, False, 10)

@@ -15,7 +15,7 @@ from wal.cursors.cursor import CURSOR_NAME_BYTES_MAX, Cursor, CursorInfo, Cursor
 from wal.cursors.files import CursorFiles
 from wal.cursors.in_process import CursorsBesideWriter, CursorsInKV, MemoryCursors
 from wal.cursors.service import CursorService, CursorUse
-from wal.cursors.status import CursorStatus, LogPlace, LogView, resumable, shown, standing
+from wal.cursors.status import CursorStatus, LogRange, LogView, cursor_status, resumable, shown
 from wal.cursors.store import CursorStore, DamagedCursor
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "CursorsBesideWriter",
     "CursorsInKV",
     "DamagedCursor",
-    "LogPlace",
+    "LogRange",
     "LogView",
     "MemoryCursors",
     "check_cursor",
@@ -41,5 +41,5 @@ __all__ = [
     "file_prefix",
     "resumable",
     "shown",
-    "standing",
+    "cursor_status",
 ]

@@ -70,8 +70,8 @@ class CursorService:
         """Deletes the cursors of this life of a vchannel, and of sets that hold it."""
 
         def keep(cursor: Cursor) -> bool:
-            lives = dict(zip(cursor.key.vchannels, cursor.incarnations, strict=True))
-            return vchannel not in lives or (lives[vchannel] or 0) > incarnation
+            saved = dict(zip(cursor.key.vchannels, cursor.incarnations, strict=True))
+            return vchannel not in saved or (saved[vchannel] or 0) > incarnation
 
         def drop() -> None:
             if self.store.load_all():
@@ -150,9 +150,9 @@ class CursorService:
 class CursorUse:
     """One scanner's use of a cursor. Its saves reach the store in the order of the calls, also those that were cancelled."""
 
-    def __init__(self, name: str, vchannels: tuple[str, ...], desk: Callable[[], Awaitable[CursorService]]) -> None:
+    def __init__(self, name: str, vchannels: tuple[str, ...], service: Callable[[], Awaitable[CursorService]]) -> None:
         self.key: CursorKey = CursorKey.of(name, vchannels)
-        self._service = desk
+        self._service = service
         self._saving: asyncio.Future[None] | None = None
 
     async def load(self, *, pchannel: str) -> Cursor | None:
@@ -161,7 +161,7 @@ class CursorUse:
 
     async def save(
         self,
-        lives: Mapping[str, int | None],
+        incarnations: Mapping[str, int | None],
         at: Origin,
         *,
         start: tuple[int, int],
@@ -170,26 +170,26 @@ class CursorUse:
         earliest: Callable[[], tuple[int, int]],
     ) -> None:
         """Stores where the reader is, behind the saves before this one; see `CursorStore.save`. `at` names the log."""
-        desk = await self._service()
+        service = await self._service()
         cursor = Cursor(
             self.key,
-            tuple(lives[name] for name in self.key.vchannels),
+            tuple(incarnations[name] for name in self.key.vchannels),
             at.pchannel,
             at.incarnation,
             start,
             event,
             time_tick,
-            desk.wall(),
+            service.wall(),
             at.form,
         )
-        self._saving = asyncio.ensure_future(self._save(self._saving, desk, cursor, earliest, time.monotonic()))
+        self._saving = asyncio.ensure_future(self._save(self._saving, service, cursor, earliest, time.monotonic()))
         self._saving.add_done_callback(_seen)
         await asyncio.shield(self._saving)
 
     async def _save(
         self,
         before: asyncio.Future[None] | None,
-        desk: CursorService,
+        service: CursorService,
         cursor: Cursor,
         earliest: Callable[[], tuple[int, int]],
         called_s: float,
@@ -197,7 +197,7 @@ class CursorUse:
         if before is not None and not before.done():
             await asyncio.wait((before,))
         # Counted from the call: of many that wait for a thread, behind a lock that is not let go, none waits longer than the first.
-        await desk.run(lambda: desk.store.save(cursor, earliest=earliest, since_s=called_s))
+        await service.run(lambda: service.store.save(cursor, earliest=earliest, since_s=called_s))
 
 
 def _seen(saving: asyncio.Future[None]) -> None:

@@ -15,20 +15,20 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from wal.cursors.cursor import Cursor, CursorInfo
-from wal.cursors.store import other_life, stale
+from wal.cursors.store import other_incarnation, stale
 from wal.errors import InvalidArgumentError, TruncatedError
 
 __all__ = [
     "CursorStatus",
-    "LogPlace",
+    "LogRange",
     "LogView",
     "resumable",
     "shown",
-    "standing",
+    "cursor_status",
 ]
 
 
-class LogPlace(msgspec.Struct, frozen=True, gc=False):
+class LogRange(msgspec.Struct, frozen=True, gc=False):
     """A pchannel's log at one moment: which life of it, its first event that is not truncated, and its end.
 
     `last_frame`, if it is known: the position of the last frame, so that who stands behind it is not said to lag by it.
@@ -54,9 +54,9 @@ class LogView(msgspec.Struct, frozen=True):
     """The log as cursors are held against it: pchannels by name, the life of each vchannel by name (None: there is none), and the
     smallest life that no vchannel has been given yet, as far as is known here."""
 
-    places: Mapping[str, LogPlace]
-    life: Callable[[str], int | None]
-    next_life: int
+    logs: Mapping[str, LogRange]
+    incarnation_of: Callable[[str], int | None]
+    next_incarnation: int
 
 
 class CursorStatus(enum.Enum):
@@ -69,18 +69,18 @@ class CursorStatus(enum.Enum):
     LIVE = enum.auto()
 
 
-def standing(cursor: Cursor, view: LogView) -> CursorStatus:
+def cursor_status(cursor: Cursor, view: LogView) -> CursorStatus:
     """What this cursor is worth."""
-    place = view.places.get(cursor.pchannel)
-    if place is None or place.incarnation != cursor.incarnation:
+    log = view.logs.get(cursor.pchannel)
+    if log is None or log.incarnation != cursor.incarnation:
         return CursorStatus.OTHER_INCARNATION
     for name, incarnation in zip(cursor.key.vchannels, cursor.incarnations, strict=True):
         # A life that is not known here yet is a later one than those that are.
-        if incarnation is not None and incarnation < view.next_life and view.life(name) != incarnation:
+        if incarnation is not None and incarnation < view.next_incarnation and view.incarnation_of(name) != incarnation:
             return CursorStatus.DROPPED
     if cursor.stale:
         return CursorStatus.STALE
-    if cursor.start < place.earliest:
+    if cursor.start < log.earliest:
         return CursorStatus.TRUNCATED
     return CursorStatus.LIVE
 
@@ -92,20 +92,20 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
     """
     if cursor is None:
         return None
-    match standing(cursor, view):
+    match cursor_status(cursor, view):
         case CursorStatus.DROPPED:
             return None
         case CursorStatus.OTHER_INCARNATION:
-            raise InvalidArgumentError(other_life(cursor))
+            raise InvalidArgumentError(other_incarnation(cursor))
         case CursorStatus.STALE:
             raise TruncatedError(stale(cursor))
     if cursor.pchannel != pchannel:
         # Saved before its vchannel was made, and that was made elsewhere: all of it is still to come.
-        place = view.places[pchannel]
+        log = view.logs[pchannel]
         return msgspec.structs.replace(
-            cursor, pchannel=pchannel, incarnation=place.incarnation, start=place.earliest, event=None, time_tick=0
+            cursor, pchannel=pchannel, incarnation=log.incarnation, start=log.earliest, event=None, time_tick=0
         )
-    if cursor.start < view.places[pchannel].earliest:
+    if cursor.start < view.logs[pchannel].earliest:
         raise TruncatedError(
             f"{cursor.key} stands at {cursor.start[0]}:{cursor.start[1]} of pchannel {pchannel}, which has been truncated: "
             f"delete_cursor({cursor.key.name!r}) and begin anew"
@@ -115,16 +115,16 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
 
 def shown(cursor: Cursor, view: LogView) -> CursorInfo | None:
     """What users are shown of it; None for one that is as good as gone."""
-    what = standing(cursor, view)
-    if what is CursorStatus.DROPPED:
+    status = cursor_status(cursor, view)
+    if status is CursorStatus.DROPPED:
         return None
     lag_bytes = 0
-    if what is not CursorStatus.OTHER_INCARNATION:
-        lag_bytes = view.places[cursor.pchannel].lag_bytes(cursor.start)
+    if status is not CursorStatus.OTHER_INCARNATION:
+        lag_bytes = view.logs[cursor.pchannel].lag_bytes(cursor.start)
     return CursorInfo(
         cursor.key.name,
         cursor.key.vchannels,
         cursor.position,
         lag_bytes,
-        what in (CursorStatus.STALE, CursorStatus.TRUNCATED),
+        status in (CursorStatus.STALE, CursorStatus.TRUNCATED),
     )

@@ -53,16 +53,16 @@ class CursorStore(abc.ABC):
         with self.locked(since_s=since_s):
             before = self.load(cursor.key)
             if before is not None:
-                lives = list(zip(before.incarnations, cursor.incarnations, strict=True))
-                if any(old is not None and new is not None and new < old for old, new in lives):
+                incarnations = list(zip(before.incarnations, cursor.incarnations, strict=True))
+                if any(old is not None and new is not None and new < old for old, new in incarnations):
                     raise ChannelNotExistError(
                         f"{cursor.key} was saved by a reader of a later life of them: the ones read here were dropped"
                     )
-                if not any(old is not None and new is not None and new > old for old, new in lives):
+                if not any(old is not None and new is not None and new > old for old, new in incarnations):
                     if (before.pchannel, before.incarnation) != (cursor.pchannel, cursor.incarnation) and any(
-                        old is not None for old, _ in lives
+                        old is not None for old, _ in incarnations
                     ):
-                        raise InvalidArgumentError(other_life(before))
+                        raise InvalidArgumentError(other_incarnation(before))
                     if before.stale:
                         raise TruncatedError(stale(before))
                     if forward_only and before.incarnations == cursor.incarnations and before.start >= cursor.start:
@@ -146,7 +146,7 @@ def stale(cursor: Cursor) -> str:
     return f"{cursor.key} is stale: {cursor.stale}; delete_cursor({cursor.key.name!r}) and begin anew"
 
 
-def other_life(cursor: Cursor) -> str:
+def other_incarnation(cursor: Cursor) -> str:
     """What to say of a cursor of another life of its pchannel."""
     return (
         f"{cursor.key} was saved in another life of pchannel {cursor.pchannel} (incarnation {cursor.incarnation:x}): "

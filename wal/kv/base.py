@@ -1,8 +1,8 @@
 """KVBase: the one interface to metadata, whatever stores it.
 
-Owns: names, checks, root path and the meaning of each operation; a store adds five primitives and none of the rules. It promises
-that operations are linearizable and that a multi-operation is all or nothing and durable (where the store is) when its await
-returns. It never splits a multi-operation to fit a store's bound, because the parts would not be atomic.
+Owns: names, checks, the root path and the meaning of each operation; a store adds five primitives and none of the rules. KVBase promises
+that operations are linearizable, and that a multi-operation is all or nothing and durable (where the store is) when its await returns. It
+never splits a multi-operation to fit the bound of a store, because the parts would not be atomic.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ __all__ = ["OPERATIONS_MAX", "OPERATION_BYTES_MAX", "Batch", "KVBase", "KVStatis
 
 
 OPERATIONS_MAX: Final = 128
-"""Operations in one multi-operation that every store takes: etcd's default `max-txn-ops`."""
+"""The most operations in one multi-operation that every store accepts: etcd's default `max-txn-ops`."""
 OPERATION_BYTES_MAX: Final = 1 << 20
-"""Bytes of keys and values in one multi-operation that every store takes: two thirds of etcd's default `max-request-bytes`."""
+"""The most bytes of keys and values in one multi-operation that every store accepts: two thirds of etcd's default `max-request-bytes`."""
 
 
 class KVStatistics(msgspec.Struct, frozen=True):
-    """Counted since opening.
+    """Counters of a KV since it was opened. Plain numbers, a copy.
 
-    `revision`: changes committed. `operations`: calls carried out, reads and failed ones included. `commits`: transactions of the
-    store; fewer than changes when calls were committed as a group. `waiting`: calls not answered yet. `watches`: open watches.
+    `revision`: the number of committed changes. `operations`: calls that were carried out, reads and failed ones included. `commits`:
+    transactions of the store, fewer than changes when calls were committed as a group. `waiting`: calls that are not answered yet.
+    `watches`: open watches.
     """
 
     revision: int = 0
@@ -41,11 +42,12 @@ class KVStatistics(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One change: it happens whole, as one revision, or not at all.
+    """One change, which happens whole, as one revision, or not at all.
 
-    `compare` is a key and the value it must have (None: it must not exist); if it does not hold, nothing happens. Then come
-    `saves` in their order, `removals` in theirs (a missing key is fine), and everything under `removed_prefix`, ascending. This
-    is also the order of the events that a watch sees.
+    KVBase hands a checked change to a store in this form: its keys are distinct, complete (root path included) and valid, so a store
+    checks nothing again. `compare` is a key and the value that it must have (None: it must not exist); if it has another one, nothing
+    happens. Then follow `saves` in their order, `removals` in theirs (a missing key is fine), and everything under `removed_prefix`,
+    ascending. A watch sees the events in the same order.
     """
 
     saves: dict[str, str] = {}
@@ -55,23 +57,23 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def operations(self) -> int:
-        """The number of operations, as a server that bounds a transaction counts them."""
+        """Returns the number of operations as a server that bounds a transaction counts them."""
         return len(self.saves) + len(self.removals) + (self.removed_prefix is not None)
 
 
 class KVBase(ABC):
-    """Text by text keys: load, save, remove, compare and swap, watch; one key or many at once.
+    """Text values under text keys: load, save, remove, compare and swap, watch; one key or many at once.
 
-    Keys are non-empty, UTF-8, without NUL, ordered by code point; values are any UTF-8 text. With a `root_path`, keys lie under
-    `root_path/` in the store and are named without it here; KVs of different root paths never see each other's keys.
+    Keys are non-empty UTF-8 without NUL, ordered by code point; values are any UTF-8 text. With a `root_path`, keys lie under
+    `root_path/` in the store and are named without it here; KVs with different root paths never see each other's keys.
 
-    A wrong type is a TypeError, a wrong value an InvalidArgumentError: a key both saved and removed by one operation or given
-    twice in it, or more operations than `operations_max`. After `close()` every call is a ClosedError. A caller that is
-    cancelled learns nothing about the outcome; the operation happens whole or not at all.
+    A wrong type raises TypeError. A wrong value raises InvalidArgumentError: a key that one operation both saves and removes or names
+    twice, or more operations than `operations_max`. After `close()` every call raises ClosedError. A caller that is cancelled learns
+    nothing about the outcome; the operation happens whole or not at all.
     """
 
     operations_max: int | None = None
-    """The most operations of one multi-operation (multi_load counts its keys); None: no bound of the store's own."""
+    """The most operations that the store accepts in one multi-operation (multi_load counts its keys); None if the store has no bound."""
 
     def __init__(self, *, root_path: str = "") -> None:
         self._root = check_root_path(root_path)
@@ -79,22 +81,22 @@ class KVBase(ABC):
 
     @property
     def root_path(self) -> str:
-        """The path under which the keys lie; `""` when there is none."""
+        """Returns the path under which the keys lie, or `""` when there is none."""
         return self._root.removesuffix("/")
 
     def under(self, root_path: str) -> RootedKV:
-        """A KV of the same store whose keys lie under `root_path` below this one's. Closing it leaves this one open."""
+        """Returns a KV of the same store whose keys lie under `root_path` below this one's. Closing it leaves this one open."""
         return RootedKV(self, root_path)
 
     async def load(self, key: str) -> str:
-        """The value on `key`; KeyNotExistError naming the key when there is none."""
+        """Returns the value on `key`. Raises a KeyNotExistError that names the key when there is none."""
         (value,) = await self._load_full([self._full(check_key(key))])
         if value is None:
             raise missing_keys([key])
         return value
 
     async def multi_load(self, keys: Sequence[str]) -> list[str]:
-        """The values on `keys`, in their order, of one moment; one KeyNotExistError lists all that are missing."""
+        """Returns the values on `keys`, in their order, all of one moment. Raises one KeyNotExistError that lists all missing keys."""
         checked = check_keys("keys", keys)
         self._check_operations(len(checked))
         values = await self._load_full([self._full(key) for key in checked])
@@ -104,7 +106,7 @@ class KVBase(ABC):
         return [value for value in values if value is not None]
 
     async def load_with_prefix(self, prefix: str) -> tuple[list[str], list[str]]:
-        """The keys that start with `prefix`, ascending and without the root path, and their values: two parallel lists."""
+        """Returns the keys that start with `prefix`, ascending and without the root path, and their values: two parallel lists."""
         full = self._full(check_prefix(prefix))
         self._check_open()
         pairs = await self._scan(full)
@@ -174,15 +176,15 @@ class KVBase(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Ends what is under way, ends the watches with ClosedError and releases the store. Idempotent."""
+        """Finishes the calls under way, ends the watches with ClosedError and releases the store. Idempotent."""
 
     def abandon(self) -> None:
-        """Releases the store once the event loop has ended. It blocks until what was sent is done; idempotent."""
+        """Releases the store after the event loop has ended. Blocks until the calls that were sent are done; idempotent."""
         self._closed = True
 
     @abstractmethod
     def statistics(self) -> KVStatistics:
-        """What this KV's store has done since it was opened."""
+        """Returns what this KV's store has done since it was opened."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,23 +192,23 @@ class KVBase(ABC):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # What a store implements. Keys are complete (root path included), checked and distinct.
+    # The primitives of a store. Their keys are complete (root path included), checked and distinct.
 
     @abstractmethod
     async def _load(self, keys: list[str]) -> list[str | None]:
-        """The values of one moment, None for a missing key."""
+        """Returns the values of one moment, None for a missing key."""
 
     @abstractmethod
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
-        """Keys that start with `prefix` and their values, of one moment, ascending."""
+        """Returns the keys that start with `prefix` and their values, of one moment, ascending."""
 
     @abstractmethod
     async def _commit(self, batch: Batch) -> bool:
-        """Carries the batch out whole and durably (True), or not at all (False: its comparison failed; or an error)."""
+        """Carries the batch out whole and durably (True), or not at all (False if its comparison failed, else an error)."""
 
     @abstractmethod
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
-        """An active watch whose events name keys without their first `root_length` characters."""
+        """Returns an active watch whose events name keys without their first `root_length` characters."""
 
     def _full(self, key: str) -> str:
         return self._root + key
@@ -241,7 +243,11 @@ class KVBase(ABC):
 
 
 class RootedKV(KVBase):
-    """The keys of `parent` under `root_path`. Get one with `kv.under(root_path)`."""
+    """The keys of `parent` under `root_path`; made by `kv.under(root_path)`.
+
+    It owns a prefix and the watches that were opened through it; the parent has everything else. It never closes its parent, and it is
+    closed when its parent is.
+    """
 
     def __init__(self, parent: KVBase, root_path: str) -> None:
         super().__init__()
@@ -250,17 +256,17 @@ class RootedKV(KVBase):
         self._root = parent._full(check_root_path(root_path))
         self._parent = parent
         self._watches: list[Watch] = []
-        self.operations_max: int | None = parent.operations_max  # the bound of the store it really is
+        self.operations_max: int | None = parent.operations_max  # the bound of the store below
 
     async def close(self) -> None:
-        """Ends the watches opened here with ClosedError; the parent stays open. Idempotent."""
+        """Ends the watches that were opened here with ClosedError; the parent stays open. Idempotent."""
         self._closed = True
         for watch in self._watches:
             watch.fail(ClosedError(f"the KV under {self.root_path!r} was closed: open it again to go on"))
         self._watches.clear()
 
     def statistics(self) -> KVStatistics:
-        """The parent's: the store is one."""
+        """Returns the parent's statistics, because both use one store."""
         return self._parent.statistics()
 
     async def _load(self, keys: list[str]) -> list[str | None]:

@@ -1,7 +1,7 @@
-"""What a key, a value and a prefix may be, and the order of keys.
+"""Checks of keys, values and prefixes, and the order of keys.
 
-Owns: the checks that every KV makes in the same words, and `prefix_end`, on which prefix scans rest. Pure functions. Keys are
-ordered by code point, which is the order of their UTF-8 bytes, so memory, sqlite and etcd agree.
+Owns: the checks that every KV makes in the same words, and `prefix_end`, on which prefix scans rest. Pure functions. Keys are ordered by
+code point, which is the order of their UTF-8 bytes, so memory, sqlite and etcd agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SURROGATE_LAST: Final = 0xDFFF
 
 
 def check_key(key: object) -> str:
-    """The key, if it is one: a non-empty `str` without NUL that UTF-8 can carry."""
+    """Returns the key if it is valid: a non-empty `str` without NUL that UTF-8 can carry."""
     if not isinstance(key, str):
         raise TypeError(f"a key is a str, not {type(key).__name__}")
     if not key:
@@ -37,23 +37,23 @@ def check_key(key: object) -> str:
 
 
 def check_value(key: str, value: object) -> str:
-    """The value to be saved on `key`, if it is one: a `str` (it may be empty) that UTF-8 can carry."""
+    """Returns the value for `key` if it is valid: a `str` (it may be empty) that UTF-8 can carry."""
     if not isinstance(value, str):
         raise TypeError(f"the value for key {key!r} is a str, not {type(value).__name__}")
     return _check_text(f"value for key {key!r}", value, nul=True)
 
 
 def check_prefix(prefix: object) -> str:
-    """The prefix, if it is one: as a key, but it may be empty (every key starts with it)."""
+    """Returns the prefix if it is valid: like a key, but it may be empty (every key starts with it)."""
     if not isinstance(prefix, str):
         raise TypeError(f"a prefix is a str, not {type(prefix).__name__}")
     return _check_text("prefix", prefix, nul=False)
 
 
 def check_root_path(root_path: object) -> str:
-    """What stands before each key of a KV with this root path: `"root/"`, or `""` for none.
+    """Returns the text before each key of a KV with this root path: `"root/"`, or `""` for no root path.
 
-    A root path always ends at a `/` of its own, so that the keys under `a` never meet those under `ab`.
+    The text always ends with a `/`, so that the keys under `a` never meet those under `ab`.
     """
     if not isinstance(root_path, str):
         raise TypeError(f"a root path is a str, not {type(root_path).__name__}")
@@ -65,7 +65,7 @@ def check_root_path(root_path: object) -> str:
 
 
 def check_keys(what: str, keys: object) -> list[str]:
-    """The keys of one operation, each checked and none given twice. `what` names the argument in the error."""
+    """Returns the keys of one operation, each checked and none given twice. `what` names the argument in the error."""
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise TypeError(f"{what} are a sequence of str, not {type(keys).__name__}")
     checked = [check_key(key) for key in keys]
@@ -76,14 +76,14 @@ def check_keys(what: str, keys: object) -> list[str]:
 
 
 def check_saves(saves: object) -> dict[str, str]:
-    """The saves of one operation, each key and value checked, in the mapping's order."""
+    """Returns the saves of one operation, each key and value checked, in the order of the mapping."""
     if not isinstance(saves, Mapping):
         raise TypeError(f"saves are a mapping of str to str, not {type(saves).__name__}")
     return {check_key(key): check_value(key, value) for key, value in saves.items()}
 
 
 def missing_keys(keys: Sequence[str]) -> KeyNotExistError:
-    """One error for all keys that should exist and do not; its `.key` is the first of them."""
+    """Returns one error for all keys that should exist and do not; its `.key` is the first of them."""
     error = KeyNotExistError(keys[0])
     if len(keys) > 1:
         listed = ", ".join(repr(key) for key in keys)
@@ -92,9 +92,9 @@ def missing_keys(keys: Sequence[str]) -> KeyNotExistError:
 
 
 def prefix_end(prefix: str) -> str | None:
-    """The smallest text above every text that starts with `prefix`; None when there is none.
+    """Returns the smallest text above every text that starts with `prefix`, or None when there is none.
 
-    `prefix <= key < prefix_end(prefix)` is then exactly `key.startswith(prefix)`, and an ordered index can answer it.
+    So `prefix <= key < prefix_end(prefix)` is exactly `key.startswith(prefix)`, and an ordered index can answer it.
     """
     for last in range(len(prefix) - 1, -1, -1):
         code_point = ord(prefix[last])

@@ -1,7 +1,7 @@
-"""MemoryKV: the KV of this process, for `memory:` logs and for tests of everything above.
+"""MemoryKV: the KV of this process, for `memory:` logs and for the tests of everything that uses a KV.
 
-Owns: a dict and its keys in order. It promises the same behaviour as every other KV but durability. It never waits: each
-operation is done within the call, so the order of calls is the order of commits.
+Owns: a dict and its keys in order. It behaves like every other KV except that nothing is durable. It never waits: each operation is done
+within the call, so the order of calls is the order of commits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["MemoryKV"]
 
 
 class MemoryKV(KVBase):
-    """An ordered map in memory. What is in it is gone when it is closed or dropped."""
+    """An ordered map in memory. Its content is lost when it is closed or dropped."""
 
     def __init__(self, *, root_path: str = "") -> None:
         super().__init__(root_path=root_path)
@@ -28,7 +28,7 @@ class MemoryKV(KVBase):
         self._commits = 0
 
     async def close(self) -> None:
-        """Ends the watches with ClosedError and drops everything. Idempotent."""
+        """Ends the watches with ClosedError and drops all values. Idempotent."""
         self._closed = True
         self._hub.fail(ClosedError("the KV was closed: open it again, load the keys again and watch them again"))
         self._values.clear()
@@ -51,7 +51,7 @@ class MemoryKV(KVBase):
         return [(key, self._values[key]) for key in self._under(prefix)]
 
     async def _commit(self, batch: Batch) -> bool:
-        # Nothing here can fail half way: all of it was checked before, and there is no wait in between.
+        # No part of this can fail half way: everything was checked before, and there is no wait in between.
         self._operations += 1
         if batch.compare is not None:
             key, expected = batch.compare

@@ -1,8 +1,8 @@
 """SqliteKV: the embedded default, one file on this machine.
 
-Owns: the thread that alone touches the file, and the way of a call to it and back. It promises that an operation is synced to
-disk when its await returns and that the event loop is never held up. It never shares the file: one opening owns it, because
-only then do its watches see every change; a second opening is a LockedError.
+Owns: the thread that alone touches the file, and the way of a call to it and back. It promises that an operation is synced to disk when
+its await returns and that the event loop is never blocked. It never shares the file, because its watches see every change only if it
+makes every change itself; a second opening raises LockedError.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from wal.kv.watch import Watch, WatchHub
 __all__ = ["SqliteKV"]
 
 _GROUP_MAX: Final = 256
-"""Operations in one transaction of the file: enough to make the sync cheap, few enough that the first does not wait long."""
+"""Operations in one transaction of the file: enough to make the sync cheap, few enough that the first one does not wait long."""
 _log: Final = logging.getLogger("wal.kv")
 
 
 class SqliteKV(KVBase):
-    """A KV in a sqlite file. Make one with `await SqliteKV.open(path)`.
+    """A KV in a sqlite file, made by `await SqliteKV.open(path)`.
 
-    Calls that wait while the file is being synced are committed together, in the order in which they were made. A call whose
-    write or sync fails gets StorageError, as do all after it until the file is reopened; without room it gets NoSpaceError,
-    nothing of it was written, and it may be tried again. Records that are there can be changed on a full disk too: the file
-    `<path>-reserve` keeps 128 KiB for that.
+    Calls that wait while the file is being synced are committed together, in the order in which they were made. A call whose write or
+    sync fails gets StorageError, and so do all later calls until the file is reopened. A call that finds no room gets NoSpaceError;
+    nothing of it was written, and it may be tried again. Existing records can be changed on a full disk too: the file `<path>-reserve`
+    keeps 128 KiB for that.
     """
 
     def __init__(self, worker: _Worker, *, root_path: str, waiting_max: int) -> None:
@@ -52,11 +52,11 @@ class SqliteKV(KVBase):
         bytes_max: int | None = None,
         waiting_max: int = 65_536,
     ) -> Self:
-        """Opens the file, or makes it; its folder must exist.
+        """Opens the file, or creates it; its folder must exist.
 
-        `bytes_max` bounds the file: over it a save is a NoSpaceError, and no reserve is kept. `waiting_max` calls may wait at the
-        thread: over it a call is a WouldBlockError. A file that is not this KV's or was made by a newer version is a FormatError, one
-        that is open already a LockedError, a damaged one a CorruptionError, any other trouble a StorageError.
+        `bytes_max` bounds the file: above it a save raises NoSpaceError, and no reserve is kept. `waiting_max` calls may wait for the
+        thread: above it a call raises WouldBlockError. FormatError when the file is not a KV's or was made by a newer version,
+        LockedError when it is open already, CorruptionError when it is damaged, StorageError for any other failure.
         """
         if bytes_max is not None and bytes_max < 65_536:
             raise InvalidArgumentError(f"bytes_max={bytes_max} is below 65,536: an empty file needs most of that")
@@ -69,22 +69,22 @@ class SqliteKV(KVBase):
             await asyncio.shield(worker.opened)
         except BaseException:
             kv._closed = True
-            worker.stop()  # the thread closes what it may have opened by then
+            worker.stop()  # the thread closes the file if it has opened it by then
             raise
         return kv
 
     @property
     def path(self) -> str:
-        """The absolute path of the file."""
+        """Returns the absolute path of the file."""
         return self._worker.path
 
     @property
     def status(self) -> os.stat_result:
-        """The status of the file as it was opened: which file the name has to lead to."""
+        """Returns the status of the file as it was opened: the file that the name has to lead to."""
         return self._worker.status
 
     async def close(self) -> None:
-        """Carries out what waits, ends the watches with ClosedError and closes the file. Idempotent; all callers wait for it."""
+        """Carries out the waiting calls, ends the watches with ClosedError and closes the file. Idempotent; all callers wait for it."""
         if not self._closed:
             self._closed = True
             self._worker.stop()
@@ -133,7 +133,7 @@ class _Request:
 
 
 class _Worker:
-    """The thread and its inbox. It does not know its SqliteKV, so that one which is dropped unclosed can be collected."""
+    """The thread and its inbox. It does not know its SqliteKV, so that an unclosed SqliteKV can be garbage-collected."""
 
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop, bytes_max: int | None) -> None:
         self.loop = loop
@@ -143,12 +143,12 @@ class _Worker:
         self.waiting: int = 0
         self.path: str = path
         self.status: os.stat_result
-        """Set before `opened` is."""
+        """The status of the file; set before `opened` is done."""
         self._bytes_max = bytes_max
         self._inbox: SimpleQueue[_Request | None] = SimpleQueue()
         self._operations = 0
         self._commits = 0
-        # A daemon: a program that forgets close() must still be able to end, and what was acknowledged is synced anyway.
+        # A daemon: a program that forgets close() must still be able to end, and acknowledged operations are synced anyway.
         self._thread = threading.Thread(target=self._run, name=f"kv:{os.path.basename(path)}", daemon=True)
 
     def start(self) -> None:
@@ -164,7 +164,7 @@ class _Worker:
         self._inbox.put(None)  # reentrant, so a collector may call this at any point
 
     def join(self) -> None:
-        """Waits until the thread, which was told to stop, has closed the file. Not for the loop."""
+        """Waits until the thread, which was told to stop, has closed the file. Never call it on the loop."""
         self._thread.join()
 
     def statistics(self) -> KVStatistics:
@@ -178,17 +178,18 @@ class _Worker:
 
     def _run(self) -> None:
         try:
-            # here, because it asks the system; it also takes the special meaning from ":memory:" and ""
-            self.path = str(
-                Path(self.path).absolute()
-            )  # not abspath, which takes .. after a symbolic link for its parent
+            # The thread asks the system for the path, because that blocks; an absolute path also takes the special meaning from
+            # ":memory:" and "".
+            # Not abspath, which drops a symbolic link together with the ".." after it.
+            self.path = str(Path(self.path).absolute())
             store = SqliteStore(self.path, bytes_max=self._bytes_max)
             self.status = store.status
         except BaseException as error:
             self._tell(_settle_opening, self.opened, error)
             self._tell(_settle_opening, self.closed, None)
             return
-        if not self._tell(_settle_opening, self.opened, None):  # nobody is left who could close it
+        if not self._tell(_settle_opening, self.opened, None):
+            # The loop is gone, and with it everybody who could close the store.
             store.close()
             return
         try:
@@ -201,7 +202,7 @@ class _Worker:
                 self._tell(self._end)
 
     def _serve(self, store: SqliteStore) -> bool:
-        """One group: everything that waits, up to the bound. False when the last one was served."""
+        """Serves one group: all waiting requests, up to the bound. Returns False after the last one."""
         request = self._inbox.get()
         group: list[_Request] = []
         while request is not None:
@@ -220,11 +221,11 @@ class _Worker:
             for one, outcome in zip(group, outcomes, strict=True):
                 one.outcome = outcome
             if not self._tell(self._settle, group, store.commits):
-                return False  # the loop is gone, and with it everyone who could ask
+                return False  # the loop is gone, and with it all callers
         return request is not None
 
     def _settle(self, group: list[_Request], commits: int) -> None:
-        """On the loop, in commit order: first the watches see a change, then its caller hears of it."""
+        """Runs on the loop, in commit order: first the watches see a change, then its caller hears of it."""
         self.waiting -= len(group)
         self._operations += len(group)
         self._commits = commits
@@ -233,15 +234,14 @@ class _Worker:
             if isinstance(outcome, Applied) and (outcome.saves or outcome.removed):
                 try:
                     self.hub.commit(outcome.saves, outcome.removed)
-                except (
-                    Exception
-                ) as cause:  # the watches have missed something; the others of the group still hear of theirs
+                except Exception as cause:
+                    # The watches have missed something; the other requests of the group still get their answers.
                     _log.exception("the watches of %s ended, because a change could not be shown to them", self.path)
                     self.hub.fail(
                         InnerError(f"a change could not be shown: {cause!r}; load the keys again and watch them again")
                     )
             if request.future.done():
-                continue  # its caller was cancelled; it happened all the same
+                continue  # its caller was cancelled; the operation happened all the same
             if isinstance(outcome, Exception):
                 request.future.set_exception(outcome)
             else:
@@ -267,4 +267,4 @@ def _settle_opening(future: asyncio.Future[None], error: BaseException | None) -
         future.set_result(None)
         return
     future.set_exception(error)
-    future.exception()  # whoever opened may be gone; then there is nobody to tell
+    future.exception()  # its caller may be gone

@@ -1,7 +1,8 @@
-"""Watch: the changes of a key or of a prefix, in the order in which they were committed.
+"""Watch: the changes of a key or of a prefix, in the order in which they were committed; WatchHub: the watches of one store.
 
-Owns: the bounded buffer between a KV and one consumer, and its end. It promises that no event is lost silently: what does not
-fit ends the watch with an error that says so. It never waits for the consumer and never holds up the KV.
+A Watch owns the bounded buffer between a KV and one consumer, and its end. It promises that no event is lost silently: an event that does
+not fit ends the watch with an error that says so. It never waits for the consumer and never delays the KV. A WatchHub owns the revision
+of a store that lives in this process, and its open watches. It never waits and never calls back into the store.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from wal.errors import InvalidArgumentError, TruncatedError, WALError
 __all__ = ["WATCH_BUFFER_MAX", "Watch", "WatchEvent", "WatchHub", "WatchKind"]
 
 WATCH_BUFFER_MAX: Final = 4096
-"""Events a watch keeps for its consumer unless told otherwise (about 1 MiB with keys and values of 64 B)."""
+"""Events that a watch keeps for its consumer by default (about 1 MiB with keys and values of 64 B)."""
 
 
 class WatchKind(enum.Enum):
-    """What happened to the key."""
+    """The kind of change that happened to the key."""
 
     PUT = "put"
     DELETE = "delete"
@@ -32,8 +33,8 @@ class WatchKind(enum.Enum):
 class WatchEvent(msgspec.Struct, frozen=True):
     """One change of one key. `value` is None for a DELETE; the events of one multi-operation share their `revision`.
 
-    Within a KV, revisions increase by one with each committed change. A KV on a server counts there; memory and sqlite count
-    since they were opened, so a revision means nothing to another opening.
+    Within a KV, revisions increase by one with each committed change. A KV on a server counts the server's changes; memory and sqlite
+    count from their opening, so a revision means nothing to another opening.
     """
 
     kind: WatchKind
@@ -45,11 +46,11 @@ class WatchEvent(msgspec.Struct, frozen=True):
 class Watch(AsyncIterator[WatchEvent]):
     """An async iterator of events, active from the moment the KV returned it until `close()`.
 
-    To follow a key from its present value: watch it first, load it then, and expect to see what lies between twice.
+    To follow a key from its present value: watch the key first, then load it, and expect to see changes between the two twice.
 
-    Ends: after `close()` the iteration ends cleanly. When the buffer overflows it raises TruncatedError (load again and watch
-    again), when the KV is closed ClosedError, both after what was buffered before; each later call raises it again. Cancelling a
-    waiting `__anext__` loses nothing. Several tasks may iterate; each event goes to one of them.
+    After `close()` the iteration ends cleanly. When the buffer overflows it raises TruncatedError (load and watch again), and when the KV
+    is closed ClosedError, both after the events that were buffered before; each later call raises the error again. Cancelling a waiting
+    `__anext__` loses nothing. Several tasks may iterate; each event goes to one of them.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class Watch(AsyncIterator[WatchEvent]):
 
     @property
     def error(self) -> WALError | None:
-        """Why the watch ended; None while it runs and after `close()`."""
+        """Returns why the watch ended; None while it runs and after `close()`."""
         return self._error
 
     @property
     def ended(self) -> bool:
-        """Whether no further event comes in; what is buffered may still be taken."""
+        """Returns whether no further event comes in; buffered events may still be taken."""
         return self._ended
 
     async def __anext__(self) -> WatchEvent:
@@ -91,7 +92,7 @@ class Watch(AsyncIterator[WatchEvent]):
         return self._buffer.popleft()
 
     async def close(self) -> None:
-        """Releases the watch: no more events, and the iteration ends. Idempotent."""
+        """Releases the watch: no more events come, and the iteration ends. Idempotent."""
         self._buffer.clear()
         self._error = None
         self._end()
@@ -103,7 +104,7 @@ class Watch(AsyncIterator[WatchEvent]):
         await self.close()
 
     def feed(self, events: Sequence[WatchEvent]) -> None:
-        """For KVs: the events of one commit. They are taken all or, when they do not fit, end the watch."""
+        """Takes the events of one commit, all of them; if they do not fit, the watch ends. For KVs."""
         if self._ended:
             return
         if len(self._buffer) + len(events) > self._buffer_max:
@@ -118,7 +119,7 @@ class Watch(AsyncIterator[WatchEvent]):
         self._wake()
 
     def fail(self, error: WALError) -> None:
-        """For KVs: ends the watch with `error`, after what is buffered. The first end stands."""
+        """Ends the watch with `error`, after the buffered events. The first end stands. For KVs."""
         if not self._ended:
             self._error = error
             self._end()
@@ -131,7 +132,7 @@ class Watch(AsyncIterator[WatchEvent]):
         self._wake()
 
     def _wake(self) -> None:
-        # all of them: each looks again for itself, so a cancelled one cannot take another's wake-up with it
+        # All waiters are woken: each looks again for itself, so a cancelled one cannot take another's wake-up with it.
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -139,18 +140,21 @@ class Watch(AsyncIterator[WatchEvent]):
 
 
 class WatchHub:
-    """The watches of one store. `revision` is the number of changes committed since the store was opened."""
+    """The watches of one store; it is fed with each committed change, in commit order.
+
+    `revision` is the number of changes committed since the store was opened.
+    """
 
     def __init__(self) -> None:
         self.revision: int = 0
-        self._by_key: dict[str, dict[Watch, int]] = {}  # the number: characters of root path to cut from the key
+        self._by_key: dict[str, dict[Watch, int]] = {}  # the number of characters of root path to cut from the key
         self._by_prefix: dict[str, dict[Watch, int]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_key.values())) + sum(map(len, self._by_prefix.values()))
 
     def open(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
-        """A watch of the complete key or prefix `subject`, active at once; its events name keys without the root path."""
+        """Returns a watch of the complete key or prefix `subject`, active at once; its events name keys without the root path."""
         table = self._by_prefix if is_prefix else self._by_key
 
         def forget(watch: Watch) -> None:
@@ -165,7 +169,7 @@ class WatchHub:
         return watch
 
     def commit(self, saves: Mapping[str, str], removed: Iterable[str]) -> None:
-        """Counts one committed change and shows it: `saves` in their order, then the keys that were really `removed`."""
+        """Counts one committed change and shows it to watches: `saves` in their order, then the keys that were really `removed`."""
         self.revision += 1
         if not self._by_key and not self._by_prefix:
             return

@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from actors import Clock
-from wal.backends import Stretch
-from wal.cursors import Cursor, CursorService, CursorStatus, DamagedCursor, LogView, standing
+from wal.backends import Extent
+from wal.cursors import Cursor, CursorService, CursorStatus, DamagedCursor, LogView, cursor_status
 from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
 from wal.message import MessageID
 from wal.pchannel import PChannel
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 TURN_S: Final = 1.0
 LOCK_TIMEOUT_S: Final = 5.0
 OPENING_LOCK_TIMEOUT_S: Final = 1.0
-_STRETCHES_MAX: Final = 16
+_EXTENTS_MAX: Final = 16
 """So many at a time, so that who wants to save a cursor meanwhile does not wait for long."""
 _log: Final = logging.getLogger("wal.retention")
 
@@ -50,11 +50,11 @@ class RetentionKeeper:
     """Of an open log. `start` once its pchannels are open, `close` before they are closed."""
 
     def __init__(
-        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], desk: CursorService, *, clock: Clock
+        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], cursors: CursorService, *, clock: Clock
     ) -> None:
         self.bounds = bounds
         self._pchannels = pchannels
-        self._service = desk
+        self._service = cursors
         self._clock = clock
         self._watch = ClockWatch(wall=clock.wall(), monotonic=clock.monotonic())
         self._believed = True
@@ -74,7 +74,7 @@ class RetentionKeeper:
             self._service.judge = self.judge
         if self.bounds.of_cursors or self.bounds.of_logs:
             for pchannel in self._pchannels.values():
-                pchannel.log.sealed = self._stretch_sealed
+                pchannel.log.sealed = self._extent_sealed
             self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
 
     async def close(self) -> None:
@@ -106,17 +106,17 @@ class RetentionKeeper:
     async def truncate(self, message_id: MessageID) -> None:
         """Truncates the pchannel of this id up to its event, inclusive. Refused whole, naming the holders, past what is pinned."""
         pchannel = self._pchannels[message_id.pchannel]
-        place = await pchannel.end_of(message_id)
-        if place is None:
+        up_to = await pchannel.end_of(message_id)
+        if up_to is None:
             return
 
         async def unless_pinned() -> None:
             async with self._lock, self._service.held() as cursors:
                 view = self._service.view()
-                pins = [pin for pin in _pins(cursors, view, pchannel) if pin.place < place]
+                pins = [pin for pin in _pins(cursors, view, pchannel) if pin.position < up_to]
                 if pins:
                     raise InvalidArgumentError(_refusal(message_id, pins))
-                await self._truncate(pchannel, place, cursors)
+                await self._truncate(pchannel, up_to, cursors)
 
         await self._whole(unless_pinned())
         await self._make_room([pchannel])
@@ -132,7 +132,7 @@ class RetentionKeeper:
                 pchannel,
                 _pins(cursors, view, pchannel),
                 self.bounds,
-                stretches=pchannel.log.stretches(),
+                extents=pchannel.log.extents(),
                 checkpointed=pchannel.log.checkpointed,
                 clock_drift_s=drift_s,
             )
@@ -182,7 +182,7 @@ class RetentionKeeper:
             self._sealed = False
             await self.turn()
 
-    def _stretch_sealed(self) -> None:
+    def _extent_sealed(self) -> None:
         self._sealed = True
         self._wake()
 
@@ -203,12 +203,12 @@ class RetentionKeeper:
             cursors = await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
             for name, pchannel in self._pchannels.items():
                 found = plan(
-                    self._stretches(pchannel),
+                    self._extents(pchannel),
                     self.bounds,
                     _pins(cursors, view, pchannel),
                     earliest=pchannel.log.earliest,
                     now_s=now_s,
-                    stretches_max=_STRETCHES_MAX,
+                    extents_max=_EXTENTS_MAX,
                 )
                 if found.end is not None:
                     await self._truncate(pchannel, (found.end, 0), cursors)
@@ -240,7 +240,7 @@ class RetentionKeeper:
     def _is_due(self, now_s: float | None) -> bool:
         """Whether anything of a log would be dropped if nobody held it."""
         return self.bounds.of_logs and any(
-            plan(self._stretches(pchannel), self.bounds, (), earliest=pchannel.log.earliest, now_s=now_s).wanted
+            plan(self._extents(pchannel), self.bounds, (), earliest=pchannel.log.earliest, now_s=now_s).wanted
             is not None
             for pchannel in self._pchannels.values()
         )
@@ -254,9 +254,9 @@ class RetentionKeeper:
         return any(isinstance(cursor, Cursor) and self._turned_stale(cursor, view, now_s) for cursor in cursors)
 
     def _turned_stale(self, cursor: Cursor, view: LogView, now_s: float | None) -> str:
-        if standing(cursor, view) is not CursorStatus.LIVE:
+        if cursor_status(cursor, view) is not CursorStatus.LIVE:
             return ""
-        return over_bound(cursor, view.places[cursor.pchannel], self.bounds, now_s=now_s)
+        return over_bound(cursor, view.logs[cursor.pchannel], self.bounds, now_s=now_s)
 
     def _sweep(
         self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None
@@ -265,7 +265,7 @@ class RetentionKeeper:
         left: list[Cursor | DamagedCursor] = []
         for cursor in cursors:
             if isinstance(cursor, Cursor):
-                if standing(cursor, view) is CursorStatus.DROPPED:
+                if cursor_status(cursor, view) is CursorStatus.DROPPED:
                     self._change(cursor, None)
                     continue
                 if why := self._turned_stale(cursor, view, now_s):
@@ -290,20 +290,20 @@ class RetentionKeeper:
             )
 
     async def _truncate(
-        self, pchannel: PChannel, place: tuple[int, int], cursors: list[Cursor | DamagedCursor]
+        self, pchannel: PChannel, up_to: tuple[int, int], cursors: list[Cursor | DamagedCursor]
     ) -> None:
         """Under the lock. What it goes by must not be undone by a power cut that the truncation survives."""
         if cursors:
             await self._service.run_held(self._service.store.sync)
-        await pchannel.log.truncate(*place)
+        await pchannel.log.truncate(*up_to)
 
     async def _make_room(self, pchannels: list[PChannel]) -> None:
         for pchannel in pchannels:
             if pchannel.checkpointer is not None:
                 await pchannel.checkpointer.make_room()
 
-    def _stretches(self, pchannel: PChannel) -> list[Stretch]:
-        return [] if pchannel.fault is not None else pchannel.log.stretches()
+    def _extents(self, pchannel: PChannel) -> list[Extent]:
+        return [] if pchannel.fault is not None else pchannel.log.extents()
 
     def _warn(self, episode: str, text: str, *values: object) -> None:
         """Once until the episode is over."""
@@ -318,7 +318,7 @@ def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChann
 
 
 def _refusal(message_id: MessageID, pins: list[Pin]) -> str:
-    pins.sort(key=lambda pin: pin.place)
+    pins.sort(key=lambda pin: pin.position)
     shown = ", ".join(map(str, pins[:_SHOWN_MAX])) + (f" and {len(pins) - _SHOWN_MAX} more" * (len(pins) > _SHOWN_MAX))
     remedies = []
     if any(pin.kind != "broadcast" for pin in pins):

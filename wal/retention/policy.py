@@ -1,8 +1,8 @@
-"""The policy of retention: what may be dropped, given the stretches of a log, the bounds, the time, and who still needs what. Pure.
+"""The policy of retention: what may be dropped, given the extents of a log, the bounds, the time, and who still needs what. Pure.
 
 A log is dropped from its beginning, a sealed stretch at a time: while it holds more than `bytes_max`, or while its oldest stretch holds
 nothing younger than `age_max_s`. Nothing at or above a pin is dropped, and the stretch that is not sealed never is. So a log holds up to
-`bytes_max` and no less than that less a stretch, or what its pins need.
+`bytes_max` and no less than that less a extent, or what its pins need.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from wal.backends import Stretch
+from wal.backends import Extent
 from wal.cursors.cursor import Cursor
-from wal.cursors.status import CursorStatus, LogPlace, LogView, standing
+from wal.cursors.status import CursorStatus, LogRange, LogView, cursor_status
 from wal.cursors.store import DamagedCursor
 from wal.timestamp.timestamp import parse
 
@@ -53,7 +53,7 @@ class Pin(msgspec.Struct, frozen=True):
 
     kind: str
     name: str
-    place: tuple[int, int]
+    position: tuple[int, int]
     vchannels: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -70,34 +70,34 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan(
-    stretches: Sequence[Stretch],
+    extents: Sequence[Extent],
     bounds: RetentionBounds,
     pins: Iterable[Pin],
     *,
     earliest: tuple[int, int],
     now_s: float | None,
-    stretches_max: int | None = None,
+    extents_max: int | None = None,
 ) -> Plan:
     """What may be dropped now. `now_s` is the wall time, None when it cannot be believed: then nothing is too old.
 
-    At most `stretches_max` stretches at a time.
+    At most `extents_max` extents at a time.
     """
-    held = [stretch for stretch in stretches if stretch.end > earliest[0]]
+    held = [extent for extent in extents if extent.end > earliest[0]]
     if not held:
         return Plan(None, None, ())
-    size = sum(stretch.size for stretch in held)
+    size = sum(extent.size for extent in held)
     wanted: int | None = None
-    for stretch in held:
-        if not stretch.sealed or not _too_much(stretch, size, bounds, now_s):
+    for extent in held:
+        if not extent.sealed or not _too_much(extent, size, bounds, now_s):
             break
-        size -= stretch.size
-        wanted = stretch.end
+        size -= extent.size
+        wanted = extent.end
     if wanted is None:
         return Plan(None, None, ())
-    holders = sorted((pin for pin in pins if pin.place < (wanted, 0)), key=lambda pin: pin.place)
-    lowest = holders[0].place if holders else (wanted, 0)
-    ends = [stretch.end for stretch in held if stretch.end <= wanted and (stretch.end, 0) <= lowest]
-    ends = ends[:stretches_max]
+    holders = sorted((pin for pin in pins if pin.position < (wanted, 0)), key=lambda pin: pin.position)
+    lowest = holders[0].position if holders else (wanted, 0)
+    ends = [extent.end for extent in held if extent.end <= wanted and (extent.end, 0) <= lowest]
+    ends = ends[:extents_max]
     return Plan(ends[-1] if ends else None, wanted, tuple(holders))
 
 
@@ -107,19 +107,19 @@ def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchanne
     for cursor in cursors:
         if isinstance(cursor, DamagedCursor):
             pins.append(Pin("damaged cursor", cursor.file, (0, 0)))
-        elif cursor.pchannel == pchannel and standing(cursor, view) is CursorStatus.LIVE:
+        elif cursor.pchannel == pchannel and cursor_status(cursor, view) is CursorStatus.LIVE:
             pins.append(Pin("cursor", cursor.key.name, cursor.start, cursor.key.vchannels))
     return pins
 
 
 def pins_of_broadcasts(firsts: Iterable[tuple[tuple[int, int], int]]) -> list[Pin]:
     """What broadcasts pin that are not over: (place of the first copy in the log, broadcast id) of each."""
-    return [Pin("broadcast", str(broadcast_id), place) for place, broadcast_id in firsts]
+    return [Pin("broadcast", str(broadcast_id), position) for position, broadcast_id in firsts]
 
 
-def over_bound(cursor: Cursor, place: LogPlace, bounds: RetentionBounds, *, now_s: float | None) -> str:
+def over_bound(cursor: Cursor, log: LogRange, bounds: RetentionBounds, *, now_s: float | None) -> str:
     """Which bound this cursor is over; empty for none. `now_s` as for `plan`."""
-    lag_bytes = place.lag_bytes(cursor.start)
+    lag_bytes = log.lag_bytes(cursor.start)
     lag_max = bounds.cursor_lag_bytes_max
     if lag_max is not None and lag_bytes > lag_max:
         return f"{lag_bytes} bytes of log lay behind it, over cursor_lag_bytes_max={lag_max}"
@@ -129,12 +129,12 @@ def over_bound(cursor: Cursor, place: LogPlace, bounds: RetentionBounds, *, now_
     return ""
 
 
-def _too_much(stretch: Stretch, size: int, bounds: RetentionBounds, now_s: float | None) -> bool:
+def _too_much(extent: Extent, size: int, bounds: RetentionBounds, now_s: float | None) -> bool:
     if bounds.bytes_max is not None and size > bounds.bytes_max:
         return True
     if bounds.age_max_s is None or now_s is None:
         return False
-    return now_s - parse(stretch.newest_tick)[0] / 1000 > bounds.age_max_s
+    return now_s - parse(extent.newest_tick)[0] / 1000 > bounds.age_max_s
 
 
 DRIFT_MAX_S: Final = 60.0

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from wal.backends import Stretch
+from wal.backends import Extent
 from wal.errors import TruncatedError
 from wal.message import MessageID
 from wal.pchannel import ReadablePChannel
@@ -57,15 +57,15 @@ async def report_of(
     pins: Iterable[Pin],
     bounds: RetentionBounds,
     *,
-    stretches: Sequence[Stretch] = (),
+    extents: Sequence[Extent] = (),
     checkpointed: int | None = None,
     clock_drift_s: float | None = None,
 ) -> PChannelRetention:
-    """Where this pchannel's log stands. `stretches` and `checkpointed` are what its writer knows of it."""
+    """Where this pchannel's log stands. `extents` and `checkpointed` are what its writer knows of it."""
     end, tail = pchannel.log.durable_end, pchannel.tail.durable_end
-    start = stretches[0].start if stretches else pchannel.log.earliest[0]
-    found = [(pin.place, pin) for pin in pins]
-    if checkpointed is not None and stretches and stretches[0].sealed and stretches[0].end <= pchannel.log.earliest[0]:
+    start = extents[0].start if extents else pchannel.log.earliest[0]
+    found = [(pin.position, pin) for pin in pins]
+    if checkpointed is not None and extents and extents[0].sealed and extents[0].end <= pchannel.log.earliest[0]:
         found.append(((checkpointed, 0), Pin("checkpoint", "recovery", (checkpointed, 0))))
     found.sort(key=lambda each: each[0])
     earliest = await pchannel.first_event()
@@ -81,10 +81,10 @@ async def report_of(
                 pin.kind,
                 pin.name,
                 pin.vchannels,
-                place[0],
-                pchannel.log.bytes_between(place[0], end) if place[0] < tail else 0,
+                position[0],
+                pchannel.log.bytes_between(position[0], end) if position[0] < tail else 0,
             )
-            for place, pin in found
+            for position, pin in found
         ),
         clock_drift_s,
     )

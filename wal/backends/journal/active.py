@@ -1,7 +1,12 @@
-"""ActiveSegment: the segment that is being written, and how the next one takes its place.
+"""ActiveSegment: the segment that is being written, how the next one takes its place, and its stored index.
 
-Owns the order in which that becomes durable: the seal, the new header, its name, and only then the first frame. A crash in between
-leaves the old segment as the last one, or the new one without a frame.
+Owns the order in which a new segment becomes durable: the seal of the old one, the new header, its name, and only then the first
+frame. A crash in between leaves the old segment as the last one, or the new one without a frame.
+
+The IndexKeeper owns the parts that are appended to `<base:016x>.idx` while the segment grows, so that an opening after a crash
+reads the heads of a few frames instead of all that a segment can hold. Nothing waits for these parts and nothing depends on them:
+they are not synced, a part that could not be written ends the index there, and recovery reads the rest from the segment. The
+keeper never stores a frame that is not durable, and leaves no file for a segment that is gone.
 """
 
 from __future__ import annotations
@@ -41,11 +46,11 @@ def begin_segment(
     first_tick: int,
     promised_tick: int,
 ) -> ActiveSegment:
-    """Seals the active segment and begins the next one in this file; all of it is durable when it returns.
+    """Seals the active segment and begins the next one in the file of `spare`; all of it is durable when it returns.
 
-    An OSError for want of a descriptor leaves the spare file as it was, and the active segment the last one.
-
-    `last`: (term, sequence) of the last frame; `newest`: (position, index) of the newest event; `first_tick`: of the frame to come.
+    An OSError for want of a descriptor leaves the spare file as it was, and the old segment as the last one. `last` is (term,
+    sequence) of the last frame, `newest` is (position, index) of the newest event, and `first_tick` is the first tick of the
+    frame to come.
     """
     generation = old.segment.header.generation
     offset = old.index.end - old.segment.base
@@ -79,13 +84,14 @@ def begin_segment(
 
 
 PART_FRAMES: Final = 1024
-"""Heads of so many frames are read in about 20 ms; …"""
+"""A part is stored after this many frames, whose heads are read in about 20 ms, …"""
 PART_RUNS: Final = 8192
-"""… and those of frames with so many runs in about 10."""
+"""… or after this many runs, whose heads are read in about 10 ms."""
 
 
 class IndexKeeper:
-    """`begin` and `look` are called where frames are written, behind a durable one; the preparer's thread stores."""
+    """Stores the index of the active segment in parts. The writer calls `begin` and `look` after a durable frame; the preparer's
+    thread stores."""
 
     def __init__(self, disk: Disk, directory: Path, preparer: Preparer) -> None:
         self._disk = disk
@@ -96,13 +102,13 @@ class IndexKeeper:
         self._runs_due = 0
 
     def begin(self, segment: Segment, index: SegmentIndex) -> None:
-        """This segment is written from now on. What it holds already will be stored with what comes."""
+        """Makes this the segment that is written. Frames that it holds already are stored with the next part."""
         self._stored = _Stored(segment)
         self._frames_due = len(index) + PART_FRAMES
         self._runs_due = index.runs + PART_RUNS
 
     def look(self, index: SegmentIndex) -> None:
-        """Stores the newest frames if there are enough of them."""
+        """Has the newest frames stored if there are enough of them."""
         if len(index) >= self._frames_due or index.runs >= self._runs_due:
             stored = self._stored
             part = index.part(stored.frames)
@@ -116,7 +122,7 @@ class IndexKeeper:
             return
         header = stored.segment.header
         data = index.encode(incarnation=header.incarnation, generation=header.generation, part=part)
-        stored.broken = True  # unless this goes well
+        stored.broken = True  # until the part is written
         file = self._disk.open(self._directory / index_name(header.base), create=part.first == 0)
         try:
             file.write([data], stored.size)
@@ -128,7 +134,7 @@ class IndexKeeper:
 
 
 class _Stored:
-    """What is stored of one segment's index: `frames` as asked for, `size` bytes as written."""
+    """The stored part of one segment's index: `frames` were asked for, `size` bytes were written."""
 
     __slots__ = ("broken", "frames", "segment", "size")
 

@@ -1,6 +1,6 @@
-"""JournalBackend: pchannels' logs as segment files in one directory, the embedded default.
+"""JournalBackend: the logs of pchannels as segment files in one directory, the embedded default.
 
-Owns the directory: its FORMAT, its LOCK, the folders of the pchannels, and the threads that files are touched in.
+Owns the directory: its FORMAT, its LOCK, the folders of the pchannels, and the threads in which files are touched.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ _T = TypeVar("_T")
 
 SEGMENT_BYTES: Final = 64 << 20
 FIRST_SEGMENT_BYTES: Final = 4 << 20
-"""Small, so that an empty log is open at once; the following ones double up to SEGMENT_BYTES."""
+"""A small size, so that an empty log opens at once; the next segments double up to SEGMENT_BYTES."""
 _FRAME_BYTES_LIMIT: Final = 256 << 20
 _NAME_BYTES_MAX: Final = 255
 _THREADS: Final = 8
 
 
 class JournalBackend(LogBackend):
-    """A journal in `directory`; `start` (or the first `create` or `open`) takes it.
+    """A journal in `directory`, which `start` (or the first `create` or `open`) takes.
 
-    `segment_bytes`, `first_segment_bytes`: file sizes, multiples of 4,096, from 8 KiB on. `disk`: see `Disk`.
-    `create=False`: a missing or empty directory is left as it is. `group_readable`: whether the group of the files may read them; None: as
-    the journal is, or not. FormatError when the directory is no journal, LockedError while another backend has it.
+    `segment_bytes` and `first_segment_bytes` are file sizes: multiples of 4,096, from 8 KiB on. `disk`: see `Disk`. With
+    `create=False` a missing or empty directory is left as it is. `group_readable`: whether the group of the files may read them;
+    None keeps what the journal has, or starts private. Raises FormatError when the directory is no journal, and LockedError while
+    another backend has it.
     """
 
     name: ClassVar[str] = "journal"
@@ -81,7 +82,8 @@ class JournalBackend(LogBackend):
         self._closed = False
 
     async def start(self) -> None:
-        """Takes the directory, making it if it is missing or empty. Idempotent; after an error it can be tried again."""
+        """Takes the directory, and makes it a journal if it is missing or empty. Idempotent; after an error it can be tried
+        again."""
         if self._closed:
             raise ClosedError(f"the journal {self._directory} is closed: make a new JournalBackend to go on")
         if self._lock is not None:
@@ -142,7 +144,7 @@ class JournalBackend(LogBackend):
                 segment_bytes=self._segment_bytes,
                 frame_bytes_limit=self.frame_bytes_limit,
             )
-        except BaseException:  # cancelled, collected with a loop that has ended, or without a thread for the log
+        except BaseException:  # the caller was cancelled, the loop has ended, or there is no thread for the log
             recovering.add_done_callback(_let_go)
             raise
         finally:
@@ -184,12 +186,12 @@ class JournalBackend(LogBackend):
                 raise absent
         self._lock = lock = DirectoryLock.acquire(
             self._directory, access
-        )  # known at once, so that it is always released
+        )  # set at once, so that every error path releases it
         try:
             self.held = held = HeldDirectory(self._directory)
             held.watch(self._directory / LOCK_NAME, lock.status())
             carry_out(self._directory, access, asked=self._group_readable is not None)
-            # Here, so that a log on a disk that has become full can be truncated.
+            # The file is created here, so that a log on a disk that fills up later can still be truncated.
             FileLock.open(self._directory / CURSORS_LOCK_NAME, access, dir_fd=held.fd).close()
         except BaseException:
             if self.held is not None:
@@ -206,7 +208,7 @@ class JournalBackend(LogBackend):
             self._lock.release()
 
     def folder(self, pchannel: str) -> Path:
-        """The folder of this pchannel. A name that cannot name one is an InvalidArgumentError."""
+        """Returns the folder of this pchannel. Raises InvalidArgumentError for a name that cannot name a folder."""
         if not isinstance(pchannel, str):
             raise TypeError(f"a pchannel's name is a str, not {type(pchannel).__name__}")
         if (
@@ -225,7 +227,7 @@ class JournalBackend(LogBackend):
 
 
 def _storage_errors(call: Callable[[], _T]) -> _T:
-    """The call; what the operating system refuses is a StorageError."""
+    """Runs the call, and raises a refusal of the operating system as a StorageError."""
     try:
         return call()
     except OSError as error:
@@ -235,9 +237,10 @@ def _storage_errors(call: Callable[[], _T]) -> _T:
 def hold(
     recovered: Recovered, directory: Path, *, pchannel: str, term: int, within: HeldDirectory | None = None
 ) -> tuple[Recovered, HeldDirectory]:
-    """Holds the directory that a log was recovered in. A StorageError, and the log let go, when its names lead elsewhere already.
+    """Holds the directory in which a log was recovered. Raises StorageError, and releases the log, when its names lead elsewhere
+    already.
 
-    Once a writer of a higher term owns the log the names are that one's: then a check is a ChannelFencedError.
+    Once a writer of a higher term owns the log, the names belong to that writer: from then on a check raises ChannelFencedError.
     """
     control = recovered.control
 
@@ -258,7 +261,7 @@ def hold(
 
 
 def _let_go(recovering: concurrent.futures.Future[tuple[Recovered, HeldDirectory]]) -> None:
-    """Nobody waits for this opening any more."""
+    """Releases a recovered log whose opener no longer waits for it."""
     if not recovering.cancelled() and recovering.exception() is None:
         recovered, held = recovering.result()
         held.close()

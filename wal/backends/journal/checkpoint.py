@@ -2,12 +2,13 @@
 
     magic "WALP" | version u32 | incarnation u64 | position u64 | length u64 | crc32c u32 (of the header before it, then the blob) | blob
 
-Owns: that a name never shows a part of a blob, and that a checkpoint goes only when another one took its place for good: who keeps
-the record of them says so with `keep_only`. What a fenced writer leaves behind is true all the same (it covers only what was durable
-in its term), and never replaces anything. Blocks: it runs in threads.
+Owns: the promise that a name never shows a part of a blob, and that a checkpoint goes only after another one has replaced it for
+good; the caller that records which checkpoint counts says so with `keep_only`. A file that a fenced writer leaves is still true
+(it covers only what was durable in its term), and it never replaces another one. Everything here blocks, so it runs in threads.
 
-On a full disk segments go only when a checkpoint has taken over what they are needed for, and that is a file itself. So room for the next
-one is kept in `checkpoint.reserve`, which becomes the checkpoint where there is no other room. It is best effort, and means nothing.
+On a full disk, segments go only when a checkpoint has taken over what they are needed for, and a checkpoint is a file itself. So
+room for the next one is kept in `checkpoint.reserve`, which becomes the checkpoint when there is no other room. The reserve is
+best effort, and its content means nothing.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ class CheckpointFiles:
         self._term = term
         self._reserve = directory / _RESERVE_NAME
         self._using_reserve = threading.Lock()
-        """A save takes the reserve for its own file, which whoever fills the reserve must not have open meanwhile."""
+        """Held by a save and by a call that fills the reserve: a save may rename the reserve, and no other file may be open on it
+        meanwhile."""
 
     def save(self, position: int, pieces: Sequence[bytes]) -> None:
-        """Stores them in a row, durably. ChannelFencedError when the term is not ours any more."""
+        """Stores the pieces in a row, durably. Raises ChannelFencedError when the log has a higher term by now."""
         packed = _HEADER.pack(_MAGIC, _VERSION, self._incarnation, position, sum(map(len, pieces)))
         crc = google_crc32c.value(packed)
         for piece in pieces:
@@ -68,7 +70,8 @@ class CheckpointFiles:
                     self._write(self._disk.open(temporary), buffers)
                 with self._control.locked():
                     self._control.load_owned(self._pchannel, self._term)
-                # Not under the lock, which frames are written under: a rename waits for the file system's journal.
+                # The rename is outside the lock, under which frames are written, because it waits for the journal of the file
+                # system.
                 self._disk.rename(temporary, path)
             except BaseException:
                 self._disk.unlink(temporary)
@@ -80,7 +83,7 @@ class CheckpointFiles:
             raise StorageError(f"saving the checkpoint {path} failed: {error.strerror}") from error
 
     def keep_room(self, grown_bytes: int) -> None:
-        """Keeps room for a checkpoint that is so many bytes larger than the newest one there is; an OSError when there is none."""
+        """Keeps room for a checkpoint that is `grown_bytes` larger than the newest one; raises OSError when there is no room."""
         with self._using_reserve:
             self._fill_reserve(grown_bytes)
 
@@ -97,7 +100,7 @@ class CheckpointFiles:
             file.close()
 
     def keep_only(self, position: int | None) -> None:
-        """Removes every checkpoint but the one for this position."""
+        """Removes every checkpoint except the one for this position."""
         try:
             for path in self._directory.glob(_PATTERN):
                 if position is None or path != self.path(position):
@@ -106,7 +109,7 @@ class CheckpointFiles:
             raise StorageError(f"removing a checkpoint in {self._directory} failed: {error.strerror}") from error
 
     def load(self, position: int) -> bytes:
-        """The blob saved for this position; CorruptionError when it is missing or damaged."""
+        """Returns the blob that was saved for this position; raises CorruptionError when it is missing or damaged."""
         path = self.path(position)
         try:
             data = path.read_bytes()
@@ -130,18 +133,19 @@ class CheckpointFiles:
         return blob
 
     def path(self, position: int) -> Path:
-        """The file of the checkpoint for this position."""
+        """Returns the path of the checkpoint for this position."""
         return self._directory / f"{_PREFIX}{position:016x}"
 
     def _reserved(self, size: int) -> bool:
-        """Whether the reserve holds as many bytes."""
+        """Returns whether the reserve holds at least `size` bytes."""
         try:
             return self._reserve.stat().st_size >= size
         except FileNotFoundError:
             return False
 
     def _write(self, file: JournalFile, buffers: list[bytes]) -> None:
-        """Makes these the file's content, and closes it. Synced bit by bit, so that a frame's sync meanwhile never waits for the whole."""
+        """Makes the buffers the content of the file, and closes it. Syncs every megabyte, so that the sync of a frame meanwhile
+        never waits for the whole file."""
         try:
             offset = synced = 0
             for buffer in buffers:

@@ -1,15 +1,17 @@
-"""ControlPage: the few numbers of a pchannel's log that change with every frame, in a mapped page that others can look at.
+"""ControlPage: the few numbers of a pchannel's log that change with every frame, in a mapped page that other processes can read.
 
-Owns: the file `control` (4 KiB), its two slots, and the lock on it, which lies on the file `fence` beside it: whoever may read the page
-could lock the page itself, and the writer with it. Each slot lies in a sector of its own, carries a sequence and a
-CRC, and the older one is overwritten: whatever a crash leaves, one of them holds. Nothing in it is needed to find the frames; it
-says which of them are known to be durable (damage below that is no torn tail), which term owns the log, and where it begins.
+Owns: the file `control` (4 KiB) with its two slots, and the lock on it. The lock lies on the file `fence` beside it, because a
+process that may read the page could also lock the page, and so stop the writer. Each slot lies in a sector of its own and carries
+a sequence and a CRC, and a store overwrites the older slot: whatever a crash leaves, one of the slots is valid. Recovery does not
+need the page to find the frames. The page says which frames are known to be durable (damage below that position is no torn tail),
+which term owns the log, and where the log begins.
 
-The lock (`locked`) makes "is this term still mine?" and what depends on it one step, between handles and between processes. A
-store is seen by other processes at once and survives a crash of the process; only `sync` makes it survive a power cut. Who only
-reads maps the page as a `ControlView`, takes no lock and never writes: what a slot says holds by its CRC.
+The lock (`locked`) makes "does this term still own the log?" and the store that depends on it one step, between handles and
+between processes. Other processes see a store at once, and it survives a crash of the process; only `sync` makes it survive a
+power cut. A process that only reads maps the page as a `ControlView`, takes no lock and never writes: it believes a slot whose
+CRC matches.
 
-A writer also notes which boot of the machine it runs in: while that lasts, nothing that it stored can have been lost.
+A writer also notes in which boot of the machine it runs: while that boot lasts, none of its stores can have been lost.
 
     at 1024   magic "WALB" | boot 16 B | crc32c u32
 """
@@ -46,21 +48,21 @@ CONTROL_NAME: Final = "control"
 FENCE_NAME: Final = "fence"
 """The lock file of a process that stores. Only its owner can open it, also where a group may read the page."""
 REPLACED_TERM: Final = (1 << 64) - 1
-"""The term that a page is left in when its log is made anew: no handle on the old one writes or reads any more."""
+"""The term in which a page is left when its log is recreated: no handle on the old log writes or reads any more."""
 _VERSION: Final = 1
 _MAGIC: Final = b"WALC"
 _LOAD_TRIES: Final = 100
-"""A reader that meets a store in progress sees one slot fail; both can only fail together in turn, so trying again settles it."""
+"""A reader that meets a store in progress sees one slot fail. Both slots can fail only in turn, so another look settles it."""
 
 
 class ControlRecord(msgspec.Struct, frozen=True, gc=False):
-    """What a slot says.
+    """The content of a slot.
 
         magic "WALC" | version u32 | sequence u64 | incarnation u64 | term u64 | durable u64 | earliest position u64 | index u32 |
         closed u32 (0 or 1) | promise u64 | limit u64 | crc32c u32
 
-    `durable`: the position behind the last frame known to be durable. `promise`: no later event has a tick at or below it.
-    `limit`: the oracle's saved limit when it was last told. `closed`: no writer has the log open.
+    `durable`: the position after the last frame that is known to be durable. `promised_tick`: no later event has a
+    tick at or below it. `limit`: the oracle's saved limit when the log was last told. `closed`: no writer has the log open.
     """
 
     incarnation: int
@@ -72,7 +74,7 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
     closed: bool
 
     def pack(self, sequence: int) -> bytes:
-        """The bytes of a slot."""
+        """Returns the bytes of a slot."""
         position, index = self.earliest
         packed = _SLOT.pack(
             _MAGIC,
@@ -91,9 +93,10 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def unpack(cls, page: bytes, at: int) -> tuple[int, ControlRecord] | None:
-        """`(sequence, record)` of the slot at `at`, None when it does not hold.
+        """Returns `(sequence, record)` of the slot at `at`, or None when its CRC or magic does not match.
 
-        A newer version is a FormatError, one that holds and says what no writer says a CorruptionError (without path).
+        Raises FormatError for a newer version, and CorruptionError (without path) for a slot with a right CRC and values that no
+        writer stores.
         """
         if len(page) - at < _SLOT.size + _CRC.size:
             return None
@@ -119,10 +122,10 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ControlPage:
-    """The mapped page. `load`, and `store` inside `locked`; use from any thread."""
+    """The mapped page: `load`, and `store` inside `locked`. Any thread may use it."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
-        """Maps an existing file; one that is too short to be a control page is extended, its slots then do not hold."""
+        """Maps an existing file. A file that is too short for a control page is extended, and its slots are invalid then."""
         self._disk = disk
         self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -135,7 +138,7 @@ class ControlPage:
             os.close(self._fd)
             raise
         self._lock = _Lock(self._fence)
-        # The slots as they were last looked at, and what they said: a frame's check and store need not parse them anew.
+        # The slots as they were last read, and their record: the check and the store of a frame need not parse them again.
         self._seen = b""
         self._said: tuple[int, ControlRecord | None] = (0, None)
 
@@ -146,23 +149,24 @@ class ControlPage:
         disk.replace(path, page, temporary=path.with_suffix(".tmp"))
 
     def status(self) -> os.stat_result:
-        """The status of the mapped file, wherever its name leads to by now."""
+        """Returns the status of the mapped file, wherever its name leads by now."""
         return os.fstat(self._fd)
 
     def fence_status(self) -> os.stat_result:
-        """The status of the file `fence`, which is locked while a process stores."""
+        """Returns the status of the file `fence`, which is locked while a process stores."""
         return os.fstat(self._fence.fd)
 
     def locked(self) -> _Lock:
-        """`with` this nobody else stores, in this process or another. Waits; never use it on the loop."""
+        """Returns the lock: inside `with`, no other thread or process stores. Entering it waits; never use it on the loop."""
         return self._lock
 
     def load(self) -> ControlRecord | None:
-        """The newest record that holds; None when neither slot does."""
+        """Returns the newest valid record, or None when neither slot is valid."""
         return self._newest()[1]
 
     def load_owned(self, pchannel: str, term: int) -> ControlRecord:
-        """The record, if the log is still in this term; ChannelFencedError if not. Only inside `locked` does that stay true."""
+        """Returns the record if the log is still in this term; raises ChannelFencedError if not. Only inside `locked` does the
+        answer stay true."""
         said = self._said
         page = self._map[: 2 * SECTOR_BYTES]
         if page != self._seen:
@@ -175,7 +179,7 @@ class ControlPage:
         return record
 
     def store_owned(self, record: ControlRecord) -> None:
-        """`store` behind `load_owned`, in the same `locked`: the page need not be looked at again."""
+        """Stores a record after `load_owned` in the same `locked`, without another look at the page."""
         self._put(self._said[0] + 1, record)
 
     def store(self, record: ControlRecord) -> None:
@@ -183,15 +187,15 @@ class ControlPage:
         self._put(self._newest()[0] + 1, record)
 
     def is_of_boot(self, boot: bytes) -> bool:
-        """Whether the last writer ran in this boot of the machine, so that its last store is what `load` finds."""
+        """Returns whether the last writer ran in this boot of the machine, so that `load` finds its last store."""
         return bool(boot) and self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES] == _boot_mark(boot)
 
     def note_boot(self, boot: bytes) -> None:
-        """Stores start in this boot. Only inside `locked`."""
+        """Notes that stores from now on happen in this boot. Only inside `locked`."""
         self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES] = _boot_mark(boot) if boot else bytes(_BOOT_BYTES)
 
     def sync(self) -> None:
-        """Makes what was stored survive a power cut."""
+        """Makes all stores so far survive a power cut."""
         self._disk.sync_map(self._map, self._path)
 
     def close(self) -> None:
@@ -205,7 +209,7 @@ class ControlPage:
         slot = record.pack(sequence)
         at = sequence % 2 * SECTOR_BYTES
         self._map[at : at + len(slot)] = slot
-        # In this order: another thread that looks in between parses the page itself.
+        # The order matters: another thread that looks between the two lines parses the page itself.
         self._said = (sequence, record)
         self._seen = self._map[: 2 * SECTOR_BYTES]
 
@@ -220,10 +224,12 @@ class ControlPage:
 
 
 class ControlView:
-    """The page of a log that this process only reads. `load` takes some microseconds and waits for nothing; from any thread."""
+    """The page of a log that this process only reads. `load` takes some microseconds and waits for nothing; any thread may call
+    it."""
 
     def __init__(self, path: Path) -> None:
-        """Maps the file; FileNotFoundError when there is none, CorruptionError when it is too short to be a control page."""
+        """Maps the file. Raises FileNotFoundError when there is none, and CorruptionError when it is too short for a control
+        page."""
         self._path = path
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -238,7 +244,7 @@ class ControlView:
         self._said: tuple[bytes, int, ControlRecord] | None = None
 
     def load(self) -> ControlRecord:
-        """The newest record; it never goes back to one before. CorruptionError when no slot holds."""
+        """Returns the newest record, never an older one than before. Raises CorruptionError when no slot is valid."""
         said = self._said
         for _ in range(_LOAD_TRIES):
             page = self._map[: 2 * SECTOR_BYTES]
@@ -246,7 +252,8 @@ class ControlView:
                 return said[2]
             newest = _newest_slot(page, self._path)
             said = self._said  # another thread may have looked meanwhile
-            # A slot may be looked at just before it is overwritten, and the other one just after: that shows an older store.
+            # This look may have read one slot just before it was overwritten, and the other one just after: then it shows an
+            # older store.
             if newest is not None and (said is None or newest[0] >= said[1]):
                 self._said = page, *newest
                 return newest[1]
@@ -255,7 +262,7 @@ class ControlView:
         raise self._damaged("neither slot holds", "a control page; opening the log for writing makes it again")
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the mapping. Idempotent."""
         self._map.close()
 
     def _damaged(self, found: str, expected: str) -> CorruptionError:
@@ -264,7 +271,7 @@ class ControlView:
 
 
 class _Lock:
-    """An exclusive flock, which does not tell the threads of one descriptor apart, within a lock that does."""
+    """An exclusive flock, which does not tell the threads of one descriptor apart, inside a lock that does."""
 
     __slots__ = ("_file", "_threads")
 
@@ -288,7 +295,8 @@ class _Lock:
 
 
 def _newest_slot(page: bytes, path: Path) -> tuple[int, ControlRecord] | None:
-    """`(sequence, record)` of the newer slot that holds, None when neither does. CorruptionError as `ControlRecord.unpack`."""
+    """Returns `(sequence, record)` of the newer valid slot, or None when neither is valid. Raises CorruptionError as
+    `ControlRecord.unpack`."""
     try:
         found = [slot for at in (0, SECTOR_BYTES) if (slot := ControlRecord.unpack(page, at)) is not None]
     except CorruptionError as error:
@@ -311,4 +319,4 @@ _BOOT_BYTES: Final = 24
 _SLOT: Final = struct.Struct("<4sIQQQQQIIQQ")
 _CRC: Final = struct.Struct("<I")
 _NUMBERS_END: Final = 1 << 63
-"""Above all that counts up to anything: a next number always fits its field."""
+"""A bound above every number that is counted, so that a next number always fits its field."""

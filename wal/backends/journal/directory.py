@@ -1,7 +1,16 @@
-"""DirectoryLock: one process at a time writes a journal; FORMAT: what kind of directory this is.
+"""The directory of a journal: FORMAT says what it is, LOCK which process writes it, permissions who may read it; and a new, empty
+log.
 
-Owns the files `FORMAT` and `LOCK`. The lock is a flock, so it goes with its process however that ends; the pid in the file is only
-for the text of the error. Only the user who writes the journal can open `LOCK`, so that nobody else can hold it.
+Owns the files `FORMAT` and `LOCK`. The lock is a flock, so it goes with its process however that ends; the pid in the file serves
+only the text of the error. Only the user who writes the journal can open `LOCK`, so that no other user can hold it.
+
+Permissions follow the setting, else what the journal has already, else they are for the owner alone. The mode of `FORMAT` marks
+them: it is changed last, so that an opening which was cut off is repeated, and an opening that finds it right looks at nothing
+else. So an opening costs the same however many files there are. Files that every user may read, as all files could before they
+were private, are closed: new segments would lock those readers out anyway, at a moment that nobody chose. A warning says so.
+
+A new log is made durably, over the files that an interrupted creation left: first the segment, then the control page, whose
+presence under a synced name says that the log exists. A log that ever held a frame is never touched.
 """
 
 from __future__ import annotations
@@ -40,19 +49,21 @@ _FORMAT_TEMPORARY: Final = "FORMAT.tmp"
 _TRIES: Final = 1000
 _PAUSE_S: Final = 0.001
 _INHERITED_S: Final = 1.0
-"""How long opening waits for a child whose parent was killed just after the fork: it lets go of the lock as soon as it runs."""
+"""How long opening waits for a child whose parent was killed just after the fork: the child lets go of the lock as soon as it
+runs."""
 _INHERITED_PAUSE_S: Final = 0.01
 
 
 class DirectoryLock:
-    """Held from `acquire` to `release`, or until the process ends. A forked child has no part in it."""
+    """The lock on the journal, held from `acquire` to `release`, or until the process ends. A forked child has no part in it."""
 
     def __init__(self, file: FileLock) -> None:
         self._file = file
 
     @classmethod
     def acquire(cls, directory: Path, access: FileAccess = PRIVATE) -> DirectoryLock:
-        """The lock, or a LockedError with the pid of who has it (this process's own if it opened the journal twice)."""
+        """Takes the lock. Raises LockedError with the pid of the process that has it (this process's own if it opened the journal
+        twice)."""
         file = FileLock.open(directory / LOCK_NAME, access)
         try:
             until = time.monotonic() + _INHERITED_S
@@ -68,22 +79,22 @@ class DirectoryLock:
         return cls(file)
 
     def status(self) -> os.stat_result:
-        """The status of the file that is locked, wherever its name leads to by now."""
+        """Returns the status of the locked file, wherever its name leads by now."""
         return os.fstat(self._file.fd)
 
     def release(self) -> None:
-        """Idempotent."""
+        """Releases the lock. Idempotent."""
         self._file.close()
 
 
 def _take(file: FileLock) -> bool:
-    """Takes the lock; False when a writer has it. A process that only asks whether the journal is free shares the lock for an
-    instant; that is waited for."""
+    """Takes the lock; returns False when a writer has it. A process that only asks whether the journal is free shares the lock
+    for an instant, which this function waits for."""
     for _ in range(_TRIES):
         if file.try_lock():
             return True
         if not file.try_lock(shared=True):
-            return False  # not with a writer
+            return False  # a writer's lock cannot be shared
         file.unlock()
         time.sleep(_PAUSE_S)
     return file.try_lock()
@@ -101,9 +112,9 @@ def _locked_error(directory: Path, holder: LockHolder) -> LockedError:
 
 
 def is_being_written(directory: Path) -> bool | None:
-    """Whether a process has the journal open for writing; None when this user may not open the lock file.
+    """Returns whether a process has the journal open for writing; None when this user may not open the lock file.
 
-    Shares the lock for an instant, see `_take`.
+    It shares the lock for an instant, see `_take`.
     """
     try:
         file = FileLock.look(directory / LOCK_NAME)
@@ -111,14 +122,14 @@ def is_being_written(directory: Path) -> bool | None:
         return None
     try:
         return not file.try_lock(shared=True)
-    except StorageError:  # a file system without such locks
+    except StorageError:  # the file system has no such locks
         return None
     finally:
         file.close()
 
 
 def claim_format(disk: Disk, directory: Path) -> None:
-    """Makes an empty or missing directory a journal; anything but a journal of a known version is a FormatError."""
+    """Makes an empty or missing directory a journal. Raises FormatError when it holds anything but a journal of a known version."""
     if directory.exists() and not directory.is_dir():
         raise FormatError(f"{directory} is a file: name a directory for the journal")
     if (path := directory / FORMAT_NAME).exists():
@@ -135,7 +146,7 @@ def claim_format(disk: Disk, directory: Path) -> None:
 
 
 def check_format(directory: Path) -> None:
-    """Returns if the directory is a journal of a known version; anything else is a FormatError."""
+    """Returns if the directory is a journal of a known version; raises FormatError if not."""
     path = directory / FORMAT_NAME
     try:
         text = path.read_text("ascii", "replace")
@@ -153,25 +164,25 @@ def check_format(directory: Path) -> None:
 
 
 _SINK_NAME: Final = "spark"
-"""What the tasks of Spark's sink staged may be there before the journal is, see docs/reference/files.md."""
+"""The folder that tasks of Spark's sink may have staged in before the journal exists, see docs/reference/files.md."""
 _OURS: Final = frozenset((FORMAT_NAME, LOCK_NAME, _FORMAT_TEMPORARY, _SINK_NAME))
 
 
 _READ_BY_READERS: Final = ("pchannels", "cursors")
 _FOR_WRITERS: Final = (CURSORS_LOCK_NAME, "spark")
-"""Of Spark's sink the directory alone, which nobody else can enter then."""
+"""Names that only writers use. Of Spark's sink only the directory is made private; then no other user can enter it."""
 _OTHERS_READ: Final = 0o044
 _log: Final = logging.getLogger("wal.journal")
 
 
 def choose_access(directory: Path, group_readable: bool | None) -> FileAccess:
-    """The access of the journal in this directory, which need not be there yet; None leaves it as it is."""
+    """Returns the access of the journal in this directory, which need not exist yet; None keeps the access that it has."""
     found = FileAccess.like(directory / FORMAT_NAME)
     return found if group_readable is None else msgspec.structs.replace(found, group_readable=group_readable)
 
 
 def carry_out(directory: Path, access: FileAccess, *, asked: bool) -> None:
-    """Gives the files of an existing journal this access. Without being `asked` it warns when readers lose theirs."""
+    """Gives this access to the files of an existing journal. Without being `asked`, it warns when readers lose their access."""
     mark = directory / FORMAT_NAME
     before = mark.stat().st_mode
     if access.is_given(mark) and access.is_given(directory):
@@ -202,7 +213,7 @@ def carry_out(directory: Path, access: FileAccess, *, asked: bool) -> None:
 
 
 def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, first_segment_bytes: int) -> None:
-    """Makes an empty log in this directory, durably; FormatError when one that held a frame is there."""
+    """Makes an empty log in this directory, durably. Raises FormatError when a log that held a frame is there."""
     disk.make_directory(directory.parent)
     disk.make_directory(directory)
     if _held_a_frame(disk, directory):
@@ -227,7 +238,7 @@ def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, 
 
 
 def _held_a_frame(disk: Disk, directory: Path) -> bool:
-    """Whether anything was ever appended here, as far as the files tell; damaged ones count as if."""
+    """Returns whether the log ever held a frame, as far as the files tell; damaged files count as if it did."""
     control_path = directory / CONTROL_NAME
     if control_path.exists():
         with contextlib.closing(ControlPage(disk, control_path)) as control:

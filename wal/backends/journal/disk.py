@@ -1,8 +1,8 @@
-"""Disk: the few calls that durability rests on, in one place.
+"""Disk: the few calls on which durability rests, in one place.
 
-Owns: writing all of what was asked (partial writes, at most 1,024 buffers a call), syncing, renaming, and counting what was done.
-Every byte and every sync of a journal goes through here; a test gives the backend a Disk of its own that fails, counts or cuts the
-power. It never decides anything: errors are the operating system's own.
+Owns: complete writes (partial writes are continued, at most 1,024 buffers a call), syncs, renames, and the count of what was
+done. Every byte and every sync of a journal goes through here; a test gives the backend a Disk of its own that fails, counts or
+cuts the power. It never decides anything: its errors are those of the operating system.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["BUFFERS_MAX", "Disk", "JournalFile"]
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ALIGNED_BYTES: Final = 1 << 20
 BUFFERS_MAX: Final = 1024
-"""IOV_MAX of Linux: the most buffers that one pwritev takes."""
+"""The most buffers that one pwritev takes: IOV_MAX of Linux."""
 
 
 class JournalFile:
@@ -41,14 +41,16 @@ class JournalFile:
         self.writes: int = 0
         self.written_bytes: int = 0
         self.syncs: int = 0
-        self._aligned: mmap.mmap | None = None  # what is written is copied here first, while the page cache is bypassed
+        self._aligned: mmap.mmap | None = (
+            None  # data is copied here before it is written, while the page cache is bypassed
+        )
 
     def bypass_cache(self) -> None:
-        """From now on whole sectors go straight to the disk, where the file system and the disk can do that.
+        """Sends whole sectors straight to the disk from now on, where the file system and the disk can do that.
 
         Segments are written once, in order, and synced at once: in the page cache each of their pages would cost an allocation
-        (some 2 ms a megabyte on a virtual machine, more than all else that is done to it), first when it is filled with zeros.
-        Readers use the page cache as ever; a direct write drops what it held of the place.
+        (some 2 ms a megabyte on a virtual machine, more than all other work on it), first when it is filled with zeros. Readers
+        still use the page cache; a direct write drops the pages that it overwrites.
         """
         try:
             flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
@@ -59,7 +61,7 @@ class JournalFile:
         try:
             os.preadv(self.fd, [memoryview(aligned)[:SECTOR_BYTES]], SECTOR_BYTES)
         except OSError:
-            self.use_cache()  # sectors of this disk are larger than ours
+            self.use_cache()  # the sectors of this disk are larger than ours
         else:
             self._aligned = aligned
 
@@ -70,7 +72,7 @@ class JournalFile:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
     def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
-        """Writes all buffers, one behind the other, from `offset` on."""
+        """Writes all buffers, one after the other, from `offset` on."""
         for first in range(0, len(buffers), BUFFERS_MAX):
             left = buffers[first : first + BUFFERS_MAX] if first or len(buffers) > BUFFERS_MAX else buffers
             total = sum(map(len, left))
@@ -92,7 +94,7 @@ class JournalFile:
         self._fdatasync()
 
     def read(self, length: int, offset: int) -> bytes:
-        """The bytes there; fewer only where the file ends."""
+        """Returns the bytes at this offset; fewer only where the file ends."""
         data = os.pread(self.fd, length, offset)
         if len(data) == length or not data:
             return data
@@ -107,11 +109,11 @@ class JournalFile:
         return os.fstat(self.fd).st_size
 
     def allocate(self, size: int) -> None:
-        """Makes the file so large, all of it allocated; never smaller."""
+        """Makes the file at least so large, all of it allocated; never smaller."""
         os.posix_fallocate(self.fd, 0, size)
 
     def cut(self, size: int) -> None:
-        """Drops what lies at or after this offset."""
+        """Drops the bytes at and after this offset."""
         os.ftruncate(self.fd, size)
 
     def close(self) -> None:
@@ -124,11 +126,11 @@ class JournalFile:
             total = sum(map(len, buffers))
             if (offset | total) % SECTOR_BYTES == 0:
                 return os.pwritev(self.fd, [self._copied(buffers, total)], offset)
-            self.use_cache()  # no whole sectors: that can only be the rest of a write that was cut short
+            self.use_cache()  # only the rest of a write that was cut short is no whole sectors
         return os.pwritev(self.fd, buffers, offset)
 
     def _copied(self, buffers: Sequence[bytes | memoryview], total: int) -> memoryview:
-        """The bytes of the buffers, at an address that the disk can read from."""
+        """Returns the bytes of the buffers at an address that the disk can read from."""
         assert self._aligned is not None
         if total > len(self._aligned):
             self._aligned = mmap.mmap(-1, 2 * total)
@@ -145,14 +147,16 @@ class JournalFile:
 
 
 class Disk:
-    """The file system as the journal uses it. `access`: who may read what is created.
+    """The file system as the journal uses it. `access` says who may read the files that are created.
 
-    Names in a directory that is held are looked up in that directory and not by its path, so that a writer whose directory was
-    replaced never opens, renames or removes a file of whoever has the path now.
+    Names in a held directory are looked up in that directory and not by its path, so that a writer whose directory was replaced
+    never opens, renames or removes a file of the process that has the path now.
     """
 
     access: FileAccess = PRIVATE
-    _held: Mapping[Path, HeldDirectory] = MappingProxyType({})  # never changed, but replaced: looking needs no lock
+    _held: Mapping[Path, HeldDirectory] = MappingProxyType(
+        {}
+    )  # never changed but replaced, so that a look needs no lock
     _holding: ClassVar = threading.Lock()
 
     def hold(self, directory: HeldDirectory) -> None:
@@ -166,7 +170,7 @@ class Disk:
             self._held = {path: held for path, held in self._held.items() if held is not directory}
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> JournalFile:
-        """An existing file, or (`create`) a new empty one, for reading and, unless `write` is False, writing."""
+        """Opens an existing file, or (`create`) a new empty one, for reading and, unless `write` is False, for writing."""
         flags = os.O_RDWR if write else os.O_RDONLY
         name, directory = self._lookup(path)
         with _full_names(path):
@@ -177,7 +181,7 @@ class Disk:
             return self._file(path, fd)
 
     def replace(self, path: Path, data: bytes, *, temporary: Path) -> None:
-        """Puts a whole file in place, durably: written beside it, synced, renamed, directory synced."""
+        """Puts a whole file in place, durably: writes it beside the old one, syncs, renames, and syncs the directory."""
         file = self.open(temporary, create=True)
         try:
             file.write([data], 0)
@@ -188,20 +192,20 @@ class Disk:
         self.sync_directory(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Durable only after `sync_directory`."""
+        """Renames a file; that is durable only after `sync_directory`."""
         old, old_directory = self._lookup(source)
         new, new_directory = self._lookup(target)
         with _full_names(source, target):
             os.rename(old, new, src_dir_fd=old_directory, dst_dir_fd=new_directory)
 
     def unlink(self, path: Path) -> None:
-        """Removes a file; one that is gone already is no error."""
+        """Removes a file; a missing one is no error."""
         name, directory = self._lookup(path)
         with contextlib.suppress(FileNotFoundError), _full_names(path):
             os.unlink(name, dir_fd=directory)
 
     def rename_synced(self, source: Path, target: Path) -> None:
-        """Renames a file within its directory, durably. Nothing is renamed when there is no descriptor for the directory."""
+        """Renames a file within its directory, durably. Renames nothing when there is no descriptor for the directory."""
         fd = self._open_directory(source.parent)
         try:
             self.rename(source, target)
@@ -210,7 +214,7 @@ class Disk:
             os.close(fd)
 
     def sync_directory(self, path: Path) -> None:
-        """Returns when names made, changed and removed in this directory are on the disk."""
+        """Returns when names that were made, changed and removed in this directory are on the disk."""
         fd = self._open_directory(path)
         try:
             self._sync_names(path, fd)
@@ -218,7 +222,7 @@ class Disk:
             os.close(fd)
 
     def make_directory(self, path: Path) -> None:
-        """Makes a directory with `access`, and those above it that are missing as the umask has them, durably."""
+        """Makes a directory with `access`, durably; missing directories above it get the modes that the umask leaves."""
         if path.is_dir():
             return
         self._make_parents(path.parent)
@@ -226,11 +230,11 @@ class Disk:
         self.sync_directory(path.parent)
 
     def free_bytes(self, path: Path) -> int | None:
-        """The bytes that files in this directory may still grow by; None when the file system does not say."""
+        """Returns the bytes that files in this directory may still grow by; None when the file system does not say."""
         return free_bytes(path)
 
     def boot(self) -> bytes:
-        """16 bytes that are others after each start of the machine; empty when they cannot be known."""
+        """Returns 16 bytes that differ after each start of the machine; empty when they cannot be known."""
         try:
             return uuid.UUID(_BOOT_ID.read_text().strip()).bytes
         except (OSError, ValueError):
@@ -260,14 +264,14 @@ class Disk:
             return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
 
     def _lookup(self, path: Path) -> tuple[Path | str, int | None]:
-        """The name of a file, and the descriptor of the directory that it is looked up in; None for the path as it is."""
+        """Returns the name of a file, and the descriptor of the directory in which it is looked up; None for the path as it is."""
         held = self._held.get(path.parent)
         return (path, None) if held is None else (path.name, held.fd)
 
 
 @contextlib.contextmanager
 def _full_names(path: Path, target: Path | None = None) -> Iterator[None]:
-    """An OSError names whole paths, however the files were looked up."""
+    """Makes an OSError name whole paths, however the files were looked up."""
     try:
         yield
     except OSError as error:
@@ -278,7 +282,7 @@ def _full_names(path: Path, target: Path | None = None) -> Iterator[None]:
 
 
 def _without(buffers: Sequence[bytes | memoryview], count: int) -> list[bytes | memoryview]:
-    """What is left of these buffers when their first `count` bytes are done."""
+    """Returns the buffers without their first `count` bytes."""
     at = 0
     while count >= len(buffers[at]):
         count -= len(buffers[at])

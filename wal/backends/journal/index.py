@@ -1,13 +1,13 @@
 """SegmentIndex: where the frames of one segment lie and which vchannels each of them holds. Pure.
 
 Owns: a few numbers a frame in arrays, the ordinals of the frames of each vchannel and of those with keyed events, and the bytes of
-`<base:016x>.idx`. It answers what a reader or a recovery needs before it touches the segment itself: which frames to fetch, how far a
-stretch goes, its newest event and its largest promise. It is derived: whatever it says can be had again from the segment.
+`<base:016x>.idx`. It answers what a reader or a recovery needs before it touches the segment itself: which frames to fetch, how far an
+extent reaches, its newest event and its largest promise. An index is derived: everything in it can be computed again from the segment.
 
-One thread adds while others ask: a reader passes ordinals below those of frames known to be durable, and arrays only grow.
+One thread adds frames while others ask: a reader passes ordinals of frames known to be durable, and arrays only grow.
 
-    <base:016x>.idx   one part for all of a sealed segment; while a segment is written, parts one behind the other, each of the frames
-                      behind those of the part before it; a part that does not hold ends the index there
+    <base:016x>.idx   one part for all of a sealed segment; while a segment is written, parts one after the other, each with the frames
+                      after those of the part before it; an invalid part ends the index there
       part            magic "WALX" | version u32 | length u64 (of the part) | incarnation u64 | generation u64 | base u64 | end u64 |
                       last_term u64 | last_sequence i64 | first u32 (ordinal) | frames u32 | wide u32 | keyed u32 | names u32 |
                       names_len u32
@@ -16,7 +16,7 @@ One thread adds while others ask: a reader passes ordinals below those of frames
                       for each name: name_len u16, frames u32; names; ordinals
                       crc32c u32 of everything before it in the part
 
-An index of version 1 did not know keyed events; it counts as missing, and is made again from the segment.
+An index of version 1 did not have keyed events; it counts as missing, and is computed again from the segment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ __all__ = ["IndexPart", "SegmentIndex", "index_name"]
 
 
 class IndexPart(msgspec.Struct, frozen=True, gc=False):
-    """The frames [first, stop) of an index, as they are stored: `end` is the position behind them, `last` (term, sequence) of the last."""
+    """The frames [first, stop) of an index, as they are stored: `end` is the position after them, `last` (term, sequence) of the last
+    one."""
 
     first: int
     stop: int
@@ -48,7 +49,7 @@ class IndexPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class SegmentIndex:
-    """The frames of the segment with this base, in order; `end` is the position behind the last one."""
+    """The frames of the segment with this base, in order; `end` is the position after the last one."""
 
     __slots__ = (
         "_keyed",
@@ -72,7 +73,7 @@ class SegmentIndex:
         self.last: tuple[int, int] | None = None
         """(term, sequence) of the last frame, None when there is no frame."""
         self.runs: int = 0
-        """Of all frames that were added here, not those of a stored index."""
+        """The runs of all frames that were added here, without those of a stored index."""
         self.positions: array[int] = array("Q")
         self.first_ticks: array[int] = array("Q")
         self.promises: array[int] = array("Q")
@@ -87,7 +88,7 @@ class SegmentIndex:
         return len(self.positions)
 
     def add(self, position: int, header: FrameHeader, names: Iterable[str], *, pchannel_wide: bool) -> None:
-        """The next frame of the segment; a name may repeat."""
+        """Adds the next frame of the segment; a name may repeat."""
         ordinal = len(self.positions)
         index = self._names
         for name in names:
@@ -112,52 +113,52 @@ class SegmentIndex:
         self.positions.append(position)
 
     def add_view(self, position: int, view: FrameView) -> None:
-        """The next frame, from its decoded head."""
+        """Adds the next frame from its decoded head."""
         runs = list(view.runs)
         names = [run.name for run in runs if run.kind in _NAMED]
         wide = len(names) < len(runs) and any(run.kind == RunKind.PCHANNEL for run in runs)
         self.add(position, view.header, names, pchannel_wide=wide)
 
     def ordinal(self, position: int) -> int:
-        """The ordinal of the first frame at or after this position."""
+        """Returns the ordinal of the first frame at or after this position."""
         return bisect_left(self.positions, position)
 
     def wanted(self, names: frozenset[str] | None, first: int, end: int) -> list[int]:
-        """The ordinals in [first, end) of the frames that a reader of these names has to see; all for None."""
+        """Returns the ordinals in [first, end) of the frames that a reader of these names needs; all of them for None."""
         if names is None:
             return list(range(first, end))
         rows = [self._wide, *[row for name in names if (row := self._names.get(name)) is not None]]
-        stretches = [stretch for row in rows if (stretch := _cut(row, first, end))]
-        if len(stretches) == 1:
-            return list(stretches[0])
-        return sorted(set().union(*stretches))
+        extents = [extent for row in rows if (extent := _cut(row, first, end))]
+        if len(extents) == 1:
+            return list(extents[0])
+        return sorted(set().union(*extents))
 
     def same_frames(self, other: SegmentIndex, end: int) -> bool:
-        """Whether both have the same frames below this position."""
+        """Returns whether both indices have the same frames below this position."""
         count, others = self.ordinal(end), other.ordinal(end)
         return self.positions[:count] == other.positions[:others] and self.lengths[:count] == other.lengths[:others]
 
     def names(self) -> Collection[str]:
-        """The names of the vchannels in these frames, in the order in which they came."""
+        """Returns the names of the vchannels in these frames, in the order of their first frames."""
         return self._names.keys()
 
     def keyed(self, first: int, end: int) -> list[int]:
-        """The ordinals in [first, end) of the frames that hold keyed events."""
+        """Returns the ordinals in [first, end) of the frames that hold keyed events."""
         return list(_cut(self._keyed, first, end))
 
     def last_event(self, first: int, end: int) -> tuple[int, int] | None:
-        """(position, index) of the newest event in the frames [first, end)."""
+        """Returns (position, index) of the newest event in the frames [first, end)."""
         for ordinal in range(end - 1, first - 1, -1):
             if count := self.indices[ordinal]:
                 return self.positions[ordinal], count - 1
         return None
 
     def promise(self, first: int, end: int) -> int:
-        """The largest promise of the frames [first, end), 0 for none."""
+        """Returns the largest promise of the frames [first, end), 0 for no frames."""
         return max(self.promises[first:end], default=0)
 
     def memory_bytes(self) -> int:
-        """About what this index takes in memory."""
+        """Returns about how many bytes of memory this index takes."""
         return (
             36 * len(self)
             + 4 * (len(self._wide) + len(self._keyed))
@@ -165,17 +166,17 @@ class SegmentIndex:
         )
 
     def part(self, first: int) -> IndexPart:
-        """The frames from this ordinal to the newest; called where frames are added."""
+        """Returns the frames from this ordinal to the newest; only the thread that adds frames calls it."""
         return IndexPart(first, len(self), self.end, self.last)
 
     def encode(self, *, incarnation: int, generation: int, part: IndexPart | None = None) -> bytes:
-        """The bytes of this part, or of all of it as one (then no frame is added while it runs)."""
+        """Returns the bytes of this part, or of the whole index as one part (then no frame is added while it runs)."""
         part = part or self.part(0)
         first, stop = part.first, part.stop
         wide, keyed = (_cut(row, first, stop) for row in (self._wide, self._keyed))
         names: list[bytes] = []
         rows: list[array[int]] = []
-        for name in list(self._names):  # a copy: names may be added meanwhile
+        for name in list(self._names):  # a copy, because names may be added meanwhile
             row = self._names[name]
             if row[-1] >= first and (row := _cut(row, first, stop)):
                 names.append(name.encode())
@@ -216,9 +217,9 @@ class SegmentIndex:
     def decode(
         cls, data: bytes, *, base: int, incarnation: int, generation: int, end_max: int | None = None
     ) -> SegmentIndex:
-        """The index in these bytes, as far as its parts hold and do not pass `end_max`.
+        """Returns the index in these bytes, as far as its parts are valid and do not pass `end_max`.
 
-        A first part that is damaged, of another version or of another segment is a CorruptionError.
+        Raises CorruptionError for a first part that is damaged, of another version or of another segment.
         """
         index = cls(base)
         identity = [incarnation, generation, base]
@@ -236,7 +237,7 @@ class SegmentIndex:
         return index
 
     def _take(self, data: bytes, at: int, identity: list[int], end_max: int | None) -> int | None:
-        """Adds the part at `at`; answers where the next one begins, None when this one passes `end_max`."""
+        """Adds the part at `at`; returns where the next one begins, or None when this one passes `end_max`."""
         if len(data) - at < PART_HEAD.size + PART_CRC.size:
             raise CorruptionError(
                 f"an index of {len(data)} bytes is cut short", expected=f"{PART_HEAD.size} bytes of header"
@@ -285,10 +286,10 @@ assert array("Q").itemsize == 8
 
 
 def index_name(base: int) -> str:
-    """The file name of the index of the segment with this base."""
+    """Returns the file name of the index of the segment with this base."""
     return f"{base:016x}.idx"
 
 
 def _cut(row: array[int], first: int, stop: int) -> array[int]:
-    """The ordinals in [first, stop)."""
+    """Returns the ordinals in [first, stop)."""
     return row[bisect_left(row, first) : bisect_left(row, stop)]

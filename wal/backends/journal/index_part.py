@@ -20,7 +20,7 @@ PART_HEAD: Final = struct.Struct("<4sIQQQQQQqIIIIII")
 PART_CRC: Final = struct.Struct("<I")
 _SLOT_ROUND: Final = ENVELOPE_BYTES + SECTOR_BYTES - 1
 _FRAME_BYTES: Final = 36
-"""What the columns have of each frame."""
+"""The bytes of one frame in all columns."""
 PART_MAGIC: Final = b"WALX"
 PART_VERSION: Final = 2
 
@@ -28,8 +28,8 @@ PART_VERSION: Final = 2
 class StoredPart:
     """The content of one stored part, read whole and checked before an index takes it over.
 
-    Its CRC says that it is as it was written, and not that it was written by us: each count and length is held against the bytes that are
-    there, each frame against the one before it, each ordinal against the frames.
+    A right CRC says that the part is as it was written, not that a journal wrote it: so each count and length is compared with the bytes
+    that are there, each frame with the one before it, and each ordinal with the frames.
     """
 
     def __init__(self, start: int, first: int, frames: int, wide: int, keyed: int, names: int, names_len: int) -> None:
@@ -43,7 +43,7 @@ class StoredPart:
         self.rows: dict[str, array[int]] = {}
 
     def read(self, body: bytes, end: int) -> None:
-        """Reads the part whose bytes, without their CRC, are `body`, and whose last frame ends at `end`. CorruptionError."""
+        """Reads the part whose bytes, without their CRC, are `body`, and whose last frame ends at `end`. Raises CorruptionError."""
         frames, (wide, keyed, names, names_len) = self._frames, self._counts
         counts_at = PART_HEAD.size + frames * _FRAME_BYTES + 4 * (wide + keyed)
         text_at = counts_at + 6 * names
@@ -80,9 +80,9 @@ class StoredPart:
             raise _inconsistent("a name has two rows, or one without a frame", "one row for each name")
 
     def _check_frames(self, end: int) -> None:
-        """The frames follow each other without a gap, and none is shorter than its head."""
+        """Checks that the frames follow each other without a gap, and that none is shorter than its head."""
         positions, first_ticks, _, lengths, head_lens, indices = self.columns
-        # `slot_bytes` of each, without a call of it for each of many thousands.
+        # This is `slot_bytes` of each frame, without a call for each of many thousands.
         ends = [at + (length + _SLOT_ROUND & -SECTOR_BYTES) for at, length in zip(positions, lengths, strict=True)]
         if [self._start, *ends] != [*positions, end]:
             raise _inconsistent("its frames do not follow each other", f"frames from {self._start} to {end}")
@@ -109,7 +109,7 @@ def pack_column(column: array[int]) -> bytes:
 
 
 def _unpack(form: str, data: bytes, at: int, count: int) -> tuple[array[int], int]:
-    """The column of so many entries there, and where it ends; the caller has checked that it is there."""
+    """Returns the column of `count` entries at `at`, and where it ends; the caller has checked that it is there."""
     column = array(form)
     end = at + count * column.itemsize
     column.frombytes(data[at:end])

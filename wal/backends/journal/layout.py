@@ -2,12 +2,12 @@
 
     <base:016x>.wal   header page 4 KiB, see `SegmentHeader`
                       then, at multiples of 512, one after the other:  ENVELOPE 32 B | FRAME | zeros up to the next multiple
-                      sealed: an envelope of length 0 behind the last frame, if there is room
+                      sealed: an envelope of length 0 after the last frame, if there is room
 
-A position is the base of a segment plus the offset of a frame's envelope in its file, so positions count bytes since the log
-began, header pages included. The base of a segment is the end of the segment before it. A frame starts on a sector of its own:
-writing it never rewrites a sector that holds an acknowledged one. An envelope holds the segment's random generation and the
-frame's own position: what an earlier life of a recycled file left behind is never taken for a frame.
+A position is the base of a segment plus the offset of a frame's envelope in its file, so positions count bytes since the log began,
+header pages included. The base of a segment is the end of the segment before it. A frame starts on a sector of its own: writing it never
+rewrites a sector that holds an acknowledged frame. An envelope holds the segment's random generation and the frame's own position, so a
+frame that an earlier use of a recycled file left is never taken for one of this segment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 SECTOR_BYTES: Final = 512
-"""What a disk writes whole or not at all."""
+"""The bytes that a disk writes whole or not at all."""
 HEADER_PAGE_BYTES: Final = 4096
 ENVELOPE_BYTES: Final = 32
 _VERSION: Final = 1
@@ -49,10 +49,10 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
         previous_term u64 | previous_sequence i64 | first_tick u64 | promise u64 | newest position u64 | newest index u32 |
         crc32c u32 | zeros
 
-    `generation` is random. `size`: bytes of the file. `previous_…`: the base of the segment before (this base is its end) and term
-    and sequence of its last frame; 0, 0 and -1 in the first segment. `first_tick`: of the first frame (0 in the first segment).
-    `promise` and `newest` (position, index; zeros for none): as they stood when the segment was begun, so that opening a log never
-    has to look further back than its last segment.
+    `generation` is random. `size`: bytes of the file. `previous_base` is the base of the segment before (this base is its end),
+    `previous_term` and `previous_sequence` are those of its last frame; they are 0, 0 and -1 in the first segment. `first_tick`: of the
+    first frame (0 in the first segment). `promised_tick` and `newest` (position, index; zeros for none) are the values at the moment when the
+    segment was begun, so that an opening never has to look further back than the last segment.
     """
 
     incarnation: int
@@ -67,7 +67,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
     newest: tuple[int, int] | None = None
 
     def pack(self) -> bytes:
-        """The whole page."""
+        """Returns the whole page."""
         packed = _HEADER.pack(
             _SEGMENT_MAGIC,
             _VERSION,
@@ -87,7 +87,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def unpack(cls, page: bytes) -> SegmentHeader:
-        """The header in this page. Damage is a CorruptionError (without path), a newer version a FormatError."""
+        """Returns the header in this page. Raises CorruptionError (without path) for damage, and FormatError for a newer version."""
         if len(page) < HEADER_PAGE_BYTES:
             raise CorruptionError(
                 f"a segment of {len(page)} bytes is cut short", expected=f"a header of {HEADER_PAGE_BYTES} bytes"
@@ -105,9 +105,9 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """What precedes a frame: `magic "WALE" | length u32 | generation u64 | position u64 | zero u32 | crc32c u32`.
+    """The bytes before a frame: `magic "WALE" | length u32 | generation u64 | position u64 | zero u32 | crc32c u32`.
 
-    `length` is that of the frame; 0 seals the segment: nothing follows.
+    `length` is that of the frame; 0 seals the segment, and nothing follows.
     """
 
     length: int
@@ -119,7 +119,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def unpack(cls, data: bytes, at: int, *, generation: int, position: int) -> Envelope | None:
-        """The envelope at `at`; None when there is none, or one that is not of this generation and position."""
+        """Returns the envelope at `at`, or None when there is none of this generation and position."""
         if len(data) - at < ENVELOPE_BYTES:
             return None
         magic, length, found_generation, found_position, zero = _ENVELOPE.unpack_from(data, at)
@@ -132,9 +132,10 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
     @staticmethod
     def find(data: bytes, *, generation: int, base: int, offset: int) -> int:
-        """The offset in the file of the first valid envelope in `data`, which begins at `offset` there (a multiple of 512); or -1.
+        """Returns the offset in the file of the first valid envelope in `data`, or -1. `data` begins at `offset` there, a multiple of
+        512.
 
-        `base` is the segment's. Looks for the generation, which is random, where an envelope would have it: eight bytes a sector.
+        `base` is the segment's. The search looks for the generation, which is random, where an envelope has it: eight bytes a sector.
         """
         words = memoryview(data)[: len(data) // 8 * 8].cast("Q")[_GENERATION_AT // 8 :: SECTOR_BYTES // 8].tolist()
         needle = int.from_bytes(generation.to_bytes(8, "little"), sys.byteorder)
@@ -158,18 +159,18 @@ assert _ENVELOPE.size + _CRC.size == ENVELOPE_BYTES
 
 
 def pack_envelope(length: int, generation: int, position: int) -> bytes:
-    """The bytes of an envelope."""
+    """Returns the bytes of an envelope."""
     packed = _ENVELOPE.pack(_ENVELOPE_MAGIC, length, generation, position, 0)
     return packed + _CRC.pack(google_crc32c.value(packed))
 
 
 def slot_bytes(length: int) -> int:
-    """The bytes that a frame of this length takes in a segment, envelope and padding included."""
+    """Returns the bytes that a frame of this length takes in a segment, envelope and padding included."""
     return -(-(ENVELOPE_BYTES + length) // SECTOR_BYTES) * SECTOR_BYTES
 
 
 def padding(length: int) -> bytes:
-    """The zeros behind a frame of this length."""
+    """Returns the zeros after a frame of this length."""
     return _ZEROS[: -(ENVELOPE_BYTES + length) % SECTOR_BYTES]
 
 
@@ -177,5 +178,5 @@ _ZEROS: Final = bytes(SECTOR_BYTES)
 
 
 def segment_name(base: int) -> str:
-    """The file name of the segment with this base."""
+    """Returns the file name of the segment with this base."""
     return f"{base:016x}.wal"

@@ -1,7 +1,7 @@
 """JournalLog: one pchannel's log on disk, opened for writing in one term.
 
-Owns the parts and the order in which they begin and end: writer and preparer (a thread each), reader, truncation, checkpoints. On the
-loop it only hands over and answers; every file is touched in a thread.
+Owns the parts of an open log and the order in which they begin and end: writer and preparer (a thread each), reader, truncation,
+checkpoints. On the loop it only hands over and answers; every file is touched in a thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Stretch
+from wal.backends.base import AppendDone, Extent, FramePage, LogState, PChannelLog
 from wal.backends.journal.active import ActiveSegment, IndexKeeper
 from wal.backends.journal.checkpoint import CheckpointFiles
 from wal.backends.journal.disk import Disk
@@ -44,8 +44,8 @@ _T = TypeVar("_T")
 
 
 class JournalStatistics(msgspec.Struct, frozen=True, gc=False):
-    """Since this opening: `frames` of `frame_bytes` written with `syncs` (one each), `segments` begun, of the truncated ones
-    `recycled` and `removed`; `segments_held` now."""
+    """Counters since this opening: `frames` of `frame_bytes` were written with one of `syncs` each, `segments` were begun, truncated ones
+    were `recycled` or `removed`; `segments_held` are there now."""
 
     frames: int
     frame_bytes: int
@@ -59,8 +59,9 @@ class JournalStatistics(msgspec.Struct, frozen=True, gc=False):
 class JournalLog(PChannelLog):
     """See `PChannelLog`. Made by `JournalBackend.open`, on the loop that uses it.
 
-    An append that finds no room for its segment fails with NoSpaceError, one that finds no file descriptor for it with WouldBlockError,
-    and so do those handed over before its `done` was called: writing them would leave a gap in the sequence that their sender gave them.
+    An append that finds no room for its segment fails with NoSpaceError, one that finds no file descriptor for it with WouldBlockError.
+    So do the appends that were handed over before its `done` was called: writing them would leave a gap in the sequence that their sender
+    gave them.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class JournalLog(PChannelLog):
         segment_bytes: int,
         frame_bytes_limit: int,
     ) -> None:
-        """`held` is the directory, with the names of what was recovered watched in it; the log lets go of it."""
+        """`held` is the directory, in which the names of the recovered files are watched; the log closes it."""
         self.pchannel = pchannel
         self.incarnation = incarnation
         self.term = term
@@ -181,15 +182,15 @@ class JournalLog(PChannelLog):
     def last_truncated(self) -> tuple[int, int] | None:
         return last_truncated(self._segments.segments, self.earliest)
 
-    def stretches(self) -> list[Stretch]:
+    def extents(self) -> list[Extent]:
         segments = self._segments.segments
         found = [
-            # What was promised when the next one was begun: nothing in this one is newer.
-            Stretch(segment.base, following.base, following.header.promised_tick, sealed=True)
+            # The promise that the next segment began with: no event of this one is newer.
+            Extent(segment.base, following.base, following.header.promised_tick, sealed=True)
             for segment, following in pairwise(segments)
         ]
         end = max(self.durable_end, segments[-1].base)
-        found.append(Stretch(segments[-1].base, end, segments[-1].header.promised_tick, sealed=False))
+        found.append(Extent(segments[-1].base, end, segments[-1].header.promised_tick, sealed=False))
         return found
 
     @property
@@ -234,7 +235,7 @@ class JournalLog(PChannelLog):
         await asyncio.shield(self._closing)
 
     def abandon(self) -> None:
-        """See `LogBackend.abandon`; nothing may run in the pool any more. What was handed over is written."""
+        """See `LogBackend.abandon`; no call may run in the pool any more. Frames that were handed over are written first."""
         self._closed = True
         with contextlib.ExitStack() as last:
             self._let_go_of_files(last)
@@ -260,12 +261,12 @@ class JournalLog(PChannelLog):
         await self._loop.run_in_executor(self._pool, self._finish)
 
     def _finish(self) -> None:
-        """Waits for calls in flight, stores what makes the next opening quick, marks the log closed."""
+        """Waits for calls in flight, stores the index that makes the next opening quick, and marks the log as closed."""
         concurrent.futures.wait(list(self._calls))
         self._preparer.close()
         active = self._writer.active
         try:
-            self._held.check()  # also where the writer found it already: whoever only closes the log hears of it here
+            self._held.check()  # The writer may have found this already; a caller that only closes the log learns of it here.
             if self._writer.failure is None and self._preparer.failure is None:
                 with contextlib.suppress(OSError):
                     write_index(self._disk, self._directory, active.segment, active.index)
@@ -274,7 +275,7 @@ class JournalLog(PChannelLog):
                     self._control.store(msgspec.structs.replace(record, closed=True))
                     self._control.sync()
         except ChannelFencedError:
-            pass  # the log is another writer's now; there is nothing to mark
+            pass  # the log belongs to another writer now, so there is nothing to mark
         except OSError as error:
             raise StorageError(f"closing the log in {self._directory} failed: {error.strerror}") from error
         finally:
@@ -282,7 +283,7 @@ class JournalLog(PChannelLog):
                 self._let_go_of_files(last)
 
     def _let_go_of_files(self, last: contextlib.ExitStack) -> None:
-        """Closes all files at the end of this stack, each whatever becomes of the others."""
+        """Has the stack close all files, each whatever becomes of the others."""
         last.callback(self._held.close)
         last.callback(self._disk.let_go, self._held)
         last.callback(self._control.close)
@@ -293,7 +294,7 @@ class JournalLog(PChannelLog):
             self._checkpoints.keep_only(state)
 
     def _sealed(self, old: ActiveSegment, new: ActiveSegment) -> None:
-        """In the writer's thread: a segment is full, its index can be stored."""
+        """Stores the index of a full segment. Runs in the writer's thread."""
         self._segments.add(new.segment, new.index)
         old.file.close()
         self._preparer.run(lambda: write_index(self._disk, self._directory, old.segment, old.index))
@@ -309,19 +310,19 @@ class JournalLog(PChannelLog):
             self.sealed()
 
     def _earliest_now(self) -> tuple[int, int]:
-        """The earliest event as the control page has it: another writer may have truncated since we were fenced."""
+        """Returns the earliest event of the control page: another writer may have truncated since this one was fenced."""
         record = None if self._closed else self._control.load()
         return self._earliest if record is None else max(self._earliest, record.earliest)
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
-        """Runs a call in the pool; cancelling the caller lets it finish unseen."""
+        """Runs a call in the pool; cancelling the caller lets the call finish unseen."""
         running = self._pool.submit(self._checked, call)
         self._calls.add(running)
         running.add_done_callback(self._calls.discard)
         return await asyncio.wrap_future(running)
 
     def _checked(self, call: Callable[[], _T]) -> _T:
-        """The call, if the names of the log lead to its files; what it finds missing or damaged when they do not is no damage."""
+        """Runs the call if the names of the log lead to its files. Files that are missing because they do not are no damage."""
         self._check_names()
         try:
             return call()
@@ -330,7 +331,7 @@ class JournalLog(PChannelLog):
             raise
 
     def _check_names(self) -> None:
-        with contextlib.suppress(ChannelFencedError):  # what may still be done in a lower term the call knows
+        with contextlib.suppress(ChannelFencedError):  # the call itself knows what it may still do in a lower term
             self._held.check()
 
     def _check_open(self) -> None:

@@ -1,10 +1,10 @@
-"""Preparer: the thread that has the next segment ready before it is needed, and does what else can wait.
+"""Preparer: the thread that has the next segment ready before it is needed, and does other work that can wait.
 
 Owns: the files that are no segment yet: `<term:016x>-<n>.zeros` while they are being filled, `<term:016x>-<n>.spare` when they are ready,
-whether filled with zeros or left by a truncation. Zeros (or an earlier life's frames) are there already when a frame is written, so
-its sync moves data only and no allocation. Sizes double from one segment to the next up to `segment_bytes`.
+whether filled with zeros or left by a truncation. A frame overwrites zeros (or frames of an earlier use), so its sync moves data only and
+no allocation. Sizes double from one segment to the next up to `segment_bytes`.
 
-Running out of space here harms nothing: the append that needs the segment is told so, and the next one tries again.
+A full disk harms nothing here: the append that needs the segment fails with NoSpaceError, and the next append tries again.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ SPARE_SUFFIX: Final = ".spare"
 ZEROS_SUFFIX: Final = ".zeros"
 _ZEROS: Final = bytes(1 << 20)
 _SYNC_BYTES: Final = 4 << 20
-"""While a file is filled it is synced this often, so that a frame's sync meanwhile never waits for a whole segment."""
+"""A file is synced this often while it is filled, so that the sync of a frame meanwhile never waits for a whole segment."""
 _SPARES_MAX: Final = 2
 KEPT_FREE_BYTES: Final = 128 << 10
-"""No file is begun that would leave less than this free: the metadata's reserve, while it is in use, must not be taken from it."""
+"""No file is begun that would leave less than this free, because the metadata may have released its reserve for a moment."""
 NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-"""What the operating system says when there is no room."""
+"""The errors of the operating system when there is no room."""
 NO_DESCRIPTOR: Final = frozenset((errno.EMFILE, errno.ENFILE))
-"""What it says when the process, or the machine, has too many files open."""
+"""The errors when the process, or the machine, has too many open files."""
 
 
 class Spare(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +58,7 @@ class Spare(msgspec.Struct, frozen=True, gc=False):
 
 
 class Preparer:
-    """One for each log that is open for writing. `take` and `offer` may be called from any thread but the loop's."""
+    """The preparer of one log that is open for writing. Any thread but the loop's may call `take` and `offer`."""
 
     def __init__(self, disk: Disk, directory: Path, *, name: str, term: int, segment_bytes: int) -> None:
         self._disk = disk
@@ -70,7 +70,7 @@ class Preparer:
         self._spares: list[Spare] = []
         self._preparing = False
         self.failure: StorageError | None = None
-        """The defect of a job, which no job of its own is told of: nothing more is written through the log."""
+        """The defect of a job that no caller waits for; after it nothing more is written through the log."""
         self._failed_fill: OSError | None = None
         self._closed = False
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -78,14 +78,14 @@ class Preparer:
         self._thread.start()
 
     def run(self, job: Callable[[], None]) -> None:
-        """Runs this in the thread, after what it does now. An OSError in it is dropped: only for what can be done again.
+        """Runs a job in the thread, after the jobs before it. An OSError in it is dropped, so the job must be one that can be done again.
 
         Any other exception is a defect, and becomes the `failure`.
         """
         self._jobs.put(job)
 
     def prepare(self, size: int) -> None:
-        """Begins to make a file of this size ready (at most `segment_bytes`), unless a spare will do."""
+        """Begins to make a file of this size ready (at most `segment_bytes`), unless a spare is large enough."""
         size = min(size, self._segment_bytes)
         with self._lock:
             if self._preparing or self._closed or any(spare.size >= size for spare in self._spares):
@@ -94,9 +94,10 @@ class Preparer:
         self._jobs.put(lambda: self._fill(size))
 
     def take(self, needed: int, size: int) -> Spare:
-        """A file of at least `needed` bytes, of about `size` if one has to be made; waits for it.
+        """Returns a file of at least `needed` bytes, of about `size` if one has to be made; waits for it.
 
-        NoSpaceError when there is no room for it, WouldBlockError when there is no descriptor for it; any other OSError as it is.
+        Raises NoSpaceError when there is no room for it, WouldBlockError when there is no descriptor for it, and any other OSError as it
+        is.
         """
         with self._lock:
             while self._preparing:
@@ -119,7 +120,7 @@ class Preparer:
         ) from failure
 
     def offer(self, path: Path, size: int) -> bool:
-        """Takes over a file that was a segment, under a new name; False when there are enough of them."""
+        """Takes over the file of a former segment, under a new name; returns False when there are enough spare files."""
         with self._lock:
             if self._closed or len(self._spares) >= _SPARES_MAX or size < self._segment_bytes:
                 return False
@@ -136,7 +137,7 @@ class Preparer:
             self._lock.notify_all()
 
     def close(self) -> None:
-        """Stops the thread, when it has done its jobs; ready files stay for the next opening."""
+        """Stops the thread after it has done its jobs; ready files stay for the next opening."""
         with self._lock:
             self._closed = True
         self._jobs.put(None)
@@ -147,7 +148,7 @@ class Preparer:
             try:
                 job()
             except OSError:
-                pass  # what it would have done is done again when it is needed
+                pass  # its work is done again when it is needed
             except Exception as error:
                 # Nothing may end this thread: the log waits for its jobs, and for its end.
                 failure = StorageError(
@@ -164,7 +165,7 @@ class Preparer:
         return None
 
     def _fill(self, size: int) -> None:
-        """Makes a file of zeros ready, or notes why not."""
+        """Makes a file of zeros ready, or notes why it could not."""
         with self._lock:
             path = self._new_path(ZEROS_SUFFIX)
             self._failed_fill = None
@@ -198,7 +199,7 @@ class Preparer:
 
 
 def no_descriptor(error: OSError, directory: Path) -> WouldBlockError:
-    """The error for an append that found no descriptor for the next segment."""
+    """Returns the error for an append that found no descriptor for the next segment."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     whose = f"this process, which may have {limit} files open," if error.errno == errno.EMFILE else "this machine"
     return WouldBlockError(
@@ -208,7 +209,7 @@ def no_descriptor(error: OSError, directory: Path) -> WouldBlockError:
 
 
 def fill_with_zeros(file: JournalFile, size: int, *, stop: Callable[[], bool] = lambda: False) -> bool:
-    """Writes `size` zeros from the start of the file on and syncs them; False when `stop` ended it early."""
+    """Writes `size` zeros from the start of the file and syncs them; returns False when `stop` ended it early."""
     file.bypass_cache()
     offset = 0
     while offset < size:

@@ -1,10 +1,10 @@
-"""LogReader: pages of frames from the segments, for any number of readers at once, beside the writer.
+"""LogReader: pages of frames from the segments, for any number of readers at once, while the writer writes.
 
-Owns: how a stretch of the log is fetched. Indices tell which frames are wanted; these are read into memory of our own, under a shared
-flock on the segment (so that it is not given to the writer again meanwhile), and checked: envelope, head, and the blocks of the
-wanted runs. The views it hands on hold what was wanted in memory: using them never touches a file.
+Owns: how an extent of the log is fetched. Indices tell which frames are wanted; these are read into memory, under a shared flock on the
+segment (so that the writer does not reuse it meanwhile), and checked: envelope, head, and the blocks of the wanted runs. The views that a
+page hands on hold the wanted runs in memory: using them never touches a file.
 
-It blocks, so it runs in threads. Damage is a CorruptionError with file and offset, unless the position was truncated meanwhile.
+It blocks, so it runs in threads. Damage raises CorruptionError with file and offset, unless the position was truncated meanwhile.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from wal.message import FORM_JOURNAL, MessageID
 __all__ = ["LogReader"]
 
 _SEGMENTS_MAX: Final = 16
-"""Segments looked at in one call: a page for a name that is nowhere comes back after that many indices."""
+"""The segments that one call looks at: a page for a name that is nowhere comes back after that many indices."""
 _AHEAD_BYTES: Final = 1 << 18
-"""Small enough that the allocator gives the same pages again: fresh ones for every megabyte cost a third of a read."""
+"""A size at which the allocator reuses its pages: fresh ones for every megabyte cost a third of a read."""
 _SMALL_FRAME_BYTES: Final = 64 * 1024
 """Where frames are smaller than this and most are wanted, reading ahead beats a read for each."""
 
@@ -39,17 +39,17 @@ class SegmentSource(Protocol):
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """In order; each ends where the next one begins."""
+        """Returns the segments in order; each ends where the next one begins."""
 
     def index(self, segment: Segment) -> SegmentIndex:
-        """The index of this segment. Reads files; CorruptionError for damage, FileNotFoundError when the segment is gone."""
+        """Returns the index of this segment. Reads files; raises CorruptionError for damage, FileNotFoundError when the segment is gone."""
 
     def remade(self, segment: Segment) -> SegmentIndex:
-        """The same made from the segment itself, as far as frames are known to be durable: the one at hand may be wrong."""
+        """Returns the index computed from the segment itself, as far as frames are known to be durable: the one at hand may be wrong."""
 
 
 class LogReader:
-    """Reads one log. `earliest` gives the first position that is not truncated, and must be current."""
+    """Reads one log. `earliest` returns the first log position that is not truncated, and must be current."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class LogReader:
         self._earliest = earliest
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """The wanted frames in [start, end), up to about `bytes_max` bytes that are read for them; `end` is durable."""
+        """Returns the wanted frames in [start, end), reading up to about `bytes_max` bytes for them; `end` is durable."""
         self.check(start, end)
         return self._page(_Page(start, end, bytes_max), names, self.check, SegmentIndex.wanted)
 
     def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:
-        """The frames with keyed events in [start, end), truncated or not."""
+        """Returns the frames with keyed events in [start, end), truncated or not."""
         self.check_held(start, end)
         return self._page(_Page(start, end, bytes_max), None, self.check_held, _keyed)
 
@@ -109,9 +109,9 @@ class LogReader:
         return page.done()
 
     def indices(self, start: int, end: int, *, above: int = -1) -> Iterator[tuple[Segment, SegmentIndex]]:
-        """The segments that hold frames in [start, end), each with its index; `end` is durable.
+        """Yields the segments that hold frames in [start, end), each with its index; `end` is durable.
 
-        Without those that are known, by the segment behind them, to hold no tick above this one: their indices need not be read.
+        It leaves out segments whose next one says that they hold no tick above `above`: their indices need not be read.
         """
         segments = self._segments.segments
         for segment, following in zip(segments, (*segments[1:], None), strict=True):
@@ -123,7 +123,7 @@ class LogReader:
                 yield segment, index
 
     def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
-        """The wanted frames in [start, end) without their bodies."""
+        """Yields the wanted frames in [start, end) without their bodies."""
         for segment, index in self.indices(start, end):
             for frame in self._heads(segment, index, start, end, names):
                 yield frame
@@ -132,7 +132,7 @@ class LogReader:
     def _heads(
         self, segment: Segment, index: SegmentIndex, start: int, end: int, names: frozenset[str]
     ) -> Iterator[StoredFrame]:
-        """Those of one segment."""
+        """Yields the wanted frames of one segment."""
         wanted = deque(index.wanted(names, index.ordinal(start), index.ordinal(end)))
         if not wanted:
             return
@@ -163,7 +163,7 @@ class LogReader:
 
     @contextlib.contextmanager
     def _failures(self, segment: Segment, start: int, end: int) -> Iterator[None]:
-        """What is damaged or gone may have been truncated meanwhile: then that is the error."""
+        """Raises TruncatedError for a damaged or missing segment that was truncated meanwhile, and else the damage."""
         try:
             yield
         except (CorruptionError, FileNotFoundError) as error:
@@ -177,7 +177,7 @@ class LogReader:
             raise StorageError(f"reading {segment.path} failed: {error.strerror}") from error
 
     def check(self, start: int, end: int) -> None:
-        """TruncatedError when `start` lies below the earliest event."""
+        """Raises TruncatedError when `start` lies below the earliest event."""
         position, index = self._earliest()
         if start < position:
             earliest = (
@@ -190,7 +190,7 @@ class LogReader:
             )
 
     def check_held(self, start: int, end: int) -> None:
-        """TruncatedError when the frame at `start` has been given back."""
+        """Raises TruncatedError when the space of the frame at `start` has been given back."""
         held = self._segments.segments[0].base
         if start < held:
             raise TruncatedError(
@@ -204,7 +204,7 @@ class LogReader:
         names: frozenset[str] | None,
         select: Callable[[SegmentIndex, frozenset[str] | None, int, int], list[int]],
     ) -> None:
-        """Adds what is wanted of one segment to the page."""
+        """Adds the wanted frames of one segment to the page."""
         index, taken = self._segments.index(segment), page.mark()
         try:
             self._take(page, segment, index, names, select)
@@ -216,7 +216,7 @@ class LogReader:
             self._take(page, segment, remade, names, select)
 
     def _remade(self, segment: Segment, index: SegmentIndex, end: int) -> SegmentIndex | None:
-        """The index made again, if it was this one that was wrong: it is derived, what the segment says counts. None for damage."""
+        """Returns the index computed again if the given one was wrong, because the segment decides; None if the segment is damaged."""
         try:
             remade = self._segments.remade(segment)
         except CorruptionError:
@@ -257,7 +257,7 @@ class LogReader:
         *,
         dense: bool,
     ) -> int | None:
-        """Reads the wanted frames; the ordinal at which the page was full, None if it took all."""
+        """Reads the wanted frames; returns the ordinal at which the page was full, or None if the page took all."""
         together = dense and (names is None or index.end - segment.base < _SMALL_FRAME_BYTES * len(index))
         window = Window(file, ahead=min(_AHEAD_BYTES, page.bytes_max) if together else 0)
         for ordinal in wanted:
@@ -292,7 +292,7 @@ class LogReader:
 
 
 def _check_length(view: FrameView, length: int) -> None:
-    """CorruptionError when an index that says so is not that of the segment: it may leave frames out."""
+    """Raises CorruptionError when the frame has another length than its index says: such an index may leave frames out."""
     if view.header.frame_bytes != length:
         raise CorruptionError(f"the frame has {view.header.frame_bytes} bytes", expected=f"{length}, as its index says")
 
@@ -302,7 +302,7 @@ def _keyed(index: SegmentIndex, _: frozenset[str] | None, first: int, end: int) 
 
 
 def _needed(view: FrameView, names: frozenset[str]) -> list[RunRow]:
-    """The runs whose records a reader of these names may ask for: a copy's are those of its shared run."""
+    """Returns the runs whose records a reader of these names may ask for: a copy's records are those of its shared run."""
     runs = view.find(names)
     if any(run.kind == RunKind.COPY for run in runs):
         shared = dict.fromkeys(run.shared for run in runs if run.kind == RunKind.COPY)
@@ -325,16 +325,16 @@ class _Page:
         self._promise = 0
 
     def mark(self) -> tuple[int, int]:
-        """What the page holds now, for `back_to`."""
+        """Returns what the page holds now, for `back_to`."""
         return len(self.frames), self.taken
 
     def back_to(self, mark: tuple[int, int]) -> None:
-        """Lets go of what was taken since the mark."""
+        """Drops what was taken since the mark."""
         count, self.taken = mark
         del self.frames[count:]
 
     def looked_at(self, index: SegmentIndex, first: int, end: int) -> None:
-        """The stretch goes over these frames."""
+        """Extends the page over these frames."""
         self._last_event = index.last_event(first, end) or self._last_event
         self._promise = max(self._promise, index.promise(first, end))
 

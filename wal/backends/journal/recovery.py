@@ -1,20 +1,20 @@
-"""Recovery: what is believed of the files that a writer left, and what is mended before a new one begins.
+"""Recovery: which files of the last writer are believed, and what is repaired before the next writer begins.
 
-Owns: opening a log in a higher term. All of it happens with the control page locked, after the term was raised
-there, so the writer before us is fenced and the files hold still.
+Owns: opening a log in a higher term. All of it happens with the control page locked, after the term was raised there, so the last writer
+is fenced and the files do not change meanwhile.
 
-1. The control page: the newer slot that holds. With neither, it is made again from the segments: term and promise of the last frame,
-   the earliest event at the start of the first segment, nothing known to be durable.
-2. The header chain, from the segment that holds the earliest event, or the one where the checkpoint stands if that is an earlier one:
-   each header names the segment before it. A gap is loud. What lies below both is removed: the writer before us was about to.
-3. The last segment is scanned, from the end of its stored index if it has one. Frames at or below the durable position need no look
-   at their bodies, whether the process or the machine stopped: each was synced before the control page said so, and readers check
-   every block. A broken frame there, or one before a later valid envelope, is damage and loud. Any other is a torn tail: at most one
-   frame was ever unsynced. While the machine still runs since that writer opened the log, the control page is as it left it; then
-   an envelope is looked for where a next frame could begin, else in all of the segment.
-4. The directory is synced: a process that ended between naming a segment and that left it to us. The torn tail is zeroed. The last
-   accepted frame is written once more, because a sync that failed before us may have left it in the page cache only, marked clean;
-   then the segment is synced. Only after that is anything of it shown.
+1. The control page: the newer valid slot. With no valid slot, the page is made again from the segments: term and promise of the
+   last frame, the earliest event at the start of the first segment, and no frame known to be durable.
+2. The header chain, from the segment that holds the earliest event, or from the one that holds the checkpoint if that is earlier:
+   each header names the segment before it. A gap is an error. Segments below both are removed: the last writer was about to.
+3. The last segment is scanned, from the end of its stored index if it has one. The bodies of frames at or below the durable
+   position are not checked, whether the process or the machine stopped: each was synced before the control page said so, and readers
+   check every block. A broken frame there, or one before a later valid envelope, is damage and an error. Any other broken frame is a
+   torn tail: at most one frame was ever unsynced. If the machine still runs since the last writer opened the log, the control page
+   is as that writer left it; then an envelope is searched where a next frame could begin, else in all of the segment.
+4. The directory is synced: a process that ended between naming a segment and that sync left it to the next one. The torn tail is
+   zeroed. The last accepted frame is written once more, because a failed sync may have left it in the page cache only, marked clean;
+   then the segment is synced. Only after that is any of it shown.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = ["Recovered", "recover_log"]
 
 _SEARCH_BYTES: Final = 4 << 20
 _SEARCH_SAME_BOOT_BYTES: Final = 8 << 20
-"""More than a frame takes by default, so that the one behind a broken one begins within."""
+"""More bytes than a frame takes by default, so that the frame after a broken one begins within them."""
 
 
 class Recovered(msgspec.Struct, frozen=True, gc=False):
-    """A log ready to be written: what was found, its segments (the last one active), files that can become segments, and `leftovers`
-    of the writer before, which are large and can be removed when there is time."""
+    """A log that is ready to be written: its state, its segments (the last one active), files that can become segments, and `leftovers`
+    of the last writer, large files that can be removed when there is time."""
 
     state: LogState
     control: ControlPage
@@ -99,7 +99,7 @@ def recover_log(
             segments = _chain(disk, directory, before, checkpoint)
             spares, leftovers = _tidy(disk, directory, before, segments)
             if not before.closed:
-                disk.sync_directory(directory)  # the name of the last segment may be known to the kernel only
+                disk.sync_directory(directory)  # only the kernel may know the name of the last segment yet
             active, torn = _tail(disk, directory, before, segments[-1], checkpoint, search_bytes=search_bytes)
             undo.callback(active.file.close)
             state = _state(before, active, torn)
@@ -114,7 +114,8 @@ def recover_log(
 
 
 def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
-    """After a crash a reader may have been promised anything up to the oracle's limit: later stores may be lost."""
+    """Returns the state of the log. After a crash a reader may have been promised anything up to the oracle's limit, because later stores
+    may be lost."""
     index = active.index
     header = active.segment.header
     given = max(header.promised_tick, index.promise(0, len(index)))
@@ -125,7 +126,7 @@ def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
 
 
 def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int | None) -> tuple[Segment, ...]:
-    """The segments from the earliest event or the checkpoint on, checked to follow each other; those below are removed."""
+    """Returns the segments from the earliest event or the checkpoint on, checked to follow each other; removes those below."""
     bases = segment_bases(directory)
     position = before.earliest[0] if checkpoint is None else min(before.earliest[0], checkpoint)
     first = max((i for i, base in enumerate(bases) if base <= position), default=-1)
@@ -166,7 +167,7 @@ def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int |
 def _tidy(
     disk: Disk, directory: Path, before: ControlRecord, segments: tuple[Segment, ...]
 ) -> tuple[list[Spare], list[Path]]:
-    """Removes what an earlier writer left half done; answers the spare files of one that closed, and the large files that may go."""
+    """Removes the half-done files of an earlier writer; returns the spare files of one that closed, and the large files that may go."""
     keep = {segment.base for segment in segments}
     spares: list[Spare] = []
     leftovers: list[Path] = []
@@ -191,14 +192,14 @@ def _tail(
     *,
     search_bytes: int | None,
 ) -> tuple[ActiveSegment, int]:
-    """The last segment, cut after its last whole frame, synced, and how many torn bytes were cut. `search_bytes`: see `_cut`."""
+    """Returns the last segment, cut after its last whole frame and synced, and how many torn bytes were cut. `search_bytes`: see `_cut`."""
     durable = max(before.durable, before.earliest[0], checkpoint or 0)
     stored = load_index(disk, directory, segment, end_max=durable)
     index = stored or SegmentIndex(segment.base)
     file = disk.open(segment.path)
     try:
         end = segment.scan(file, index, bodies_from=before.durable)
-        if index.end < durable and stored is not None:  # what was stored may be wrong: the segment decides
+        if index.end < durable and stored is not None:  # the stored index may be wrong: the segment decides
             index = SegmentIndex(segment.base)
             end = segment.scan(file, index, bodies_from=before.durable)
         if index.end < durable:
@@ -217,7 +218,7 @@ def _tail(
 
 
 def _cut(file: JournalFile, segment: Segment, index: SegmentIndex, end: ScanEnd, search_bytes: int | None) -> None:
-    """Cuts the tail off, once nothing valid was found in the `search_bytes` behind it (None: all that there are)."""
+    """Cuts the tail off, once no valid envelope was found in the `search_bytes` after it (None: in the rest of the segment)."""
     header = segment.header
     stop = header.size if search_bytes is None else min(header.size, end.offset + max(search_bytes, 2 * end.extent))
     for offset in range(end.offset + SECTOR_BYTES, stop, _SEARCH_BYTES):
@@ -238,7 +239,7 @@ def _cut(file: JournalFile, segment: Segment, index: SegmentIndex, end: ScanEnd,
 
 
 def _rebuilt(disk: Disk, directory: Path) -> ControlRecord:
-    """What the segments tell, for a control page of which neither slot holds."""
+    """Returns the record that the segments tell, for a control page without a valid slot."""
     bases = segment_bases(directory)
     if not bases:
         raise damaged(

@@ -1,7 +1,7 @@
-"""Segment: one file of the log, read frame by frame, with everything checked that is handed on.
+"""Segment: one file of the log, read frame by frame, with a check of everything that it returns.
 
 Owns: the way from (file, offset) to a FrameView, for readers and for recovery alike: envelope, head, body. It never writes and never
-decides what damage means; the text of a CorruptionError from here names file and offset.
+decides what damage means; a CorruptionError from here names file and offset.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Body", "ScanEnd", "Segment", "Window", "damaged", "segment_bases"]
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
-    """A segment of the log: where it is and what its header says."""
+    """A segment of the log: its path and its header."""
 
     path: Path
     header: SegmentHeader
@@ -40,7 +40,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def load(cls, disk: Disk, path: Path) -> Segment:
-        """The segment in this file, its header checked."""
+        """Returns the segment in this file, its header checked."""
         file = disk.open(path, write=False)
         try:
             header = read_header(file)
@@ -57,9 +57,9 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         return cls(path, header)
 
     def frame(self, window: Window, position: int, *, lazy: int = 0) -> tuple[FrameView, Body]:
-        """The frame at this position, its head checked (`lazy`: as in `FrameView.decode`), and the source that its body is fetched from.
+        """Returns the frame at this position, its head checked (`lazy`: as in `FrameView.decode`), and the source of its body.
 
-        CorruptionError when there is none.
+        Raises CorruptionError when there is no frame.
         """
         offset = position - self.base
         envelope = Envelope.unpack(
@@ -70,7 +70,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         return self._view(window, offset, envelope, lazy=lazy)
 
     def frame_header(self, file: JournalFile, position: int) -> FrameHeader:
-        """The header of the frame at this position, its CRC not checked. CorruptionError when none begins there."""
+        """Returns the header of the frame at this position without checking its CRC. Raises CorruptionError when no frame begins there."""
         data = file.read(ENVELOPE_BYTES + HEADER_BYTES, position - self.base)
         envelope = Envelope.unpack(data, 0, generation=self.header.generation, position=position)
         if envelope is None or envelope.length == 0:
@@ -80,10 +80,10 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         return FrameHeader.unpack(data, ENVELOPE_BYTES)
 
     def scan(self, file: JournalFile, index: SegmentIndex, *, bodies_from: int, until: int | None = None) -> ScanEnd:
-        """Adds the frames from `index.end` on to the index, up to position `until`, or the first place where no whole frame lies.
+        """Adds the frames from `index.end` on to the index, up to position `until`, or up to the first place without a whole frame.
 
-        Bodies of frames that end above position `bodies_from` are checked too. What lies below it was synced before it was
-        acknowledged, and readers check every block that they hand on.
+        Bodies of frames that end above position `bodies_from` are checked too. Frames below it were synced before they were acknowledged,
+        and readers check every block that they hand on.
         """
         window = Window(file)
         while True:
@@ -127,7 +127,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScanEnd(msgspec.Struct, frozen=True, gc=False):
-    """Where a scan stopped: at `offset`, before a seal, or before a `broken` frame that claims `extent` bytes, or before nothing."""
+    """Where a scan stopped: at `offset`, before a seal, before a `broken` frame that claims `extent` bytes, or before nothing."""
 
     offset: int
     sealed: bool = False
@@ -136,7 +136,7 @@ class ScanEnd(msgspec.Struct, frozen=True, gc=False):
 
 
 class Body:
-    """The BodySource of a frame in a file. It keeps what it fetched (`fetched` bytes), and after `close` has only that."""
+    """The BodySource of a frame in a file. It keeps the bytes that it fetched (`fetched` counts them), and after `close` has only those."""
 
     __slots__ = ("_kept", "_offset", "_window", "fetched")
 
@@ -160,12 +160,12 @@ class Body:
         return data
 
     def close(self) -> None:
-        """From now on a view never waits for a file."""
+        """Lets go of the file: from now on a view never waits for one."""
         self._window = None
 
 
 class Window:
-    """Reads a file through a buffer of `ahead` bytes, so that what lies together costs one call."""
+    """Reads a file through a buffer of `ahead` bytes, so that neighbouring bytes cost one call."""
 
     __slots__ = ("_data", "_file", "_start", "ahead")
 
@@ -176,7 +176,7 @@ class Window:
         self._start = 0
 
     def get(self, offset: int, length: int) -> bytes:
-        """The bytes there; fewer where the file ends."""
+        """Returns the bytes at this offset; fewer where the file ends."""
         at = offset - self._start
         if at < 0 or at + length > len(self._data):
             self._data = self._file.read(max(length, self.ahead), offset)
@@ -186,7 +186,7 @@ class Window:
 
 
 def read_header(file: JournalFile) -> SegmentHeader:
-    """The header of an open segment."""
+    """Returns the header of an open segment."""
     try:
         return SegmentHeader.unpack(file.read(HEADER_PAGE_BYTES, 0))
     except CorruptionError as error:
@@ -194,7 +194,7 @@ def read_header(file: JournalFile) -> SegmentHeader:
 
 
 def segment_bases(directory: Path) -> list[int]:
-    """The bases of the segments there, by their names."""
+    """Returns the bases of the segments in this directory, ascending, from their file names."""
     try:
         return sorted(int(path.stem, 16) for path in directory.glob("*.wal"))
     except ValueError as error:
@@ -202,7 +202,7 @@ def segment_bases(directory: Path) -> list[int]:
 
 
 def damaged(error: CorruptionError, path: Path, offset: int) -> CorruptionError:
-    """The same error, saying in which file and where."""
+    """Returns the error with file and offset in its text."""
     if error.path:
         return error
     text = f"{path} is damaged at offset {offset}: {error}; expected {error.expected or _UNSTATED}"

@@ -1,9 +1,9 @@
 """SegmentSet: the segments of one log, in order, and the index of each.
 
-Owns: which segments there are (a tuple that is replaced, so that whoever reads keeps what it began with), the growing index of the
-active one, and a bounded cache of the sealed ones' indices, loaded from `.idx` or made again from the segment when that is missing,
-damaged or out of date. It never removes a segment; damage in a sealed one is loud. What a process that only reads needs of it as well
-stands here too: `IndexCache`, `sealed_index`, `open_shared`.
+Owns: which segments there are (a tuple that is replaced, so that a reader keeps the one that it began with), the growing index of the
+active segment, and a bounded cache of the indices of sealed ones, which are loaded from `.idx`, or computed from the segment when that
+file is missing, damaged or out of date. It never removes a segment; damage in a sealed one is an error. A process that only reads uses
+`IndexCache`, `sealed_index` and `open_shared` as well.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 _shared: Final[weakref.WeakSet[JournalFile]] = weakref.WeakSet()
-"""Files under a shared flock, which a forked child closes: it would keep their space after a truncation."""
+"""Files under a shared flock. A forked child closes them: it would keep their space after a truncation."""
 _CACHE_BYTES: Final = 64 << 20
-"""The most memory that the indices of sealed segments take (at least one is kept)."""
+"""The most memory for the indices of sealed segments (at least one is kept)."""
 
 
 class SegmentSet:
-    """Thread-safe. `segments` is what a reader goes through; the last one is active."""
+    """The segments, of which the last one is active. Thread-safe."""
 
     def __init__(self, disk: Disk, directory: Path, segments: tuple[Segment, ...], active_index: SegmentIndex) -> None:
         self._disk = disk
@@ -53,14 +53,14 @@ class SegmentSet:
         self._cache = IndexCache()
 
     def add(self, segment: Segment, index: SegmentIndex) -> None:
-        """A new active segment; the one before is sealed."""
+        """Adds a new active segment; the one before it is sealed."""
         with self._lock:
             sealed, self._active_index = self._active_index, index
             self._cache.keep(sealed)
             self.segments = (*self.segments, segment)
 
     def drop_below(self, position: int) -> tuple[Segment, ...]:
-        """Forgets the segments that lie wholly below this position; answers them."""
+        """Forgets and returns the segments that lie wholly below this position."""
         with self._lock:
             following = [segment.base for segment in self.segments[1:]]
             count = sum(base <= position for base in following)
@@ -70,7 +70,7 @@ class SegmentSet:
         return dropped
 
     def bytes_below(self, position: int) -> int:
-        """The bytes of the segments that lie wholly below this position."""
+        """Returns the bytes of the segments that lie wholly below this position."""
         segments = self.segments
         total = 0
         for segment, following in pairwise(segments):
@@ -80,7 +80,7 @@ class SegmentSet:
         return total
 
     def index(self, segment: Segment) -> SegmentIndex:
-        """The index of this segment. Reads files; CorruptionError when the segment itself is damaged."""
+        """Returns the index of this segment. Reads files; raises CorruptionError when the segment itself is damaged."""
         with self._lock:
             if segment.base == self._active_index.base:
                 return self._active_index
@@ -91,14 +91,14 @@ class SegmentSet:
             raise FileNotFoundError(2, "the segment was truncated", str(segment.path))
         index, rebuilt = sealed_index(self._disk, self._directory, segment, following)
         if rebuilt:
-            with contextlib.suppress(OSError):  # it can be made again
+            with contextlib.suppress(OSError):  # it can be computed again
                 write_index(self._disk, self._directory, segment, index)
         with self._lock:
             self._cache.keep(index)
         return index
 
     def remade(self, segment: Segment) -> SegmentIndex:
-        """The index of this segment made from the segment, for a reader that the one at hand sent to a place where no frame is."""
+        """Returns the index computed from the segment, for a reader that the given index sent to a place without a frame."""
         with self._lock:
             active = self._active_index
             following = next((other for other in self.segments if other.base > segment.base), None)
@@ -107,7 +107,7 @@ class SegmentSet:
         if following is None:
             raise CorruptionError("the segment was truncated", expected="a segment of this log")
         index = scanned_index(self._disk, segment, following)
-        with contextlib.suppress(OSError):  # it can be made again
+        with contextlib.suppress(OSError):  # it can be computed again
             write_index(self._disk, self._directory, segment, index)
         with self._lock:
             self._cache.keep(index)
@@ -128,7 +128,7 @@ class SegmentSet:
 
 
 class IndexCache:
-    """Indices of sealed segments by base, those used last, bounded by the memory they take (at least one is kept)."""
+    """The indices of sealed segments by base, those used last, bounded by the memory that they take (at least one is kept)."""
 
     __slots__ = ("_indices", "_size")
 
@@ -144,7 +144,7 @@ class IndexCache:
         return cached[0]
 
     def keep(self, index: SegmentIndex) -> None:
-        """An index to which nothing is added any more."""
+        """Keeps an index to which no frame is added any more."""
         self.drop(index.base)
         size = index.memory_bytes()
         self._indices[index.base] = (index, size)
@@ -154,13 +154,13 @@ class IndexCache:
             self._size -= size
 
     def drop(self, base: int) -> None:
-        """The segment is gone."""
+        """Forgets the index of a segment that is gone."""
         if (cached := self._indices.pop(base, None)) is not None:
             self._size -= cached[1]
 
 
 def last_truncated(segments: tuple[Segment, ...], earliest: tuple[int, int]) -> tuple[int, int] | None:
-    """The newest event below `earliest` if that is where one of the segments begins; else it is not known here."""
+    """Returns the newest event below `earliest` if a segment begins there; None when it is not known."""
     if earliest[1] == 0:
         for segment in segments:
             if segment.base == earliest[0]:
@@ -169,16 +169,16 @@ def last_truncated(segments: tuple[Segment, ...], earliest: tuple[int, int]) -> 
 
 
 def open_shared(disk: Disk, path: Path) -> JournalFile:
-    """The segment's file under a shared flock: while it is open the writer does not use it again.
+    """Opens the segment's file under a shared flock: while it is open the writer does not use it again.
 
-    FileNotFoundError when it is gone, or was given to the writer between the two steps: then the name is no longer its own.
+    Raises FileNotFoundError when the file is gone, or was reused between the two steps, so that the name no longer leads to it.
     """
     file = disk.open(path, write=False)
     _shared.add(file)
     try:
-        # Whoever can read a segment can hold it exclusively, for ever: that is not waited for, and a file system may have no such locks.
-        # Without it the writer may use the segment again while it is read, when it was truncated. What is read then does not hold, and
-        # the reader finds the truncation.
+        # A user who can read a segment could hold it exclusively, for ever, so the reader does not wait; and a file system may have no
+        # such locks. Without the lock the writer may reuse a truncated segment while it is read. The bytes are invalid then, and the
+        # reader finds the truncation.
         with contextlib.suppress(OSError):
             fcntl.flock(file.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(file.fd), os.stat(path)):
@@ -190,9 +190,9 @@ def open_shared(disk: Disk, path: Path) -> JournalFile:
 
 
 def sealed_index(disk: Disk, directory: Path, segment: Segment, following: Segment) -> tuple[SegmentIndex, bool]:
-    """The index of a segment that `following` comes after, as stored or else made from the segment: whether it was is the second.
+    """Returns the index of a segment that `following` comes after, and whether it was computed from the segment instead of loaded.
 
-    CorruptionError when the segment is damaged or the next one does not continue it, FileNotFoundError when it is gone.
+    Raises CorruptionError when the segment is damaged or the next one does not continue it, FileNotFoundError when it is gone.
     """
     index = load_index(disk, directory, segment)
     if index is not None and not _fits(index, segment, following):
@@ -203,15 +203,15 @@ def sealed_index(disk: Disk, directory: Path, segment: Segment, following: Segme
 
 
 def scanned_index(disk: Disk, segment: Segment, following: Segment, begun: SegmentIndex | None = None) -> SegmentIndex:
-    """The index of a segment that `following` comes after, made from the segment, or from where a stored one, `begun`, ends.
+    """Returns the index of a segment that `following` comes after, computed from the segment, or from the end of a stored one, `begun`.
 
-    CorruptionError and FileNotFoundError as `sealed_index`.
+    Raises CorruptionError and FileNotFoundError as `sealed_index`.
     """
     index = begun or SegmentIndex(segment.base)
     file = open_shared(disk, segment.path)
     try:
         end = segment.scan(file, index, bodies_from=following.base)
-        if index.end != following.base and begun is not None:  # what was stored may be wrong: the segment decides
+        if index.end != following.base and begun is not None:  # the stored index may be wrong: the segment decides
             index = SegmentIndex(segment.base)
             end = segment.scan(file, index, bodies_from=following.base)
     finally:
@@ -240,9 +240,9 @@ def scanned_index(disk: Disk, segment: Segment, following: Segment, begun: Segme
 
 
 def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | None = None) -> SegmentIndex | None:
-    """The stored index of this segment, as far as it goes and does not pass `end_max`; None when there is none that holds.
+    """Returns the stored index of this segment, as far as it does not pass `end_max`; None when there is no valid one.
 
-    Its last frame is held against the segment. FileNotFoundError when the segment is gone.
+    Its last frame is compared with the segment. Raises FileNotFoundError when the segment is gone.
     """
     try:
         file = disk.open(directory / index_name(segment.base), write=False)
@@ -263,7 +263,7 @@ def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | 
 
 
 def _agrees(disk: Disk, segment: Segment, index: SegmentIndex) -> bool:
-    """Whether the last frame of this index lies in the segment as the index says."""
+    """Returns whether the last frame of this index lies in the segment as the index says."""
     if not len(index):
         return True
     file = disk.open(segment.path, write=False)
@@ -283,7 +283,7 @@ def _agrees(disk: Disk, segment: Segment, index: SegmentIndex) -> bool:
 
 
 def _fits(index: SegmentIndex, segment: Segment, following: Segment) -> bool:
-    """Whether a stored index can be that of a segment, or the beginning of it, as the header of the next segment tells its end."""
+    """Returns whether a stored index can be that of a segment, or the beginning of it, by what the header of the next segment says."""
     header = following.header
     if index.end != following.base:
         return index.end < following.base
@@ -296,12 +296,12 @@ def _fits(index: SegmentIndex, segment: Segment, following: Segment) -> bool:
 
 
 def _last(index: SegmentIndex, segment: Segment) -> tuple[int, int]:
-    """(term, sequence) of the last frame in the log up to the end of this segment."""
+    """Returns (term, sequence) of the last frame in the log up to the end of this segment."""
     return index.last or (segment.header.previous_term, segment.header.previous_sequence)
 
 
 def write_index(disk: Disk, directory: Path, segment: Segment, index: SegmentIndex) -> None:
-    """Stores the index of a segment to which no frame is added meanwhile; a segment that was truncated is left without one."""
+    """Stores the index of a segment to which no frame is added meanwhile; a truncated segment is left without one."""
     path = directory / index_name(segment.base)
     data = index.encode(incarnation=segment.header.incarnation, generation=segment.header.generation)
     disk.replace(path, data, temporary=path.with_name(f"{path.name}.{threading.get_ident()}.tmp"))
@@ -309,16 +309,17 @@ def write_index(disk: Disk, directory: Path, segment: Segment, index: SegmentInd
 
 
 def remove_stale_index(disk: Disk, directory: Path, segment: Segment) -> None:
-    """Called behind every write of an index: takes it back if the segment went meanwhile, by whichever writer's truncation.
+    """Removes the index again if the segment went meanwhile, by the truncation of any writer. Called after every write of an index.
 
-    That takes the segment's name away first, and its index then: so what is written before that goes there, and what later here.
+    A truncation removes the name of the segment first, and its index then. So it removes an index that was written before, and this
+    function removes one that was written later.
     """
     if not segment.path.exists():
         disk.unlink(directory / index_name(segment.base))
 
 
 def _let_go() -> None:
-    """In a forked child: the reads that were under way are those of its parent."""
+    """Closes the shared files in a forked child: the reads under way are those of its parent."""
     for file in list(_shared):
         file.close()
 

@@ -1,9 +1,9 @@
 """Truncation: where the log begins, where its recovery begins, and what becomes of the segments below both.
 
-Owns the order of it: the earliest event is stored and synced before any file goes, and a file goes only when the checkpoint that the
-next recovery begins with has passed it too. Then the segment becomes the next spare, if no reader holds it and there are not enough
-spares, else it is removed. Its index goes behind it: whoever was just storing that sees that the segment is gone, and takes it back
-(`remove_stale_index`). The active segment always stays.
+Owns the order of the steps: the earliest event is stored and synced before any file goes, and a file goes only when the checkpoint with
+which the next recovery begins has passed it too. Then the segment becomes the next spare, if no reader holds it and there are not enough
+spares, else it is removed. Its index goes after it: a thread that was just storing the index sees that the segment is gone, and removes
+the index again (`remove_stale_index`). The active segment always stays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Truncation"]
 
 
 class Truncation:
-    """Truncates one log that is open for writing. `recycled` and `removed` count segments. Blocks: it runs in threads."""
+    """Truncates one log that is open for writing. `recycled` and `removed` count segments. Blocks, so it runs in threads."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Truncation:
         self._term = term
         self._lock = threading.Lock()
         self.checkpoint = checkpoint
-        """Nothing at or above it goes, truncated or not; None: nothing is held for a recovery."""
+        """The position where recovery begins: no file at or above it goes, truncated or not. None: nothing is held for a recovery."""
         self.recycled: int = 0
         self.removed: int = 0
 
     def truncate(self, earliest: tuple[int, int]) -> tuple[int, int]:
-        """Makes this the earliest event unless a later one is already; answers which is. ChannelFencedError, StorageError."""
+        """Makes this the earliest event unless a later one is already; returns which is. Raises ChannelFencedError, StorageError."""
         with self._lock:
             try:
                 with self._control.locked():
@@ -69,7 +69,7 @@ class Truncation:
         return earliest
 
     def release(self, checkpoint: int) -> bool:
-        """Recovery begins here from now on; False when it begins later already. ChannelFencedError, StorageError."""
+        """Lets recovery begin here from now on; returns False when it begins later already. Raises ChannelFencedError, StorageError."""
         with self._lock:
             if self.checkpoint is not None and checkpoint < self.checkpoint:
                 return False
@@ -102,7 +102,7 @@ class Truncation:
                 self.recycled += 1
                 return
         except BlockingIOError:
-            pass  # a reader is in it, or a stranger who may read it holds it; they keep what they have open, the name goes
+            pass  # A reader, or another process that may read it, holds the segment: that one keeps the open file, and the name goes.
         finally:
             file.close()
         self._disk.unlink(segment.path)

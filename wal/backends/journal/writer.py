@@ -1,12 +1,12 @@
-"""Writer: the one thread that writes a pchannel's frames, each behind its sync, and only while the term is its own.
+"""Writer: the one thread that writes a pchannel's frames, one sync after each frame, and only while the log is in its term.
 
-Owns: the active segment, the order of frames and of their outcomes, and the fence. For each frame, with the control page locked: is the
-term still ours, `pwritev`, `fdatasync`, store the control page; only then is the outcome handed to the loop. So at most one frame is
-ever unsynced, nothing of a fenced writer lies behind the first frame of its successor, and what was acknowledged is on the disk.
+Owns: the active segment, the order of frames and of their outcomes, and the fence. For each frame, with the control page locked: check
+the term, `pwritev`, `fdatasync`, store the control page; only then is the outcome handed to the loop. So at most one frame is ever
+unsynced, no frame of a fenced writer lies after the first frame of its successor, and every acknowledged frame is on the disk.
 
-A failed write or sync is final: the kernel may have dropped the data, so nothing more is written through this handle. The same holds
-when the names of its files lead elsewhere, see `HeldDirectory`: the thread looks before a frame that comes after a pause, at each
-new segment, and about every second whatever else it does.
+A failed write or sync is final: the kernel may have dropped the data, so nothing more is written through this handle. The same holds when
+the names of its files lead elsewhere, see `HeldDirectory`: the thread checks them before a frame that comes after a pause, at each new
+segment, and about every second whatever else it does.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from wal.frame import RECOVERED, EncodedFrame
 __all__ = ["Writer", "WriterStatistics"]
 
 _Item = tuple[int, EncodedFrame | WALError | None, AppendDone | None]
-"""(attempt, frame or the error to answer with, done); without `done`: store the promise."""
+"""(attempt, the frame or the error to answer with, done); without `done` the promise is to be stored."""
 _PROMISE: Final[_Item] = (0, None, None)
 CHECK_S: Final = 1.0
-"""How long the thread may be idle before it checks the names of its files."""
+"""The longest time for which the idle thread does not check the names of its files."""
 PAUSE_S: Final = 0.01
 """A frame that comes later than this after the last check waits for the next one. A check takes some microseconds."""
 
 
 class WriterStatistics(msgspec.Struct, frozen=True, gc=False):
-    """What a writer has done since it was opened: `frames` of `frame_bytes`, `syncs` of segments for them, `segments` begun."""
+    """Counters of a writer since it was opened: `frames` of `frame_bytes`, `syncs` of segments for them, `segments` begun."""
 
     frames: int
     frame_bytes: int
@@ -54,7 +54,7 @@ class WriterStatistics(msgspec.Struct, frozen=True, gc=False):
 
 
 class Writer:
-    """`append` and `promise` are called on the loop; everything else happens in the thread."""
+    """Writes frames in a thread of its own; `append` and `promise` are called on the loop."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class Writer:
         sealed: Callable[[ActiveSegment, ActiveSegment], None],
         failed: Callable[[WALError], None],
     ) -> None:
-        """`last`: (term, sequence) of the last frame in the log, `newest`: (position, index) of its newest event.
+        """`last` is (term, sequence) of the last frame in the log, `newest` is (position, index) of its newest event.
 
         `held` is the directory of the log and watches its active segment. `sealed(old, new)` is called in the thread at each new segment,
-        `failed(error)` on the loop when the names of the log lead elsewhere and no frame was there to be told.
+        `failed(error)` on the loop when the names of the log lead elsewhere and no frame was there to fail.
         """
         self._disk = disk
         self._control = control
@@ -94,7 +94,7 @@ class Writer:
         self.active: ActiveSegment = active
         self.durable_end: int = active.index.end
         self.keyed_bytes: int = 0
-        """Of the durable frames that hold keyed events."""
+        """The bytes of the durable frames that hold keyed events."""
         self.failure: WALError | None = None
         self._frames = self._frame_bytes = self._syncs = self._segments = 0
         self._tick = self._limit = 0
@@ -113,7 +113,7 @@ class Writer:
         self._inbox.put((self._attempt, frame, done))
 
     def refuse(self, done: AppendDone, error: WALError) -> None:
-        """Answers with an error, after everything handed over before, without writing."""
+        """Answers with an error, after everything that was handed over before, without writing."""
         self._inbox.put((self._attempt, error, done))
 
     def promise(self, tick: int, limit: int) -> None:
@@ -128,18 +128,18 @@ class Writer:
         return WriterStatistics(self._frames, self._frame_bytes, self._syncs, self._segments)
 
     def finish(self) -> None:
-        """Ends the thread when it has written everything handed over. Waits: not for the loop."""
+        """Ends the thread after it has written everything handed over. Waits, so never call it on the loop."""
         self._inbox.put(None)
         self._thread.join()
 
     def deliver(self) -> None:
-        """Calls `done` for every outcome that is known. On the loop only."""
+        """Calls `done` for every known outcome. On the loop only."""
         self._notified = False
         outcomes = self._outcomes
         while outcomes:
             attempt, done, position, error = outcomes.popleft()
             if error.__class__ in REFUSALS and attempt == self._attempt:
-                # Once for all that one refusal took along: what is handed over from now on knows of it.
+                # Once for all appends that one refusal failed: appends from now on are made by senders that know of it.
                 self._attempt += 1
             done(position, error)
 
@@ -168,7 +168,7 @@ class Writer:
             self._answer(attempt, done, -1, _not_written(self.failure))
             return
         if attempt <= self._refused_attempt and self._refusal is not None:
-            # Handed over before its sender could know that an earlier frame was refused: writing it would leave a gap.
+            # It was handed over before its sender could know that an earlier frame was refused: writing it would leave a gap.
             refusal = type(self._refusal)(f"an append before this one was refused, append both again: {self._refusal}")
             self._answer(attempt, done, -1, refusal)
             return
@@ -181,7 +181,7 @@ class Writer:
             self.failure = error
             self._answer(attempt, done, -1, error)
         except Exception as error:
-            # Nothing may end this thread silently: whoever waits for an outcome would wait for ever.
+            # Nothing may end this thread silently: a caller would wait for its outcome for ever.
             self.failure = StorageError(f"writing a frame failed: {error!r}", outcome_unknown=True)
             self.failure.__cause__ = error
             self._answer(attempt, done, -1, self.failure)
@@ -189,7 +189,7 @@ class Writer:
             self._answer(attempt, done, position, None)
 
     def _write(self, frame: EncodedFrame) -> int:
-        """Writes and syncs one frame; its position."""
+        """Writes and syncs one frame; returns its position."""
         slot = slot_bytes(frame.length)
         active = self.active
         spare = None
@@ -222,7 +222,7 @@ class Writer:
             except OSError as error:
                 raise self._failed(error, outcome_unknown=True) from error
             header = frame.header
-            # Readers look only below the durable end, so the index may know the frame a moment before it is durable.
+            # Readers look only below the durable end, so the index may have the frame a moment before it is durable.
             active.index.add(position, header, [name for name, _ in frame.vchannels], pchannel_wide=frame.pchannel_wide)
             self._last = (header.term, header.sequence)
             if header.indices:
@@ -251,7 +251,7 @@ class Writer:
         )
         self._segments += 1
         self._held.watch(self.active.segment.path, os.fstat(self.active.file.fd))
-        self._held.unwatch(old.segment.path)  # before anybody may truncate it
+        self._held.unwatch(old.segment.path)  # before a truncation can remove it
         self._sealed(old, self.active)
         self._keeper.begin(self.active.segment, self.active.index)
         return self.active
@@ -283,12 +283,12 @@ class Writer:
             self.failure.__cause__ = error
 
     def _check(self) -> None:
-        """StorageError when the names of the log's files lead elsewhere: what is written then is lost. ChannelFencedError first."""
+        """Raises StorageError when the names of the log's files lead elsewhere, so that writes would be lost; first ChannelFencedError."""
         self._held.check()
         self._checked_s = time.monotonic()
 
     def _check_idle(self) -> None:
-        """Checks the names where no frame asks for it."""
+        """Checks the names when no frame does it."""
         if self.failure is not None or time.monotonic() - self._checked_s < PAUSE_S:
             return
         try:
@@ -307,7 +307,7 @@ class Writer:
             try:
                 self._loop.call_soon_threadsafe(self.deliver)
             except RuntimeError:
-                # The loop was closed over an open log: nobody is left to be told.
+                # The loop was closed over an open log: no caller is left.
                 self._outcomes.clear()
 
     def _failed(self, error: OSError, *, outcome_unknown: bool) -> StorageError:
@@ -319,7 +319,7 @@ class Writer:
 
 
 def _not_written(failure: WALError) -> WALError:
-    """The error for a frame that was never touched because of this failure."""
+    """Returns the error for a frame that was never written because of this failure."""
     if isinstance(failure, StorageError) and failure.outcome_unknown:
         return StorageError(str(failure), outcome_unknown=False)
     return failure

@@ -1,4 +1,11 @@
-"""The memory backend: logs that live as long as their store, with the promises of the others but for the disk."""
+"""The memory backend: logs that exist as long as their store, with all promises of the other backends except durability.
+
+Files:
+
+* backend:  MemoryBackend, which opens the logs of a store, one writer a term
+* log:      MemoryLog, one pchannel that is open for writing
+* store:    MemoryStore, what the logs hold, whoever has them open
+"""
 
 from wal.backends.memory.backend import MemoryBackend
 from wal.backends.memory.store import MemoryStore

@@ -13,11 +13,11 @@ from wal.message import FORM_JOURNAL
 __all__ = ["MemoryBackend"]
 
 _FRAME_BYTES_LIMIT: Final = 256 * 1024 * 1024
-"""The same as the journal's, so that what runs in memory runs there too."""
+"""The same as the journal's, so that every program that runs in memory runs on a journal too."""
 
 
 class MemoryBackend(LogBackend):
-    """Logs in a `MemoryStore`: one of its own, or one that is given and outlives the backend (a restart without a disk)."""
+    """Logs in a `MemoryStore`: one of its own, or a given one that outlives the backend (a restart without a disk)."""
 
     name: ClassVar[str] = "memory"
     form: ClassVar[int] = FORM_JOURNAL

@@ -1,7 +1,7 @@
 """MemoryLog: a pchannel of a MemoryStore, opened for writing in one term.
 
-Owns the frames handed over and not yet answered. They are written and acknowledged together in the next turn of the loop, so that
-`done` is never called inside `append` and a writer that was fenced in between writes nothing.
+Owns the frames that were handed over and are not answered yet. They are written and acknowledged together in the next turn of the loop,
+so that `done` is never called inside `append` and a writer that was fenced in between writes nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Stretch
+from wal.backends.base import AppendDone, Extent, FramePage, LogState, PChannelLog
 from wal.backends.memory.store import StoredChannel
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError
 from wal.frame import RECOVERED, EncodedFrame
@@ -65,8 +65,8 @@ class MemoryLog(PChannelLog):
     def last_truncated(self) -> tuple[int, int] | None:
         return self._channel.last_truncated
 
-    def stretches(self) -> list[Stretch]:
-        return self._channel.stretches()
+    def extents(self) -> list[Extent]:
+        return self._channel.extents()
 
     @property
     def checkpointed(self) -> int | None:
@@ -109,7 +109,7 @@ class MemoryLog(PChannelLog):
             self._channel.clean = True
 
     def _write(self) -> None:
-        """Writes everything that waits, then answers it, in order."""
+        """Writes all waiting frames, then answers them, in order."""
         waiting, self._waiting = self._waiting, []
         outcomes: list[tuple[AppendDone, int, BaseException | None]] = []
         sealed_before = self._channel.sealed_end

@@ -1,7 +1,7 @@
-"""MemoryStore: what the logs of one process hold, independent of who has them open.
+"""MemoryStore: what the logs of one process hold, whichever handle has them open.
 
-Owns: frames, positions, terms, truncation and checkpoints of each pchannel. It is the "disk" of the memory backend: handles come
-and go, and one with a higher term fences those before it. Not thread-safe: one loop at a time uses it.
+Owns: frames, positions, terms, truncation and checkpoints of each pchannel. It is the "disk" of the memory backend: handles come and go,
+and one with a higher term fences those before it. Not thread-safe: one loop at a time uses it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
-from wal.backends.base import FramePage, LogState, StoredFrame, Stretch
+from wal.backends.base import Extent, FramePage, LogState, StoredFrame
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
 from wal.frame import RECOVERED, EncodedFrame, FrameView
 from wal.message import FORM_JOURNAL, MessageID
 
 __all__ = ["MemoryStore", "StoredChannel"]
 
-STRETCH_BYTES: Final = 256 * 1024
-"""A stretch that has become as large as this is sealed, and the next frame begins another."""
+EXTENT_BYTES: Final = 256 * 1024
+"""An extent that has grown to this size is sealed, and the next frame begins another one."""
 _REPLACED: Final = 1 << 64
-"""The term of a channel that was made anew: above every real one, so that handles on the old one are fenced."""
+"""The term of a channel that was recreated: above every real one, so that handles on the old channel are fenced."""
 
 
 class MemoryStore:
@@ -30,7 +30,7 @@ class MemoryStore:
         self._channels: dict[str, StoredChannel] = {}
 
     def create(self, pchannel: str, *, incarnation: int) -> None:
-        """An empty log; one that never held a frame is made anew, any other is a FormatError."""
+        """Makes an empty log. Recreates one that never held a frame; raises FormatError for any other."""
         old = self._channels.get(pchannel)
         if old is not None:
             if old.end:
@@ -39,7 +39,7 @@ class MemoryStore:
         self._channels[pchannel] = StoredChannel(pchannel, incarnation)
 
     def claim(self, pchannel: str, *, incarnation: int, term: int) -> StoredChannel:
-        """The channel, from now on in this term; a term that is not above all before it is a ChannelFencedError."""
+        """Returns the channel, from now on in this term; raises ChannelFencedError for a term that is not above all before it."""
         channel = self._channels.get(pchannel)
         if channel is None:
             raise CorruptionError(f"pchannel {pchannel!r} has no log", expected="one made by create()")
@@ -75,21 +75,21 @@ class StoredChannel:
         self._dropped = 0
         self.last_truncated: tuple[int, int] | None = None
         self.sealed_end: int = 0
-        """Where the stretch begins that is not sealed."""
-        self._sealed: list[Stretch] = []
+        """The position where the unsealed extent begins."""
+        self._sealed: list[Extent] = []
         self._last_tick = 0
         self._last = (0, -1)
         self._newest: tuple[int, int] | None = None
 
     def state(self) -> LogState:
-        """What an opening finds now."""
+        """Returns the state that an opening finds now."""
         return LogState(self.end, *self._last, self.promised_tick, self.earliest, self.clean, self._newest)
 
     def add(self, frame: EncodedFrame) -> int:
-        """Puts a frame behind the last one and answers its position."""
+        """Adds a frame after the last one and returns its position."""
         position = self.end
-        if position - self.sealed_end >= STRETCH_BYTES:
-            self._sealed.append(Stretch(self.sealed_end, position, self._last_tick, sealed=True))
+        if position - self.sealed_end >= EXTENT_BYTES:
+            self._sealed.append(Extent(self.sealed_end, position, self._last_tick, sealed=True))
             self.sealed_end = position
         self._positions.append(position)
         self._frames.append(frame)
@@ -103,13 +103,13 @@ class StoredChannel:
         self._last_tick = header.promised_tick
         return position
 
-    def stretches(self) -> list[Stretch]:
-        """See `PChannelLog.stretches`."""
+    def extents(self) -> list[Extent]:
+        """See `PChannelLog.extents`."""
         start = max(self.sealed_end, self._positions[0] if self._positions else self.end)
-        return [*self._sealed, Stretch(start, self.end, self.promised_tick, sealed=False)]
+        return [*self._sealed, Extent(start, self.end, self.promised_tick, sealed=False)]
 
     def page(self, start: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """The frames from `start` on, as `PChannelLog.read` describes them."""
+        """Returns the frames from `start` on, as `PChannelLog.read` describes them."""
         if start < self.earliest[0]:
             raise self._truncated(start)
 
@@ -119,7 +119,7 @@ class StoredChannel:
         return self._page(start, bytes_max, wanted)
 
     def keyed_page(self, start: int, bytes_max: int) -> FramePage:
-        """The frames with keyed events or copies, as `PChannelLog.read_keyed` describes them."""
+        """Returns the frames with keyed events or copies, as `PChannelLog.read_keyed` describes them."""
         if start < self._kept_from():
             raise self._truncated(start)
         return self._page(start, bytes_max, lambda frame: bool(frame.header.compatible & RECOVERED))
@@ -147,7 +147,7 @@ class StoredChannel:
         return FramePage(frames, next_position, last_event, promised_tick)
 
     def truncate(self, position: int, index: int) -> None:
-        """Makes (position, index) the earliest event and lets go of the frames below it and the checkpoint."""
+        """Makes (position, index) the earliest event and drops the frames below it and the checkpoint."""
         if position > self.end:
             raise InvalidArgumentError(
                 f"truncation up to position {position} is past the end of the log, {self.end}: "
@@ -163,7 +163,7 @@ class StoredChannel:
         self._drop()
 
     def recover_from(self, checkpoint: int | None) -> None:
-        """A new writer's recovery begins here."""
+        """Lets the recovery of a new writer begin here."""
         if checkpoint is not None and (checkpoint > self.end or checkpoint < self._dropped):
             raise CorruptionError(
                 f"pchannel {self.pchannel!r} holds positions {self._dropped} to {self.end}",
@@ -173,14 +173,14 @@ class StoredChannel:
         self._drop()
 
     def release(self, position: int, state: int | None) -> None:
-        """Recovery begins here from now on, with the checkpoint of `state` alone."""
+        """Lets recovery begin here from now on, with the checkpoint of `state` alone."""
         if self.checkpoint is None or position >= self.checkpoint:
             self.checkpoint = position
             self.states = {at: kept for at, kept in self.states.items() if at == state}
             self._drop()
 
     def state_of(self, position: int) -> bytes:
-        """The checkpoint saved for this position."""
+        """Returns the checkpoint that was saved for this position."""
         try:
             return self.states[position]
         except KeyError:
@@ -189,7 +189,7 @@ class StoredChannel:
             ) from None
 
     def held_bytes(self) -> int:
-        """Bytes of frames below the earliest event that only the checkpoint holds."""
+        """Returns the bytes of frames below the earliest event that only the checkpoint holds."""
         count = bisect_left(self._positions, self.earliest[0])
         return sum(frame.length for frame in self._frames[:count])
 
@@ -203,7 +203,7 @@ class StoredChannel:
             self._dropped = self._positions[count - 1] + 1
             del self._positions[:count], self._frames[:count], self._views[:count]
             first = self._positions[0] if self._positions else self.end
-            self._sealed = [stretch for stretch in self._sealed if stretch.end > first]
+            self._sealed = [extent for extent in self._sealed if extent.end > first]
 
     def _view(self, at: int) -> FrameView:
         view = self._views[at]

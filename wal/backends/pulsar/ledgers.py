@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 
 import msgspec
 
-from wal.backends.base import Stretch
+from wal.backends.base import Extent
 from wal.backends.pulsar.layout import entry_of, ledger_of, position_of
 from wal.errors import InvalidArgumentError
 
@@ -135,11 +135,11 @@ class LedgerTable:
         ledgers = self._ledgers
         return sum(ledger.size for ledger, following in pairwise(ledgers) if start < following.start <= end)
 
-    def stretches(self, end: int, newest_tick: int) -> list[Stretch]:
+    def extents(self, end: int, newest_tick: int) -> list[Extent]:
         """Returns the extents up to the end of the log, in which no event has a tick above `newest_tick`."""
         ledgers = self._ledgers
         found = [
-            Stretch(
+            Extent(
                 ledger.start,
                 following.start,
                 ledger.record.newest_tick if ledger.record is not None else newest_tick,
@@ -150,7 +150,7 @@ class LedgerTable:
         ]
         if ledgers:
             last = ledgers[-1]
-            found.append(Stretch(last.start, max(end, last.start), newest_tick, sealed=False, held=last.size))
+            found.append(Extent(last.start, max(end, last.start), newest_tick, sealed=False, held=last.size))
         return found
 
     def _parts(self, start: int, end: int) -> Iterable[tuple[Ledger, int, int]]:

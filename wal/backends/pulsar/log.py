@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Stretch
+from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Extent
 from wal.backends.pulsar.broker_settings import group_bytes
 from wal.backends.pulsar.checkpoints import PIECE_BYTES, Checkpoints
 from wal.backends.pulsar.layout import text_of
@@ -120,8 +120,8 @@ class PulsarLog(PChannelLog):
             )
         await self._whole(self._truncation.truncate((position, index)))
 
-    def stretches(self) -> list[Stretch]:
-        return self._ledgers.stretches(self.durable_end, self._writer.promised_tick)
+    def extents(self) -> list[Extent]:
+        return self._ledgers.extents(self.durable_end, self._writer.promised_tick)
 
     def bytes_between(self, start: int, end: int) -> int:
         return self._ledgers.bytes_between(start, end)

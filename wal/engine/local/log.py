@@ -33,7 +33,7 @@ from wal.channels import (
     pchannel_names,
     raise_term,
 )
-from wal.cursors import CursorFiles, CursorService, CursorsInKV, CursorStore, LogPlace, LogView, MemoryCursors
+from wal.cursors import CursorFiles, CursorService, CursorsInKV, CursorStore, LogRange, LogView, MemoryCursors
 from wal.engine.base import LogStatistics
 from wal.engine.hosting import INBOX_MAX, Hosting
 from wal.engine.local.announcements import Announcements
@@ -344,7 +344,7 @@ class LocalLog:
             return None if info is None else info.incarnation
 
         places = {
-            name: LogPlace(
+            name: LogRange(
                 pchannel.log.incarnation,
                 pchannel.log.earliest,
                 pchannel.log.durable_end,

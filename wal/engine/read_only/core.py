@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from wal.backends import LogSnapshot, ReadOnlyPChannelLog
 from wal.channels import UnknownVChannels, VChannelInfo, VChannelView, common_place
-from wal.cursors import LogPlace, LogView
+from wal.cursors import LogRange, LogView
 from wal.engine.read_only.source import ReadOnlySource
 from wal.errors import ChannelNotExistError, ClosedError, TruncatedError
 from wal.message import MessageID, Origin
@@ -104,7 +104,7 @@ class ReadOnlyCore:
         if snapshots is None:
             snapshots = {name: log.refresh() for name, log in logs.items()}
         places = {
-            name: LogPlace(
+            name: LogRange(
                 logs[name].incarnation,
                 snapshot.earliest,
                 snapshot.durable_end,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.cursors.samples import cursor
-from wal.cursors import CursorStatus, LogPlace, LogView, resumable, shown, standing
+from wal.cursors import CursorStatus, LogRange, LogView, cursor_status, resumable, shown
 from wal.errors import InvalidArgumentError, TruncatedError
 
 
 def view(*, incarnation: int = 77, earliest: tuple[int, int] = (0, 0), **lives: int) -> LogView:
-    places = {"p0": LogPlace(incarnation, earliest, 10_000), "p1": LogPlace(88, (5, 0), 20_000)}
+    places = {"p0": LogRange(incarnation, earliest, 10_000), "p1": LogRange(88, (5, 0), 20_000)}
     return LogView(places, lives.get, max(lives.values(), default=0) + 1)
 
 
@@ -34,7 +34,7 @@ CASES = [
 
 @pytest.mark.parametrize(("saved", "log", "expected"), CASES, ids=range(len(CASES)))
 def test_it_is_worth(saved: object, log: LogView, expected: CursorStatus) -> None:
-    assert standing(saved, log) is expected  # type: ignore[arg-type]
+    assert cursor_status(saved, log) is expected  # type: ignore[arg-type]
     info = shown(saved, log)  # type: ignore[arg-type]
     assert (info is None) == (expected is CursorStatus.DROPPED)
     if info is not None:
