@@ -268,7 +268,7 @@ async def test_a_vchannel_that_is_made_later_is_all_to_come(location: str) -> No
         assert await numbers(log, cursor=f"early {Latest()}") == [0, 1, 2]
 
 
-async def test_one_of_another_life_of_the_log_is_an_error(tmp_path: Path) -> None:
+async def test_one_of_another_incarnation_of_the_log_is_an_error(tmp_path: Path) -> None:
     async with open_wal(str(tmp_path / "old")) as log:
         await numbered(log, 5)
         await read_and_save(log, 2)
@@ -276,7 +276,7 @@ async def test_one_of_another_life_of_the_log_is_an_error(tmp_path: Path) -> Non
         await numbered(log, 5)
     shutil.copytree(tmp_path / "old" / "cursors", tmp_path / "new" / "cursors")
     async with open_wal(str(tmp_path / "new")) as log:
-        with pytest.raises(InvalidArgumentError, match=r"another life.*delete_cursor\('billing'\)"):
+        with pytest.raises(InvalidArgumentError, match=r"another incarnation.*delete_cursor\('billing'\)"):
             await numbers(log, cursor="billing")
         (result,) = await numbered(log, 1, first=5)
         await log.truncate(up_to=result.message_id)  # it pins nothing

@@ -58,8 +58,8 @@ class FramePage(msgspec.Struct, frozen=True, gc=False):
     """The answer of one `read`: the wanted frames in an extent of the log, and how far the extent reaches.
 
     `next_position`: where the next read begins; everything below it (and at or above the start) has been looked at. `last_event`:
-    (position, index) of the newest event in the extent, whether wanted or not; None when it holds none. `promised_tick`: the largest one
-    tick of a frame in the extent: no later frame holds a tick at or below it; 0 for an empty extent.
+    (position, index) of the newest event in the extent, whether wanted or not; None when it holds none. `promised_tick`: the largest
+    one of a frame in the extent: no later frame holds a tick at or below it; 0 for an empty extent.
     """
 
     frames: list[StoredFrame]
@@ -90,10 +90,11 @@ class Extent(msgspec.Struct, frozen=True, gc=False):
 class LogState(msgspec.Struct, frozen=True, gc=False):
     """The state in which `open` found the log, after it cut a torn tail and synced the rest.
 
-    `end`: the position after the last frame. `last_term`, `last_sequence`: of that frame (0, -1 for an empty log). `promised_tick`: the largest
-    tick that was ever promised or given, as far as the log and its control data know. `earliest`: (position, index) of the first event
-    that has not been truncated. `clean`: whether the last writer closed the log. `newest`: (position, index) of the newest event, None
-    when there is none (it may name a truncated one). `torn_bytes`: the bytes of a frame that was begun and cut.
+    `end`: the position after the last frame. `last_term`, `last_sequence`: of that frame (0, -1 for an empty log).
+    `promised_tick`: the largest tick that was ever promised or given, as far as the log and its control data know.
+    `earliest`: (position, index) of the first event that has not been truncated. `clean`: whether the last writer closed the log.
+    `newest`: (position, index) of the newest event, None when there is none (it may name a truncated one).
+    `torn_bytes`: the bytes of a frame that was begun and cut.
     """
 
     end: int

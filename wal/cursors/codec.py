@@ -3,9 +3,9 @@
     <shown>-<name hash>-<set hash>.cursor     magic "WALCURSR" | version u32 | length u32 | crc32c u32 | zero u32 | body of `length` bytes
 
 The checksum is over the first 16 bytes and the body. The body is a MessagePack map of the fields below. `shown` is the beginning of the
-name as far as it can stand in a file's name, for who lists the directory; the hashes are what counts: BLAKE2b, 10 bytes, of the
-name, and of the sorted vchannels. So any name of any length is a file's name, cursors of one name are found without opening them, and a
-file whose content was damaged can still be told by its name.
+cursor's name, as far as a file name can hold it, for a person who lists the directory. The hashes identify the cursor: BLAKE2b, 10
+bytes, of the name, and of the sorted vchannels. So a cursor's name may have any characters and length, all cursors of one name are
+found without opening them, and a file with damaged content can still be identified.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHOWN_MAX: Final = 60
 
 
 def encode_cursor(cursor: Cursor) -> bytes:
-    """The whole file."""
+    """Returns the bytes of the whole file."""
     body = _encoder.encode(
         _Body(
             cursor.key.name,
@@ -51,7 +51,7 @@ def encode_cursor(cursor: Cursor) -> bytes:
 
 
 def decode_cursor(data: bytes) -> Cursor:
-    """The cursor in these bytes. Damage is a CorruptionError (without path), a newer version a FormatError."""
+    """Returns the cursor in these bytes. Raises CorruptionError (without path) for damage, and FormatError for a newer version."""
     if len(data) < _HEAD.size + _TAIL.size:
         raise CorruptionError(f"a cursor of {len(data)} bytes is cut short", expected="a header")
     magic, version, length = _HEAD.unpack_from(data)
@@ -94,12 +94,12 @@ def decode_cursor(data: bytes) -> Cursor:
 
 
 def file_name(key: CursorKey) -> str:
-    """The name of the file of this cursor."""
+    """Returns the name of the file of this cursor."""
     return f"{file_prefix(key.name)}{_hash(key.vchannels)}{CURSOR_SUFFIX}"
 
 
 def file_prefix(name: str) -> str:
-    """What the names of the files of all cursors of this name begin with, and of no others."""
+    """Returns the beginning of the file names of all cursors of this name, and of no others."""
     shown = _UNSAFE.sub("_", name)[:_SHOWN_MAX]
     return f"{shown}-{_hash((name,))}-"
 

@@ -1,7 +1,8 @@
-"""Cursor: how far the readers of some vchannels have got, under a name of their own.
+"""Cursor: how far the readers of some vchannels have got, under a name of its own.
 
-Owns: what identifies a cursor (its name and the set of its vchannels, which has no order), and what is kept of it. A cursor says where
-its next reader begins, `start`: everything below has been handed over or held nothing for it. That is also what it pins.
+Owns: what identifies a cursor (its name and the set of its vchannels, which has no order), and what is kept of it. A cursor holds the
+log position where its next reader begins, `start`: everything below it has been handed over or held nothing for the reader. Retention
+keeps everything from there on.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from wal.reading import ReadPosition
 __all__ = ["CURSOR_NAME_BYTES_MAX", "Cursor", "CursorInfo", "CursorKey", "check_cursor"]
 
 CURSOR_NAME_BYTES_MAX: Final = 255
-"""UTF-8 bytes of a cursor's name."""
+"""The most UTF-8 bytes of a cursor's name."""
 
 
 class CursorKey(msgspec.Struct, frozen=True, order=True):
-    """What identifies a cursor; `vchannels` are sorted, each once."""
+    """The name and the vchannels that identify a cursor; `vchannels` are sorted, each once."""
 
     name: str
     vchannels: tuple[str, ...]
@@ -38,10 +39,10 @@ class CursorKey(msgspec.Struct, frozen=True, order=True):
 class Cursor(msgspec.Struct, frozen=True):
     """A saved cursor.
 
-    `incarnations`: the life of each of the key's vchannels that was read, None for one that nobody had made yet. `pchannel`,
-    `incarnation` and `form` say which log. `event` is the newest event passed, (position, index), None before any; `time_tick` the
-    tick up to which everything was handed over. `saved_at` is the wall time of the save, in seconds. `stale` is why it pins nothing
-    any more and cannot be used until it is deleted; empty for a live one.
+    `incarnations`: the incarnation of each of the key's vchannels that was read, None for one that did not exist yet. `pchannel`,
+    `incarnation` and `form` say which log. `event` is the newest event that was passed, (position, index), None before any; `time_tick`
+    is the tick up to which everything was handed over. `saved_at` is the wall time of the save, in seconds. `stale` says why the cursor
+    holds nothing back any more and cannot be used until it is deleted; it is empty for a live one.
     """
 
     key: CursorKey
@@ -57,7 +58,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
     @property
     def position(self) -> ReadPosition | None:
-        """Where its reader was, None before anything was passed."""
+        """Returns the position of the cursor's reader, None before any event was passed."""
         if self.event is None:
             return None
         return ReadPosition(
@@ -68,8 +69,8 @@ class Cursor(msgspec.Struct, frozen=True):
 class CursorInfo(msgspec.Struct, frozen=True):
     """A cursor as `log.cursors()` shows it.
 
-    `position` is None when it was saved before anything was handed over. `lag_bytes`: the log between it and the durable end, which
-    retention keeps for it. A `stale` one pins nothing, and using it is a TruncatedError until it is deleted.
+    `position` is None when the cursor was saved before any message was handed over. `lag_bytes`: the log between it and the durable
+    end, which retention keeps for it. A `stale` cursor holds nothing back, and using it raises TruncatedError until it is deleted.
     """
 
     name: str
@@ -80,8 +81,8 @@ class CursorInfo(msgspec.Struct, frozen=True):
 
 
 def check_cursor(name: object) -> str:
-    """The name, if a cursor may be called so: not `str` is a TypeError; empty, too long, with a leading `_` or with control characters
-    an InvalidArgumentError."""
+    """Returns the name if a cursor may have it. Raises TypeError for another type than `str`, and InvalidArgumentError for a name that
+    is empty, too long, begins with `_` or holds control characters."""
     if not isinstance(name, str):
         raise TypeError(f"a cursor is named by a str, not {type(name).__name__}")
     if not name:

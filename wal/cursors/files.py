@@ -2,12 +2,12 @@
 
 Owns the directory `cursors/`, made by the first save. A file is replaced by rename under the lock, from one temporary file that nobody
 else writes meanwhile, so that every name shows a whole cursor, the old or the new, whatever is killed when. The lock is a flock on
-`cursors.lock` beside it, which is created when the journal is: it goes with its process, and taking it needs no room on
-the disk, so that a full one can be truncated. Only the user who writes the journal can take it. Looking at cursors takes no lock and
-needs no right to write.
+`cursors.lock` beside the directory, which is created together with the journal: it goes with its process, and taking it needs no room
+on the disk, so that a log on a full disk can be truncated. Only the user who writes the journal can take it. Reading cursors takes no
+lock and needs no right to write.
 
-With the `held` directory of an open log, every call first checks that its names still lead to it, a StorageError if not, and all files
-are looked up in that directory: the cursors of another log that has the path by now are neither shown nor changed.
+With the `held` directory of an open log, every call first checks that its names still lead to it, and raises StorageError if not; all
+files are looked up in that directory. So the cursors of another log that has the path by now are neither shown nor changed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, FileAccess, FileLock, Held
 __all__ = ["CURSORS_NAME", "CursorFiles"]
 
 CURSORS_NAME: Final = "cursors"
-"""The directory, in that of the journal."""
+"""The directory of the cursors, inside that of the journal."""
 _TEMPORARY: Final = "saving.tmp"
 _POLL_MIN_S: Final = 0.0005
 _POLL_MAX_S: Final = 0.002
 _FILE_BYTES_MAX: Final = 1 << 26
-"""Far above any cursor: what a file that is none may cost to look at."""
+"""How much of a file is read at most: far above the size of any cursor."""
 
 
 class CursorFiles(CursorStore):
@@ -79,7 +79,7 @@ class CursorFiles(CursorStore):
             try:
                 cursors.append(self._read(file))
             except FileNotFoundError:
-                continue  # deleted meanwhile
+                continue  # it was deleted meanwhile
             except WALError as error:
                 damaged.append(DamagedCursor(file, error))
         cursors.sort(key=lambda cursor: cursor.key)
@@ -155,7 +155,7 @@ class CursorFiles(CursorStore):
 
     def _read(self, file: str) -> Cursor:
         path = self._directory / file
-        remedy = f"restore {file}, or delete the cursor (delete_cursor) or the file to begin anew; it holds retention until then"
+        remedy = f"restore {file}, or delete the cursor (delete_cursor) or the file to begin again; it holds back retention until then"
         try:
             name, at = self._lookup(path)
             with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=at), "rb") as opened:
@@ -181,7 +181,7 @@ class CursorFiles(CursorStore):
             directory = None if self.held is None else self.held.fd
             try:
                 lock = FileLock.look(path, dir_fd=directory)
-            except FileNotFoundError:  # the journal was opened by an older version, or is one in the making
+            except FileNotFoundError:  # an older version opened the journal, or it is being made
                 lock = FileLock.open(path, self._access(), dir_fd=directory)
         except OSError as error:
             raise self._refused(error) from error
@@ -199,7 +199,7 @@ class CursorFiles(CursorStore):
         return lock
 
     def _access(self) -> FileAccess:
-        """That of the journal: whoever saves knows no settings."""
+        """Returns the access of the journal's files: a process that saves knows no settings."""
         return FileAccess.like(self._parent / FORMAT_NAME)
 
     def _is_there(self) -> bool:
@@ -218,12 +218,12 @@ class CursorFiles(CursorStore):
             self._sync_directory(self._parent)
 
     def _check(self) -> None:
-        """StorageError when the directory of the open log was removed or replaced."""
+        """Raises StorageError when the directory of the open log was removed or replaced."""
         if self.held is not None:
             self.held.check()
 
     def _lookup(self, path: Path) -> tuple[Path, int | None]:
-        """A path below the journal's directory, and the descriptor that it is relative to; None if it is absolute."""
+        """Returns a path below the journal's directory, and the descriptor to which it is relative; None if it is absolute."""
         return (path, None) if self.held is None else (path.relative_to(self._parent), self.held.fd)
 
     def _open_directory(self, path: Path) -> int:

@@ -1,12 +1,12 @@
-"""CursorsInKV: the cursors of a log without a directory, one key each in its metadata.
+"""Cursors without files: MemoryCursors of one process, and CursorsInKV as one key each in the metadata of a log.
 
-Owns the keys below a root path that nobody else writes to. It blocks, so it runs in threads, while the KV is asked on its loop; never on
-that loop itself, where it would wait for itself.
+CursorsInKV owns the keys below a root path to which nothing else writes. It blocks, so it runs in threads, while the KV answers on its
+loop; it must never run on that loop, where it would wait for itself.
 
-The lock is one of the writer's threads, so other processes cannot wait for it. What they save is protected all the same: while the writer
-holds the lock to truncate, a mark in the KV says so, from before it looks at the cursors until the new earliest event is stored. Another
-process (`CursorsBesideWriter`) puts its cursor, waits until there is no mark, and then looks at the earliest event. So either the writer
-saw the cursor, or the other process sees the truncation. That process holds nothing that could block the writer.
+The lock is one of the writer's threads, so other processes cannot wait for it. The cursors that they save are protected all the same: while
+the writer holds the lock to truncate, a mark in the KV says so, from before it looks at the cursors until the new earliest event is stored.
+Another process (`CursorsBesideWriter`) puts its cursor, waits until there is no mark, and then looks at the earliest event. So either the
+writer saw the cursor, or the other process sees the truncation. That process holds nothing that could block the writer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _LockedByThreads(CursorStore):
 
 
 class MemoryCursors(_LockedByThreads):
-    """See `CursorStore`."""
+    """Cursors that exist as long as their log; see `CursorStore`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class MemoryCursors(_LockedByThreads):
         return [cursor for _, cursor in sorted(self._cursors.copy().items())]
 
     def sync(self) -> None:
-        """There is no power to be cut."""
+        """Does nothing, because memory survives no power cut."""
 
     def _put(self, cursor: Cursor) -> None:
         self._cursors[cursor.key] = cursor
@@ -80,7 +80,7 @@ class MemoryCursors(_LockedByThreads):
 
 
 class CursorTexts(Protocol):
-    """What is needed of a KV."""
+    """The methods that are needed of a KV."""
 
     async def load(self, key: str) -> str: ...
 
@@ -96,7 +96,7 @@ class CursorTexts(Protocol):
 
 
 class CursorsInKV(_LockedByThreads):
-    """See `CursorStore`. Made on the loop of the KV, whose keys are all cursors' (give it a root path of its own)."""
+    """See `CursorStore`. Made on the loop of the KV, all of whose keys are cursors (give it a root path of its own)."""
 
     def __init__(self, kv: CursorTexts) -> None:
         self._kv = kv
@@ -164,7 +164,7 @@ class CursorsInKV(_LockedByThreads):
         return [*cursors, *damaged]
 
     def sync(self) -> None:
-        """What the KV has taken is durable."""
+        """Does nothing, because every answer of the KV is durable."""
 
     def _put(self, cursor: Cursor) -> None:
         self._ask(self._kv.save(file_name(cursor.key), base64.b64encode(encode_cursor(cursor)).decode()))
@@ -231,7 +231,7 @@ class CursorsBesideWriter(CursorsInKV):
 
 
 def _decode(name: str, text: str) -> Cursor:
-    remedy = "delete the cursor (delete_cursor) to begin anew; it holds retention until then"
+    remedy = "delete the cursor (delete_cursor) to begin again; it holds back retention until then"
     try:
         cursor = decode_cursor(base64.b64decode(text, validate=True))
         if file_name(cursor.key) != name:

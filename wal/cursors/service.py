@@ -1,7 +1,7 @@
 """CursorService: the cursors of an open log, for callers on its loop.
 
-Owns the few threads that the store's blocking calls run in, and what is under way in them: a call that its caller no longer waits for is
-still finished, in order, and `close` waits for all. It never touches a file on the loop.
+Owns the few threads in which the blocking calls of the store run, and the calls under way in them: a call that its caller no longer
+waits for is still finished, in order, and `close` waits for all. It never touches a file on the loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _log: Final = logging.getLogger("wal.cursors")
 
 
 class CursorService:
-    """`view` answers, on the loop, what cursors are held against; `wall` is the wall time in seconds."""
+    """The cursor service of a log. `view` returns, on the loop, the logs with which cursors are compared; `wall` is the wall time in
+    seconds."""
 
     def __init__(self, store: CursorStore, *, view: Callable[[], LogView], wall: Callable[[], float]) -> None:
         self.store = store
@@ -40,16 +41,19 @@ class CursorService:
         self._closed = False
         self._holding = False  # whether a thread took the store's lock for a caller of `held`
         self.judge: Callable[[], Awaitable[None]] | None = None
-        """What marks the cursors that are over a bound, before they are looked at; the writer's process has it."""
+        """Marks the cursors that are over a bound before they are read; only the writer's process has it."""
 
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
-        """The cursor to go on from on this pchannel, None when nothing is saved; see `resumable` for what it raises."""
+        """Returns the cursor to resume from on this pchannel, None when nothing is saved; see `resumable` for its errors."""
         if self.judge is not None:
             await self.judge()
         return resumable(await self.run(lambda: self.store.load(key)), self.view(), pchannel=pchannel)
 
     async def infos(self) -> list[CursorInfo]:
-        """All cursors, by name and vchannels; those of dropped vchannels are gone. A damaged one is warned of, and named by `retention`."""
+        """Returns all cursors, by name and vchannels, without those of dropped vchannels.
+
+        A damaged one is logged as a warning, and `retention` names it.
+        """
         if self.judge is not None:
             await self.judge()
         cursors = await self.run(self.store.load_all)
@@ -63,11 +67,11 @@ class CursorService:
         return infos
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
-        """Deletes the cursor of this name and set, or all of this name; none is fine."""
+        """Deletes the cursor of this name and set, or all of this name; a missing one is fine."""
         await self.run(lambda: self.store.delete_named(name, vchannels))
 
     async def drop(self, vchannel: str, incarnation: int) -> None:
-        """Deletes the cursors of this life of a vchannel, and of sets that hold it."""
+        """Deletes the cursors of this incarnation of a vchannel, and of sets that hold it."""
 
         def keep(cursor: Cursor) -> bool:
             saved = dict(zip(cursor.key.vchannels, cursor.incarnations, strict=True))
@@ -81,7 +85,8 @@ class CursorService:
 
     @contextlib.asynccontextmanager
     async def held(self, timeout_s: float = LOCK_TIMEOUT_S) -> AsyncIterator[list[Cursor | DamagedCursor]]:
-        """All cursors, with the store's lock held until the end of the block. WouldBlockError when others hold it for too long."""
+        """Yields all cursors, with the store's lock held until the end of the block. Raises WouldBlockError when others hold it for too
+        long."""
 
         def take() -> list[Cursor | DamagedCursor]:
             self.store.acquire(timeout_s)
@@ -104,11 +109,12 @@ class CursorService:
             self._release()
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """Runs a call in a thread; cancelling the caller lets it finish unseen."""
+        """Runs a call in a thread; cancelling the caller lets the call finish unseen."""
         return await asyncio.shield(asyncio.wrap_future(self._submit(call)))
 
     async def run_held(self, call: Callable[[], _T]) -> _T:
-        """As `run`, for who is within `held`: in a thread of its own, because those that wait for the lock may occupy all others."""
+        """Runs a call as `run` does, for a caller inside `held`: in a thread of its own, because calls that wait for the lock may
+        occupy all others."""
         return await asyncio.shield(asyncio.wrap_future(self._submit(call, pool=self._holder)))
 
     async def close(self) -> None:
@@ -121,11 +127,11 @@ class CursorService:
         self._holder.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Releases the threads and the lock on the cursors, once the event loop has ended. It blocks until calls under way are done."""
+        """Releases the threads and the lock on the cursors after the event loop has ended. Blocks until calls under way are done."""
         self._closed = True
         self._pool.shutdown(wait=True)
         self._holder.shutdown(wait=True)
-        self._release()  # held by a task that was never resumed
+        self._release()  # a task that was never resumed may hold it
 
     def _submit(
         self, call: Callable[[], _T], *, pool: concurrent.futures.ThreadPoolExecutor | None = None
@@ -156,7 +162,7 @@ class CursorUse:
         self._saving: asyncio.Future[None] | None = None
 
     async def load(self, *, pchannel: str) -> Cursor | None:
-        """See `CursorService.load`."""
+        """Returns the saved cursor, see `CursorService.load`."""
         return await (await self._service()).load(self.key, pchannel=pchannel)
 
     async def save(
@@ -169,7 +175,7 @@ class CursorUse:
         time_tick: int,
         earliest: Callable[[], tuple[int, int]],
     ) -> None:
-        """Stores where the reader is, behind the saves before this one; see `CursorStore.save`. `at` names the log."""
+        """Stores the reader's position, after the saves before this one; see `CursorStore.save`. `at` names the log."""
         service = await self._service()
         cursor = Cursor(
             self.key,
@@ -196,11 +202,12 @@ class CursorUse:
     ) -> None:
         if before is not None and not before.done():
             await asyncio.wait((before,))
-        # Counted from the call: of many that wait for a thread, behind a lock that is not let go, none waits longer than the first.
+        # The time counts from the call: of many saves that wait for a thread, and for a lock that is not released, none waits longer
+        # than the first.
         await service.run(lambda: service.store.save(cursor, earliest=earliest, since_s=called_s))
 
 
 def _seen(saving: asyncio.Future[None]) -> None:
-    """A save whose caller was cancelled fails unheard."""
+    """Lets the save of a cancelled caller fail unheard."""
     if not saving.cancelled():
         saving.exception()

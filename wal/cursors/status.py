@@ -1,10 +1,10 @@
-"""CursorStatus: what a saved cursor is worth now, beside the log and its vchannels as they are. Pure.
+"""CursorStatus: what a saved cursor is worth now, given the log and its vchannels as they are. Pure.
 
-DROPPED       one of its vchannels was dropped since: it is as if it had never been saved, and goes with the next sweep
-OTHER_INCARNATION    its pchannel was made anew since: an error at its use, and it pins nothing
-STALE         the writer found it over a bound: TruncatedError at its use, and it pins nothing
-TRUNCATED     the log was truncated past it, which only happens to one that was put back: TruncatedError at its use
-LIVE          it can be used, and pins the log
+DROPPED            one of its vchannels was dropped since: it counts as never saved, and is deleted with the next sweep
+OTHER_INCARNATION  its pchannel was recreated since: using it is an error, and it holds nothing back
+STALE              the writer found it over a bound: using it raises TruncatedError, and it holds nothing back
+TRUNCATED          the log was truncated past it, which happens only to a cursor that was restored: using it raises TruncatedError
+LIVE               it can be used, and holds back retention
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = [
 
 
 class LogRange(msgspec.Struct, frozen=True, gc=False):
-    """A pchannel's log at one moment: which life of it, its first event that is not truncated, and its end.
+    """A pchannel's log at one moment: its incarnation, its first event that is not truncated, and its end.
 
-    `last_frame`, if it is known: the position of the last frame, so that who stands behind it is not said to lag by it.
-    `bytes_between`: of the log, where positions do not count bytes.
+    `last_frame`: the position of the last frame if it is known, so that a cursor after it does not count as lagging by the frame's
+    bytes. `bytes_between` counts bytes of the log where positions do not.
     """
 
     incarnation: int
@@ -42,7 +42,7 @@ class LogRange(msgspec.Struct, frozen=True, gc=False):
     bytes_between: Callable[[int, int], int] | None = None
 
     def lag_bytes(self, start: tuple[int, int]) -> int:
-        """The log from this place on."""
+        """Returns the bytes of the log from `start` on."""
         if self.last_frame is not None and start[0] > self.last_frame:
             return 0
         if self.bytes_between is not None:
@@ -51,8 +51,8 @@ class LogRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogView(msgspec.Struct, frozen=True):
-    """The log as cursors are held against it: pchannels by name, the life of each vchannel by name (None: there is none), and the
-    smallest life that no vchannel has been given yet, as far as is known here."""
+    """The logs with which cursors are compared: pchannels by name, the incarnation of each vchannel by name (None: there is none), and
+    the smallest incarnation that no vchannel has been given yet, as far as this process knows."""
 
     logs: Mapping[str, LogRange]
     incarnation_of: Callable[[str], int | None]
@@ -60,7 +60,7 @@ class LogView(msgspec.Struct, frozen=True):
 
 
 class CursorStatus(enum.Enum):
-    """See the top of the file."""
+    """The status of a cursor; see the top of the file."""
 
     DROPPED = enum.auto()
     OTHER_INCARNATION = enum.auto()
@@ -70,12 +70,12 @@ class CursorStatus(enum.Enum):
 
 
 def cursor_status(cursor: Cursor, view: LogView) -> CursorStatus:
-    """What this cursor is worth."""
+    """Returns what this cursor is worth."""
     log = view.logs.get(cursor.pchannel)
     if log is None or log.incarnation != cursor.incarnation:
         return CursorStatus.OTHER_INCARNATION
     for name, incarnation in zip(cursor.key.vchannels, cursor.incarnations, strict=True):
-        # A life that is not known here yet is a later one than those that are.
+        # An incarnation that is not known here yet is a later one than those that are known.
         if incarnation is not None and incarnation < view.next_incarnation and view.incarnation_of(name) != incarnation:
             return CursorStatus.DROPPED
     if cursor.stale:
@@ -86,9 +86,9 @@ def cursor_status(cursor: Cursor, view: LogView) -> CursorStatus:
 
 
 def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor | None:
-    """The cursor, for a reader of its vchannels on this pchannel to go on from; None when nothing is saved for it.
+    """Returns the cursor from which a reader of its vchannels on this pchannel resumes; None when nothing is saved for it.
 
-    TruncatedError (which does not say what is there instead) and InvalidArgumentError as at the top of the file.
+    Raises TruncatedError (which does not say what is there instead) and InvalidArgumentError as at the top of the file.
     """
     if cursor is None:
         return None
@@ -100,7 +100,7 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
         case CursorStatus.STALE:
             raise TruncatedError(stale(cursor))
     if cursor.pchannel != pchannel:
-        # Saved before its vchannel was made, and that was made elsewhere: all of it is still to come.
+        # It was saved before its vchannel was created, on another pchannel: all of the vchannel is still to come.
         log = view.logs[pchannel]
         return msgspec.structs.replace(
             cursor, pchannel=pchannel, incarnation=log.incarnation, start=log.earliest, event=None, time_tick=0
@@ -108,13 +108,13 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
     if cursor.start < view.logs[pchannel].earliest:
         raise TruncatedError(
             f"{cursor.key} stands at {cursor.start[0]}:{cursor.start[1]} of pchannel {pchannel}, which has been truncated: "
-            f"delete_cursor({cursor.key.name!r}) and begin anew"
+            f"delete_cursor({cursor.key.name!r}) and begin again"
         )
     return cursor
 
 
 def shown(cursor: Cursor, view: LogView) -> CursorInfo | None:
-    """What users are shown of it; None for one that is as good as gone."""
+    """Returns what users are shown of it; None for a cursor that counts as never saved."""
     status = cursor_status(cursor, view)
     if status is CursorStatus.DROPPED:
         return None

@@ -1,10 +1,11 @@
 """CursorStore: where cursors are kept, and the one order of saves and truncations.
 
-Owns the lock between those who save and the one who truncates: under it a saver looks at the earliest event, then stores; under it
-whoever truncates looks at all cursors, then stores the new earliest event. So no saved cursor is ever overtaken by a
-truncation that did not see it, and none is saved behind one. Everything here blocks, briefly; on a loop it runs in threads.
+Owns the lock between saves and truncations. Under it a save looks at the earliest event, then stores the cursor; under it a truncation
+looks at all cursors, then stores the new earliest event. So no truncation passes a saved cursor that it did not see, and no cursor is
+saved below the earliest event. Every call blocks, briefly; on a loop it runs in threads.
 
-It never decides whether a cursor is still of use: `standing` does. A damaged one is loud for its own use, and shown to who looks at all.
+It never decides whether a cursor can still be used: `cursor_status` does. A damaged cursor is an error when it is used, and is listed
+when all are.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedErro
 __all__ = ["LOCK_TIMEOUT_S", "CursorStore", "DamagedCursor"]
 
 LOCK_TIMEOUT_S = 10.0
-"""How long a call waits for others to let go of the lock, which they hold for milliseconds unless they were stopped."""
+"""How long a call waits for the lock, which others hold for milliseconds unless they were stopped."""
 
 
 class DamagedCursor(msgspec.Struct, frozen=True):
-    """A cursor that cannot be read: `file` is what it lies in, `error` says what is wrong and what helps."""
+    """A cursor that cannot be read: `file` names its file, `error` says what is wrong and what helps."""
 
     file: str
     error: WALError
@@ -42,13 +43,13 @@ class CursorStore(abc.ABC):
         since_s: float | None = None,
         forward_only: bool = False,
     ) -> bool:
-        """Stores a cursor in the place of what was saved before; durable when it returns. With `forward_only` one that stands there, or
-        further, in the same lives is left as it is; whether the cursor was stored.
+        """Stores a cursor and replaces the one that was saved before; durable when it returns. Returns whether it was stored: with
+        `forward_only`, a saved one at the same log position or further, in the same incarnations, stays.
 
-        `earliest` is asked, under the lock, for the first event of the log. TruncatedError when the cursor's start lies below it, or when
-        what was saved has turned stale; InvalidArgumentError when that is of another life of the pchannel; ChannelNotExistError when it is
-        of a later life of a vchannel; CorruptionError when it is damaged. WouldBlockError when the lock cannot be had in time, which is
-        counted from `since_s`.
+        `earliest` is called under the lock and returns the first event of the log. Raises TruncatedError when the cursor's start lies
+        below it, or when the saved cursor is stale; InvalidArgumentError when the saved one is of another incarnation of the pchannel;
+        ChannelNotExistError when it is of a later incarnation of a vchannel; CorruptionError when it is damaged; WouldBlockError when
+        the lock cannot be had in time, which is counted from `since_s`.
         """
         with self.locked(since_s=since_s):
             before = self.load(cursor.key)
@@ -56,7 +57,7 @@ class CursorStore(abc.ABC):
                 incarnations = list(zip(before.incarnations, cursor.incarnations, strict=True))
                 if any(old is not None and new is not None and new < old for old, new in incarnations):
                     raise ChannelNotExistError(
-                        f"{cursor.key} was saved by a reader of a later life of them: the ones read here were dropped"
+                        f"{cursor.key} was saved by a reader of a later incarnation of its vchannels: those read here were dropped"
                     )
                 if not any(old is not None and new is not None and new > old for old, new in incarnations):
                     if (before.pchannel, before.incarnation) != (cursor.pchannel, cursor.incarnation) and any(
@@ -78,7 +79,7 @@ class CursorStore(abc.ABC):
         return True
 
     def change(self, expected: Cursor, changed: Cursor | None) -> bool:
-        """Inside `locked`: stores `changed` (None: deletes it) if `expected` is what is stored; whether it was."""
+        """Stores `changed` (None: deletes the cursor) if `expected` is what is stored; returns whether it was. Only inside `locked`."""
         if self.load(expected.key) != expected:
             return False
         if changed is None:
@@ -88,7 +89,7 @@ class CursorStore(abc.ABC):
         return True
 
     def delete(self, keep: Callable[[Cursor], bool]) -> None:
-        """Deletes, under the lock, the cursors that `keep` does not want; damaged ones stay. Durable when it returns."""
+        """Deletes, under the lock, the cursors for which `keep` returns False; damaged ones stay. Durable when it returns."""
         with self.locked():
             for cursor in self.load_all():
                 if isinstance(cursor, Cursor) and not keep(cursor):
@@ -97,33 +98,33 @@ class CursorStore(abc.ABC):
 
     @abc.abstractmethod
     def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
-        """Deletes, under the lock, the cursor of this name and set, or all of this name, damaged ones too; none is fine.
+        """Deletes, under the lock, the cursor of this name and set, or all of this name, damaged ones too; a missing one is fine.
 
         Durable when it returns.
         """
 
     @abc.abstractmethod
     def load(self, key: CursorKey) -> Cursor | None:
-        """The cursor, None when there is none; CorruptionError (FormatError for a newer version) when it cannot be read."""
+        """Returns the cursor, None when there is none. Raises CorruptionError (FormatError for a newer version) when it cannot be read."""
 
     @abc.abstractmethod
     def load_all(self) -> list[Cursor | DamagedCursor]:
-        """All of them, by name and vchannels, damaged ones last."""
+        """Returns all cursors, by name and vchannels, damaged ones last."""
 
     @abc.abstractmethod
     def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
-        """Takes the lock, also between processes; WouldBlockError when others hold it for longer than that.
+        """Takes the lock, also between processes. Raises WouldBlockError when others hold it for longer than `timeout_s`.
 
-        `since_s`: the monotonic time from which that is counted, for who stood in a line before; None: now.
+        `since_s`: the monotonic time from which that is counted, for a caller that waited in a line before; None: now.
         """
 
     @abc.abstractmethod
     def release(self) -> None:
-        """Lets go of the lock. In whichever thread; it does not wait."""
+        """Releases the lock. Any thread may call it; it does not wait."""
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float = LOCK_TIMEOUT_S, *, since_s: float | None = None) -> Iterator[None]:
-        """`with` this nobody else saves, deletes or truncates."""
+        """Holds the lock: inside `with`, nobody else saves, deletes or truncates."""
         self.acquire(timeout_s, since_s=since_s)
         try:
             yield
@@ -132,7 +133,7 @@ class CursorStore(abc.ABC):
 
     @abc.abstractmethod
     def sync(self) -> None:
-        """Makes what was stored and deleted, by anybody, survive a power cut. Do it before truncating on the strength of it."""
+        """Makes all stored and deleted cursors, of any caller, survive a power cut. Call it before a truncation that relies on them."""
 
     @abc.abstractmethod
     def _put(self, cursor: Cursor) -> None: ...
@@ -142,13 +143,13 @@ class CursorStore(abc.ABC):
 
 
 def stale(cursor: Cursor) -> str:
-    """What to say of a stale cursor."""
-    return f"{cursor.key} is stale: {cursor.stale}; delete_cursor({cursor.key.name!r}) and begin anew"
+    """Returns the error text for a stale cursor."""
+    return f"{cursor.key} is stale: {cursor.stale}; delete_cursor({cursor.key.name!r}) and begin again"
 
 
 def other_incarnation(cursor: Cursor) -> str:
-    """What to say of a cursor of another life of its pchannel."""
+    """Returns the error text for a cursor of another incarnation of its pchannel."""
     return (
-        f"{cursor.key} was saved in another life of pchannel {cursor.pchannel} (incarnation {cursor.incarnation:x}): "
-        f"delete_cursor({cursor.key.name!r}) and begin anew"
+        f"{cursor.key} was saved in another incarnation of pchannel {cursor.pchannel} ( {cursor.incarnation:x}): "
+        f"delete_cursor({cursor.key.name!r}) and begin again"
     )

@@ -1,11 +1,11 @@
-"""FileAccess: which users of the machine may read a file, and whose it is.
+"""FileAccess: which users of the machine may read a file, and who owns it.
 
-Owns the modes of everything that is created: 0600 and 0700, or 0640 and 0750 where a group may read. They are exact: the umask of the
-process neither widens nor narrows them, and is never changed. The sticky bits of a directory stay, setgid among them, by which an
+Owns the modes of every created file and directory: 0600 and 0700, or 0640 and 0750 where a group may read. They are exact: the umask of
+the process neither widens nor narrows them, and is never changed. The sticky bits of a directory stay, among them setgid, by which an
 administrator hands the group of readers to everything below.
 
-What root creates in a log of another user is given to that user, as sqlite does it: whoever looks after a log with sudo must not leave
-files there that its service cannot open.
+When root creates a file in a log of another user, it is given to that user, as sqlite does it: an administrator who runs a command with
+sudo must not leave files there that the service of the log cannot open.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _PERMISSIONS: Final = 0o777
 
 
 class FileAccess(msgspec.Struct, frozen=True):
-    """`owner`: the user and group that are given what root creates; None leaves it to root."""
+    """The modes of new files. `owner`: the user and group that get what root creates; None leaves it to root."""
 
     group_readable: bool = False
     owner: tuple[int, int] | None = None
 
     @classmethod
     def like(cls, path: Path) -> FileAccess:
-        """The access of a file or directory, for what is created beside it: private unless the group, and nobody else, may read it.
+        """Returns the access of a file or directory, for what is created beside it: private unless the group, and nobody else, may read
+        it.
 
-        Without such a file, or one that this user can look at, it is private.
+        It is private when there is no such file, or none that this user can look at.
         """
         try:
             status = path.stat()
@@ -48,7 +49,7 @@ class FileAccess(msgspec.Struct, frozen=True):
 
     @property
     def private(self) -> FileAccess:
-        """The same without the group."""
+        """Returns the same access without the group."""
         return FileAccess(owner=self.owner)
 
     @property
@@ -60,9 +61,9 @@ class FileAccess(msgspec.Struct, frozen=True):
         return 0o750 if self.group_readable else 0o700
 
     def create(self, path: Path | str, flags: int, *, dir_fd: int | None = None) -> int:
-        """Opens a file, which is created if it is missing, and gives it this access; the descriptor. Any OSError as it is.
+        """Opens a file, which is created if it is missing, gives it this access, and returns the descriptor. Any OSError as it is.
 
-        `dir_fd`: the open directory that the path is looked up in.
+        `dir_fd`: the open directory in which the path is looked up.
         """
         fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, self.file_mode, dir_fd=dir_fd)
         try:
@@ -75,20 +76,20 @@ class FileAccess(msgspec.Struct, frozen=True):
     def make_directory(self, path: Path, *, dir_fd: int | None = None) -> None:
         """Makes one directory, if it is missing, and gives it this access; the one above it exists. Any OSError as it is.
 
-        `dir_fd`: the open directory that the path is looked up in.
+        `dir_fd`: the open directory in which the path is looked up.
         """
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, self.directory_mode, dir_fd=dir_fd)
         self.give(path, dir_fd=dir_fd)
 
     def is_given(self, path: Path) -> bool:
-        """Whether a file or directory has this access, or is another user's, who has decided."""
+        """Returns whether a file or directory has this access, or belongs to another user, who then decides."""
         status = path.stat()
         mode = self.directory_mode if stat.S_ISDIR(status.st_mode) else self.file_mode
         return self._is_given(status, mode) or os.geteuid() not in (0, status.st_uid)
 
     def give(self, path: Path, *, dir_fd: int | None = None) -> None:
-        """Gives this access to a file or directory that exists; one of another user, or a symbolic link, is left as it is."""
+        """Gives this access to an existing file or directory; one of another user, or a symbolic link, is left as it is."""
         status = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
             return
@@ -110,18 +111,18 @@ class FileAccess(msgspec.Struct, frozen=True):
             return
         if self._is_roots(status):
             assert self.owner is not None
-            with contextlib.suppress(OSError):  # a user that is not known in this namespace cannot be given anything
+            with contextlib.suppress(OSError):  # a user that is not known in this namespace cannot be given files
                 os.fchown(fd, *self.owner)
-        with contextlib.suppress(PermissionError):  # of another user, who has decided
+        with contextlib.suppress(PermissionError):  # the file belongs to another user, who decides
             os.fchmod(fd, stat.S_IMODE(status.st_mode) & ~_PERMISSIONS | mode)
 
     def _is_given(self, status: os.stat_result, mode: int) -> bool:
         return status.st_mode & _PERMISSIONS == mode and not self._is_roots(status)
 
     def _is_roots(self, status: os.stat_result) -> bool:
-        """Whether this lies with root and is another user's."""
+        """Returns whether this belongs to root and should belong to another user."""
         return self.owner is not None and status.st_uid == 0 != self.owner[0] and os.geteuid() == 0
 
 
 PRIVATE: Final = FileAccess()
-"""For the owner alone."""
+"""The access for the owner alone."""

@@ -1,4 +1,4 @@
-"""Free space: how many bytes a file system has left, and a reserve of them that is kept for a full disk. Everything here blocks."""
+"""Free space: how many bytes a file system has left, and a reserve of them for a full disk. Everything here blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wal.files.access import FileAccess
 __all__ = ["RESERVE_BYTES", "SpaceReserve", "free_bytes"]
 
 RESERVE_BYTES: Final = 128 << 10
-"""Thirty-two pages: what an operation on a few records writes, several times over."""
+"""Thirty-two pages: several times what an operation on a few records writes."""
 _STEP_BYTES: Final = 4096
 
 
@@ -24,7 +24,12 @@ def free_bytes(path: str | Path) -> int | None:
 
 
 class SpaceReserve:
-    """The reserve of the sqlite file at `path`. `held` is the number of bytes that it keeps now."""
+    """Bytes of the disk that are kept beside the sqlite file at `path`, so that a full disk does not stop it for good.
+
+    It owns the file `<name>-reserve`: RESERVE_BYTES that are allocated and mean nothing. The store releases them when a write finds no
+    room, writes, gives back at least as much, and fills the reserve again. The reserve is best effort: if it cannot be filled now, it
+    is filled when there is room, and nothing fails without it. `held` is the number of bytes that it keeps now.
+    """
 
     def __init__(self, path: str) -> None:
         self._file = Path(path)
@@ -32,13 +37,13 @@ class SpaceReserve:
         self.held: int = 0
 
     def fill(self) -> None:
-        """Allocates what is missing, as far as there is room."""
+        """Allocates the missing bytes, as far as there is room."""
         if self.held >= RESERVE_BYTES:
             return
         try:
             fd = FileAccess.like(self._file).private.create(self._path, os.O_RDWR)
         except OSError:
-            return  # no room for a name: the next opening or transaction tries again
+            return  # there is no room for a name: the next opening or transaction tries again
         try:
             held = min(os.fstat(fd).st_size, RESERVE_BYTES)
             with contextlib.suppress(OSError):
@@ -48,11 +53,11 @@ class SpaceReserve:
                 while held < RESERVE_BYTES:
                     os.posix_fallocate(fd, held, _STEP_BYTES)
                     held += _STEP_BYTES
-            os.ftruncate(fd, held)  # an attempt that failed may have made it longer
+            os.ftruncate(fd, held)  # a failed attempt may have made the file longer
             os.fsync(fd)
             self.held = held
         except OSError:
-            self.held = 0  # what it keeps is not known
+            self.held = 0  # how much it keeps is not known
         finally:
             os.close(fd)
 

@@ -1,12 +1,12 @@
-"""HeldNames and HeldDirectory: the names that something open stands on, and whether they still lead to its files.
+"""HeldNames and HeldDirectory: the names of open files, and whether they still lead to those files.
 
-A file that is open outlives its name. After `rm -rf`, a rename or a mount over the directory, writes and syncs go on succeeding, and
-nobody will ever find what they wrote; a lock on such a file keeps nobody out. So the owner of the files compares what it holds
-with what lies under the names, and stops when they differ. The first difference is final: a name that comes back later may have
-been used by another process meanwhile.
+An open file outlives its name. After `rm -rf`, a rename or a mount over the directory, writes and syncs go on succeeding, and nobody
+will ever find what they wrote; a lock on such a file keeps nobody out. So the owner of the files compares its open files with those
+under the names, and stops when they differ. The first difference is final: if a name comes back later, another process may have used it
+meanwhile.
 
-Owns: the identity (device and inode) of each held file, and the error. An identity is safe to compare for as long as somebody keeps
-the file open, because its inode is not given to another file until then. It never opens a file under a watched name.
+Owns: the identity (device and inode) of each held file, and the error. Identities are safe to compare while the file is open, because
+its inode is not given to another file until then. It never opens a file under a watched name.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _log: Final = logging.getLogger("wal.journal")
 class HeldNames:
     """Absolute paths, each with the file that has to lie there. Thread-safe; `check` blocks for as long as a few `stat` calls take.
 
-    `within`: the names that these depend on; they are checked first. `released` is called when a name leads elsewhere, before that is
-    called a loss: it raises if the names belong to another owner by now, who may do with them as it likes.
+    `within`: the names on which these depend; they are checked first. `released` is called when a name leads to another file, before
+    that counts as a loss: it raises if the names belong to another owner by now, who may use them freely.
     """
 
     def __init__(self, *, within: HeldNames | None = None, released: Callable[[], object] | None = None) -> None:
@@ -44,17 +44,17 @@ class HeldNames:
         self._lost = ""
 
     def watch(self, path: Path, status: os.stat_result) -> None:
-        """From now on the file with this status has to lie at `path`; the caller keeps that file open until `unwatch`."""
+        """Requires from now on that the file with this status lies at `path`; the caller keeps that file open until `unwatch`."""
         with self._lock:
             self._files[path] = status
 
     def unwatch(self, path: Path) -> None:
-        """The name may go now, or lead to another file."""
+        """Lets the name go, or lead to another file, from now on."""
         with self._lock:
             self._files.pop(path, None)
 
     def check(self) -> None:
-        """Returns if every name leads to its file; a final StorageError if one does not, or did not at an earlier call."""
+        """Returns if every name leads to its file; raises a final StorageError if one does not, or did not at an earlier call."""
         if self._lost:
             raise StorageError(self._lost)
         if self._within is not None:
@@ -67,11 +67,11 @@ class HeldNames:
                 self._lose(path, status, why)
 
     def _lose(self, path: Path, status: os.stat_result, why: str) -> None:
-        # Not within the lock, which may be held up by it.
+        # This runs outside the lock, because it may wait for another lock.
         if self._released is not None:
             self._released()
         with self._lock:
-            # The owner may have let go of the name between the copy and the look; then nothing is lost.
+            # The owner may have released the name between the copy and the look; then nothing is lost.
             if self._files.get(path) is not status:
                 return
             first, self._lost = not self._lost, self._lost or why
@@ -83,7 +83,7 @@ class HeldNames:
 class HeldDirectory(HeldNames):
     """A directory that is held open, with the names in it. `fd` is its descriptor until `close`.
 
-    Names that are resolved with `dir_fd=fd` stay in this directory, wherever its path leads to by then.
+    Names that are resolved with `dir_fd=fd` stay in this directory, wherever its path leads by then.
     """
 
     def __init__(
@@ -93,11 +93,12 @@ class HeldDirectory(HeldNames):
         super().__init__(within=within, released=released)
         self.path = path
         self.fd: int = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._closing = weakref.finalize(self, os.close, self.fd)  # an owner that is collected unclosed leaks nothing
+        # An owner that is collected without close() leaks nothing.
+        self._closing = weakref.finalize(self, os.close, self.fd)
         self.watch(path, os.fstat(self.fd))
 
     def close(self) -> None:
-        """Lets go of the directory and of all names. Idempotent."""
+        """Releases the directory and all names. Idempotent."""
         with self._lock:
             self._files.clear()
             self.fd = -1
@@ -105,7 +106,7 @@ class HeldDirectory(HeldNames):
 
 
 def _difference(path: Path, held: os.stat_result) -> str:
-    """What is wrong with this name; empty if nothing is."""
+    """Returns what is wrong with this name; empty if nothing is."""
     kind = "directory" if stat.S_ISDIR(held.st_mode) else "file"
     try:
         found = os.stat(path)

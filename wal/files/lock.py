@@ -1,9 +1,9 @@
-"""FileLock: a flock on a file that nobody but its owner can open, so that nobody else can hold it.
+"""FileLock: a flock on a file that only its owner can open, so that no other user can hold it; LockHolder: the process that holds one.
 
-Anybody who may open a file, also to read it, may lock it. So no lock of the log is taken on a file that readers need: each lies on a file
-of its own with mode 0600, and it goes with its process, however that ends.
+A process that may open a file, even only to read it, may lock it. So no lock of the log lies on a file that readers need: each lies on
+a file of its own with mode 0600, and it goes with its process, however that ends.
 
-A child that was forked shares the locks of its parent, and would keep them when the parent is killed. So it closes its descriptors of
+A forked child shares the locks of its parent, and would keep them when the parent is killed. So the child closes its descriptors of
 them at once, which leaves the parent's locks alone; unlocking there would release them.
 """
 
@@ -31,7 +31,7 @@ CURSORS_LOCK_NAME: Final = "cursors.lock"
 
 
 class FileLock:
-    """An open lock file; made by `open`, locked or not, until `close`. Locks of one process on one file exclude each other as well."""
+    """An open lock file, made by `open`, locked or not, until `close`. Locks of one process on one file exclude each other as well."""
 
     __slots__ = ("__weakref__", "fd", "path")
 
@@ -43,7 +43,7 @@ class FileLock:
     def open(cls, path: Path, access: FileAccess = PRIVATE, *, dir_fd: int | None = None) -> FileLock:
         """Opens the file, which is created if it is missing. `dir_fd`: the open directory that holds it, whatever its path is by now.
 
-        PermissionError when the user may not write there, any other OSError as it is.
+        Raises PermissionError when the user may not write there, and any other OSError as it is.
         """
         with _forking:
             lock = cls(path, access.private.create(path if dir_fd is None else path.name, os.O_RDWR, dir_fd=dir_fd))
@@ -52,7 +52,7 @@ class FileLock:
 
     @classmethod
     def look(cls, path: Path, *, dir_fd: int | None = None) -> FileLock:
-        """Opens an existing lock file without writing to it. FileNotFoundError or PermissionError as for `open`."""
+        """Opens an existing lock file without writing to it. Raises FileNotFoundError or PermissionError as `open` does."""
         with _forking:
             name = path if dir_fd is None else path.name
             lock = cls(path, os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd))
@@ -60,7 +60,7 @@ class FileLock:
         return lock
 
     def try_lock(self, *, shared: bool = False) -> bool:
-        """Takes the lock; False when another one has it. StorageError when the file system refuses to lock."""
+        """Takes the lock; returns False when another one has it. Raises StorageError when the file system refuses to lock."""
         try:
             fcntl.flock(self.fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -70,14 +70,14 @@ class FileLock:
         return True
 
     def lock(self) -> None:
-        """Takes the lock, waiting for it as long as another one has it; otherwise as `try_lock`."""
+        """Takes the lock, and waits for it as long as another one has it; otherwise as `try_lock`."""
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX)
         except (OSError, ValueError) as error:
             raise self._refused(error) from error
 
     def unlock(self) -> None:
-        """Lets go of the lock. In a child that was forked while its parent held it there is nothing to let go of."""
+        """Releases the lock. In a child that was forked while its parent held it there is nothing to release."""
         try:
             if self.fd >= 0:
                 fcntl.flock(self.fd, fcntl.LOCK_UN)
@@ -85,22 +85,22 @@ class FileLock:
             raise self._refused(error) from error
 
     def close(self) -> None:
-        """Lets go of the lock and the file. Idempotent."""
+        """Releases the lock and closes the file. Idempotent."""
         with _forking:
             if self.fd < 0:
                 return
             fd, self.fd = self.fd, -1
             _open.discard(self)
             try:
-                # Closing alone would leave the lock with a child that was forked by a library, without telling Python.
+                # Closing alone would leave the lock with a child that a library forked without telling Python.
                 fcntl.flock(fd, fcntl.LOCK_UN)
             except OSError:
-                pass  # closing lets go of it just as well
+                pass  # closing releases it as well
             finally:
                 os.close(fd)
 
     def _refused(self, error: OSError | ValueError) -> StorageError | ClosedError:
-        if isinstance(error, ValueError):  # a descriptor of -1
+        if isinstance(error, ValueError):  # the descriptor is -1
             return ClosedError(
                 f"the lock {self.path} is closed, or belongs to the process that this one was forked from"
             )
@@ -110,7 +110,7 @@ class FileLock:
 
 
 def _let_go() -> None:
-    """In a forked child, before anything else runs there."""
+    """Closes all locks in a forked child, before anything else runs there."""
     for lock in list(_open):
         os.close(lock.fd)
         lock.fd = -1
@@ -120,7 +120,7 @@ def _let_go() -> None:
 
 _open: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
 _forking: Final = threading.RLock()
-"""Held while a lock is opened or closed, and while the process forks: no child is made with a descriptor that is not in `_open`."""
+"""Held while a lock is opened or closed, and while the process forks: no child inherits a descriptor that is not in `_open`."""
 os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_let_go)
 
 
@@ -128,9 +128,14 @@ _PID_BYTES: Final = 32
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """`pid` is None when the process cannot be seen from here; `text` names it in a sentence.
+    """The process that holds a lock file, for the text of an error.
 
-    `inherited`: the process that took the lock has ended, or cannot be seen, and another one holds it.
+    The file says which process locked it last. That process may have been killed since, while a child that it forked, or a library in
+    it, still holds the lock; and its pid may belong to another process by now. So `/proc` is asked who holds it. The answer never
+    decides anything.
+
+    `pid` is None when the process cannot be seen from here; `text` names it in a sentence. `inherited`: the process that took the lock
+    has ended, or cannot be seen, and another one holds it.
     """
 
     pid: int | None
@@ -145,12 +150,12 @@ class LockHolder(msgspec.Struct, frozen=True):
 
     @classmethod
     def find(cls, fd: int) -> LockHolder:
-        """The process that holds a flock on this open file."""
+        """Returns the process that holds a flock on this open file."""
         text = os.pread(fd, _PID_BYTES, 0).strip()
         noted = int(text) if text.isdigit() else None
         status = os.fstat(fd)
         identity = status.st_dev, status.st_ino
-        # What does not let its files be seen is believed if it lives: another user's process, root's say.
+        # A process that hides its open files is believed if it lives: one of another user, root say.
         if noted is not None and _holds(noted, identity) is not False:
             return cls(noted, f"process {noted}")
         holder = next((pid for pid in _pids() if _holds(pid, identity)), None)
@@ -180,7 +185,7 @@ def _pids() -> Iterator[int]:
 
 
 def _holds(pid: int, identity: tuple[int, int]) -> bool | None:
-    """Whether this process holds a flock on the file; None when it lives, and does not let that be seen."""
+    """Returns whether this process holds a flock on the file; None when it lives and hides its open files."""
     process = Path("/proc") / str(pid)
     try:
         fds = os.listdir(process / "fd")
@@ -196,4 +201,4 @@ def _locks(process: Path, fd: str, identity: tuple[int, int]) -> bool:
         status = os.stat(process / "fd" / fd)
         return (status.st_dev, status.st_ino) == identity and " FLOCK " in (process / "fdinfo" / fd).read_text()
     except OSError:
-        return False  # closed meanwhile
+        return False  # it was closed meanwhile

@@ -1,4 +1,4 @@
-"""What the thread of a sqlite file is asked to do, its answers, and the statements that do it. Synchronous."""
+"""The operations that the thread of a sqlite file carries out, their outcomes, and the statements for them. Synchronous."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Scan(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """A batch was carried out: its saves, and the keys that were there and are `removed`."""
+    """The outcome of a batch that was carried out: its saves, and the keys that existed and are `removed`."""
 
     saves: dict[str, str]
     removed: list[str]
@@ -38,7 +38,7 @@ class Applied(msgspec.Struct, frozen=True):
 
 Operation = Load | Scan | Batch
 Outcome = list[str | None] | list[tuple[str, str]] | Applied | None | Exception
-"""Of a Load, of a Scan, of a Batch (None: its comparison failed), or what went wrong."""
+"""The outcome of a Load, of a Scan, of a Batch (None if its comparison failed), or the error."""
 
 
 def apply(connection: sqlite3.Connection, operation: Operation) -> Outcome:

@@ -1,13 +1,14 @@
-"""SqliteStore: the KV's file and its transactions, synchronous; belongs to one thread.
+"""SqliteStore: the KV's file and its transactions, synchronous; it belongs to one thread.
 
-Owns: the sqlite connection, the format of the file and the meaning of sqlite's errors. It promises that a group of operations is
-one durable transaction in which each operation happens whole or not at all without harming the others. It never retries a
-failed write or sync: what the kernel dropped cannot be synced again.
+Owns: the sqlite connection, the format of the file and the meaning of sqlite's errors. It promises that a group of operations is one
+durable transaction in which each operation happens whole or not at all without harming the others. It never retries a failed write or
+sync: data that the kernel dropped cannot be synced again.
 
-On a full disk what found no room is carried out in the bytes of the reserve, one operation at a time: the reserve is released, sqlite's
-write-ahead file is folded into the file, the operation is committed and folded too, and the reserve is filled with what that gave back.
-So records can be changed for ever. A file that has to grow for an operation is what uses room up: no more pages may wait to be folded
-than the reserve has room for, and in the reserve only an operation on a few records may make the file grow, by a few pages.
+On a full disk the operations that found no room are carried out with the bytes of the reserve, one at a time: the store releases the
+reserve, folds sqlite's write-ahead file into the file, commits the operation, folds it too, and fills the reserve with the bytes that
+this gave back. So existing records can be changed for ever. Only an operation for which the file has to grow uses room up: no more
+pages may wait to be folded than the reserve has room for, and with the reserve only an operation on a few records may make the file
+grow, by a few pages.
 
     application_id  "WALK"      user_version  1      kv(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID, ordered by UTF-8 bytes
 """
@@ -38,11 +39,11 @@ _PAGE_BYTES: Final = 4096
 _UNFOLDED_BYTES_MAX: Final = RESERVE_BYTES // 4
 """Pages that only the write-ahead file has are folded when they take more than this."""
 _RESERVED_GROWTH_BYTES: Final = 2 * _PAGE_BYTES
-"""What the file may grow by for an operation in the reserve, …"""
+"""How much the file may grow for an operation that uses the reserve, …"""
 _RESERVED_RECORDS: Final = 4
 """… on at most so many records, …"""
 _RESERVE_BYTES_MIN: Final = RESERVE_BYTES * 3 // 4
-"""… if the reserve had at least this before: what such an operation writes, and what folding it takes, fit into that twice."""
+"""… if the reserve had at least this before: twice what such an operation writes and folding it takes."""
 _MODE: Final = 0o600
 
 _FULL, _BUSY, _LOCKED = sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED
@@ -63,10 +64,10 @@ class SqliteStore:
             self._connection = sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None, cached_statements=32)
         except sqlite3.Error as error:
             raise self._explain(error) from error
-        # A file with a bound of its own is full long before the disk is: no reserve would help it.
+        # A file with a bound of its own is full long before the disk is, so no reserve would help it.
         self._reserve = SpaceReserve(path) if bytes_max is None else None
         self._reserved = 0
-        """The bytes that the reserve had before it was released for what is carried out now."""
+        """The bytes that the reserve had before it was released for the present operation."""
         _open.add(self)
         try:
             self._prepare(bytes_max)
@@ -82,7 +83,7 @@ class SqliteStore:
             raise
 
     def execute(self, operations: list[Operation]) -> list[Outcome]:
-        """Carries out a group in order and answers each; what is answered as done is durable. Never raises."""
+        """Carries out a group in order and returns the outcome of each; every operation answered as done is durable. Never raises."""
         try:
             self._held.check()
         except StorageError as error:
@@ -113,14 +114,14 @@ class SqliteStore:
                 return self._execute_in_reserve(operations, self._reserve, failure)
             if alone:
                 return [failure]
-            # One of them took the transaction down with it (no room, say). Alone, each gets its own answer.
+            # One of them failed the whole transaction (no room, say). Alone, each gets its own answer.
             return [self.execute([operation])[0] for operation in operations]
         if self._reserve is not None and not self._reserved:
             self._keep_foldable(self._reserve)
         return outcomes
 
     def defect(self, cause: Exception) -> WALError:
-        """What is answered when `execute` raised after all: nothing more is done with the file."""
+        """Returns the answer for the case that `execute` raised after all: nothing more is done with the file."""
         failed = StorageError(
             f"{self._path}: carrying out operations failed: {cause!r}; please report it", outcome_unknown=True
         )
@@ -135,7 +136,7 @@ class SqliteStore:
 
     def _prepare(self, bytes_max: int | None) -> None:
         execute = self._connection.execute
-        # One owner: a second process (or a second opening) would commit past this one's watches without their knowing.
+        # There is one owner: a second process (or a second opening) would commit changes that this one's watches do not see.
         execute("PRAGMA locking_mode = EXCLUSIVE")
         (application,) = execute("PRAGMA application_id").fetchone()
         (version,) = execute("PRAGMA user_version").fetchone()
@@ -151,7 +152,7 @@ class SqliteStore:
         execute("PRAGMA synchronous = FULL")
         if bytes_max is not None:
             execute(f"PRAGMA max_page_count = {max(1, bytes_max // _PAGE_BYTES)}")
-        execute("BEGIN IMMEDIATE")  # takes the lock, also when there is nothing to make
+        execute("BEGIN IMMEDIATE")  # it takes the lock, also when there is no table to make
         if is_new:
             execute("CREATE TABLE kv (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
             execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -159,9 +160,10 @@ class SqliteStore:
         execute("COMMIT")
 
     def _watch(self) -> os.stat_result:
-        """The status of the open file. From now on its name, and that of its write-ahead file, have to lead to the same files.
+        """Returns the status of the open file. From now on its name, and that of its write-ahead file, have to lead to the same files.
 
-        Sqlite keeps both open until it closes them. They are never opened here: closing that would drop sqlite's locks on them.
+        Sqlite keeps both open until it closes them. They are never opened here: closing that descriptor would drop sqlite's locks on
+        them.
         """
         log = Path(f"{self._path}-wal")
         if log.exists():
@@ -182,18 +184,18 @@ class SqliteStore:
             return failure
 
     def _pages(self) -> int:
-        """The pages of the file, those that only the write-ahead file has among them."""
+        """Returns the number of pages of the file, including those that only the write-ahead file has."""
         (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
         return int(pages)
 
     def _unfolded_bytes(self) -> int:
-        """The bytes that the file has to grow by when the write-ahead file is folded."""
+        """Returns the bytes by which the file has to grow when the write-ahead file is folded."""
         return self._pages() * _PAGE_BYTES - self._folded_bytes
 
     def _execute_in_reserve(
         self, operations: list[Operation], reserve: SpaceReserve, failure: WALError
     ) -> list[Outcome]:
-        """Carries out a group that found no room, which is the `failure`, one operation after the other."""
+        """Carries out, one operation after the other, a group that found no room; `failure` says so."""
         outcomes: list[Outcome] = []
         for operation in operations:
             reserve.fill()
@@ -211,7 +213,7 @@ class SqliteStore:
         return outcomes
 
     def _check_growth(self, operations: list[Operation]) -> None:
-        """Inside a transaction, before its end: NoSpaceError when the file has to grow by more than there is room for."""
+        """Raises NoSpaceError, before the end of a transaction, when the file has to grow by more than there is room for."""
         if self._reserve is None or (unfolded := self._unfolded_bytes()) <= self._unfolded_before:
             return
         if self._reserved:
@@ -231,11 +233,11 @@ class SqliteStore:
         )
 
     def _keep_foldable(self, reserve: SpaceReserve) -> None:
-        """After a transaction: fills the reserve, and folds what only the write-ahead file has if that is more than a few pages."""
+        """Fills the reserve after a transaction, and folds the pages that only the write-ahead file has if they are more than a few."""
         reserve.fill()
         try:
             self._unfolded_before = self._unfolded_bytes()
-        except sqlite3.Error as error:  # what was committed is committed
+        except sqlite3.Error as error:  # the transaction itself is committed
             self.failure = self._explain(error)
             return
         if self._unfolded_before > _UNFOLDED_BYTES_MAX and not self._checkpoint("PASSIVE"):
@@ -244,7 +246,7 @@ class SqliteStore:
             reserve.fill()
 
     def _checkpoint(self, mode: str) -> bool:
-        """Folds the write-ahead file into the file; False when there is no room for that: it then stays as it is."""
+        """Folds the write-ahead file into the file; returns False, and leaves it, when there is no room for that."""
         try:
             self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
             self._folded_bytes = os.path.getsize(self._path)
@@ -306,7 +308,8 @@ class SqliteStore:
 
 
 def _note_inherited() -> None:
-    """In a forked child: sqlite takes the locks of its parent for its own, and must not be asked to close what the parent had open."""
+    """Notes in a forked child which files its parent had open: sqlite takes the parent's locks for the child's own, and must not close
+    them."""
     _inherited.update(store._path for store in _open)
 
 
@@ -321,7 +324,7 @@ def _make_private(path: str) -> None:
     A user who may read the file could lock it. It is never opened here: closing it would release the locks that another connection of
     this process holds.
     """
-    # What the system refuses, sqlite meets as well, and says so when it opens the file.
+    # If the system refuses this, sqlite meets the same refusal when it opens the file, and says so.
     with contextlib.suppress(OSError):
         os.mknod(path, stat.S_IFREG | _MODE)
     with contextlib.suppress(OSError):

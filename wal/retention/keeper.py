@@ -1,11 +1,11 @@
 """RetentionKeeper: carries retention out, and every other truncation.
 
-Owns: the turn, about every second and whenever a stretch was sealed, in which cursors over their bounds are marked stale, those of dropped
-vchannels go, and what the policy lets go is truncated. All truncations of the log pass here, one at a time, with the lock on the
-cursors held from the look at them to the new earliest event, so that none passes a cursor that is saved meanwhile.
+Owns: the turn, about every second and whenever an extent was sealed, in which it marks cursors over their bounds as stale, deletes
+those of dropped vchannels, and truncates what the policy drops. All truncations of the log pass here, one at a time. The lock on the
+cursors is held from the look at them until the new earliest event is stored, so that none passes a cursor that is saved meanwhile.
 
-It never waits long for that lock: who was stopped while holding it delays what is dropped, with a warning, and no append. What fails in a
-turn is warned of once and tried again in the next.
+It never waits long for that lock: a process that was stopped while it held the lock delays what is dropped, with a warning, and no
+append. A failure in a turn is logged once as a warning and tried again in the next turn.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ TURN_S: Final = 1.0
 LOCK_TIMEOUT_S: Final = 5.0
 OPENING_LOCK_TIMEOUT_S: Final = 1.0
 _EXTENTS_MAX: Final = 16
-"""So many at a time, so that who wants to save a cursor meanwhile does not wait for long."""
+"""Extents that are dropped at a time: so many that a save of a cursor meanwhile does not wait for long."""
 _log: Final = logging.getLogger("wal.retention")
 
 
 class RetentionKeeper:
-    """Of an open log. `start` once its pchannels are open, `close` before they are closed."""
+    """The retention of an open log. Call `start` when its pchannels are open, and `close` before they are closed."""
 
     def __init__(
         self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], cursors: CursorService, *, clock: Clock
@@ -60,7 +60,7 @@ class RetentionKeeper:
         self._believed = True
         self._lock = asyncio.Lock()
         self._warned: set[str] = set()
-        """What was warned of, and is not over."""
+        """The warnings that were logged and whose reason is not over."""
         self._sealed = False
         self._woken: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -68,7 +68,7 @@ class RetentionKeeper:
         self._closing = False
 
     async def start(self) -> None:
-        """Marks what turned stale while the log was closed, and begins its turns, if there is any bound at all."""
+        """Marks the cursors that became stale while the log was closed, and begins its turns, if there is any bound at all."""
         if self.bounds.of_cursors:
             await self.turn(lock_timeout_s=OPENING_LOCK_TIMEOUT_S)
             self._service.judge = self.judge
@@ -78,7 +78,7 @@ class RetentionKeeper:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
 
     async def close(self) -> None:
-        """Ends its turns, and waits for what is under way. Idempotent."""
+        """Ends its turns, and waits for the work under way. Idempotent."""
         self._closing = True
         if self._task is not None:
             self._task.cancel()
@@ -87,11 +87,11 @@ class RetentionKeeper:
             await asyncio.wait(list(self._under_way))
 
     async def turn(self, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        """Does what is to be done now. Never raises for what fails: it is warned of, and left to the next turn."""
+        """Does what is due now. Never raises for a failure: it is logged as a warning, and left to the next turn."""
         await self._whole(self._guarded(lambda: self._step(lock_timeout_s)))
 
     async def judge(self) -> None:
-        """Marks the cursors that are over a bound, and nothing else. Never raises for what fails."""
+        """Marks the cursors that are over a bound, and does nothing else. Never raises for a failure."""
 
         async def mark() -> bool:
             now_s = self._look()
@@ -104,7 +104,7 @@ class RetentionKeeper:
         await self._whole(self._guarded(mark))
 
     async def truncate(self, message_id: MessageID) -> None:
-        """Truncates the pchannel of this id up to its event, inclusive. Refused whole, naming the holders, past what is pinned."""
+        """Truncates the pchannel of this id up to its event, inclusive. Refuses the whole truncation past a pin, and names the holders."""
         pchannel = self._pchannels[message_id.pchannel]
         up_to = await pchannel.end_of(message_id)
         if up_to is None:
@@ -122,7 +122,7 @@ class RetentionKeeper:
         await self._make_room([pchannel])
 
     async def report(self) -> list[PChannelRetention]:
-        """Where each pchannel's log stands."""
+        """Returns the state of each pchannel's log."""
         self._look()
         cursors = await self._service.run(self._service.store.load_all)
         view = self._service.view()
@@ -139,7 +139,7 @@ class RetentionKeeper:
             for pchannel in self._pchannels.values()
         ]
 
-    # -- turns
+    # -- the turns
 
     async def _guarded(self, step: Callable[[], Awaitable[bool]]) -> None:
         """Takes steps until there is nothing more to do at once."""
@@ -159,7 +159,7 @@ class RetentionKeeper:
             self._warned -= {"lock", "failure"}
 
     async def _whole(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Does this to its end, whether or not its caller still waits: the lock must be held until the threads under it are done."""
+        """Runs the work to its end, whether or not its caller still waits: the lock must be held until the threads under it are done."""
         task = asyncio.get_running_loop().create_task(work, name="retention, under way")
         self._under_way.add(task)
         task.add_done_callback(self._done)
@@ -191,7 +191,7 @@ class RetentionKeeper:
             self._woken.set_result(None)
 
     async def _step(self, lock_timeout_s: float) -> bool:
-        """A part of a turn; whether more can be dropped at once."""
+        """Does a part of a turn; returns whether more can be dropped at once."""
         now_s = self._look()
         if not self._is_due(now_s) and not await self._has_stale(now_s):
             self._warned = {episode for episode in self._warned if not episode.startswith(("held", "stale", "unsaved"))}
@@ -222,7 +222,7 @@ class RetentionKeeper:
         return more
 
     def _look(self) -> float | None:
-        """The wall time, None while it cannot be believed."""
+        """Returns the wall time, None while it cannot be believed."""
         wall = self._clock.wall()
         self._believed = self._watch.look(wall=wall, monotonic=self._clock.monotonic())
         if self._believed:
@@ -231,14 +231,14 @@ class RetentionKeeper:
         self._warn(
             "clocks",
             "the wall clock has moved %+.0f s against monotonic time (more than %g s): nothing is dropped for its age, and no cursor turns "
-            "stale for its age, until it is back or the log is opened anew",
+            "stale for its age, until it is back or the log is reopened",
             self._watch.drift_s,
             DRIFT_MAX_S,
         )
         return None
 
     def _is_due(self, now_s: float | None) -> bool:
-        """Whether anything of a log would be dropped if nobody held it."""
+        """Returns whether anything of a log would be dropped if nobody held it."""
         return self.bounds.of_logs and any(
             plan(self._extents(pchannel), self.bounds, (), earliest=pchannel.log.earliest, now_s=now_s).wanted
             is not None
@@ -246,7 +246,7 @@ class RetentionKeeper:
         )
 
     async def _has_stale(self, now_s: float | None) -> bool:
-        """Whether a cursor is over its bound and not marked yet."""
+        """Returns whether a cursor is over its bound and not marked yet."""
         if not self.bounds.of_cursors:
             return False
         cursors = await self._service.run(self._service.store.load_all)
@@ -261,7 +261,7 @@ class RetentionKeeper:
     def _sweep(
         self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None
     ) -> list[Cursor | DamagedCursor]:
-        """In a thread, under the lock: marks those over a bound, deletes those of dropped vchannels; what is left."""
+        """Marks cursors over a bound, deletes those of dropped vchannels, and returns the rest. Runs in a thread, under the lock."""
         left: list[Cursor | DamagedCursor] = []
         for cursor in cursors:
             if isinstance(cursor, Cursor):
@@ -278,9 +278,9 @@ class RetentionKeeper:
         return left
 
     def _change(self, cursor: Cursor, changed: Cursor | None) -> None:
-        """What cannot be stored, on a full disk say, is done all the same: room is what is wanted.
+        """Changes a cursor. Best effort: a cursor that cannot be updated (disk full) does not block freeing space.
 
-        Whoever uses the cursor finds the log truncated past it, or loses nothing.
+        Its reader finds the log truncated past it, or loses nothing.
         """
         try:
             self._service.store.change(cursor, changed)
@@ -292,7 +292,8 @@ class RetentionKeeper:
     async def _truncate(
         self, pchannel: PChannel, up_to: tuple[int, int], cursors: list[Cursor | DamagedCursor]
     ) -> None:
-        """Under the lock. What it goes by must not be undone by a power cut that the truncation survives."""
+        """Truncates, under the lock. The cursors that it relies on are synced first, so that no power cut undoes them and leaves the
+        truncation."""
         if cursors:
             await self._service.run_held(self._service.store.sync)
         await pchannel.log.truncate(*up_to)
@@ -306,14 +307,14 @@ class RetentionKeeper:
         return [] if pchannel.fault is not None else pchannel.log.extents()
 
     def _warn(self, episode: str, text: str, *values: object) -> None:
-        """Once until the episode is over."""
+        """Logs a warning once until the episode is over."""
         if episode not in self._warned:
             self._warned.add(episode)
             _log.warning(text, *values)
 
 
 def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChannel) -> list[Pin]:
-    """Whoever needs something of this pchannel's log: cursors, and broadcasts that are not over."""
+    """Returns the pins of this pchannel's log: of cursors, and of broadcasts that are not over."""
     return pins_of(cursors, view, pchannel=pchannel.channel) + pins_of_broadcasts(pchannel.copies.table.pins())
 
 

@@ -1,8 +1,8 @@
-"""The policy of retention: what may be dropped, given the extents of a log, the bounds, the time, and who still needs what. Pure.
+"""The policy of retention: what may be dropped, given the extents of a log, the bounds, the time, and the pins; and ClockWatch. Pure.
 
-A log is dropped from its beginning, a sealed stretch at a time: while it holds more than `bytes_max`, or while its oldest stretch holds
-nothing younger than `age_max_s`. Nothing at or above a pin is dropped, and the stretch that is not sealed never is. So a log holds up to
-`bytes_max` and no less than that less a extent, or what its pins need.
+A log is dropped from its beginning, a sealed extent at a time: while it holds more than `bytes_max`, or while its oldest extent holds
+nothing younger than `age_max_s`. Nothing at or above a pin is dropped, and the unsealed extent never is. So a log holds up to
+`bytes_max` and at least that less one extent, or what its pins need.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class RetentionBounds(msgspec.Struct, frozen=True):
-    """The settings; None: no bound. `bytes_max` and `age_max_s` are for each pchannel's log, the others for each cursor."""
+    """The settings; None means no bound. `bytes_max` and `age_max_s` apply to each pchannel's log, the others to each cursor."""
 
     bytes_max: int | None = None
     age_max_s: float | None = None
@@ -49,7 +49,7 @@ class RetentionBounds(msgspec.Struct, frozen=True):
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """Somebody who needs everything at or above the place (position, index). `kind` says what `name` names."""
+    """A holder that needs everything at or above the log position (position, index). `kind` says what `name` names."""
 
     kind: str
     name: str
@@ -61,8 +61,8 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to do: truncate at (`end`, 0), None for nothing. `holders` are the pins below `wanted`, where it would go without them, lowest
-    first."""
+    """What to do: truncate at (`end`, 0), None for nothing. `holders`, lowest first, are the pins below `wanted`, the end without any
+    pins."""
 
     end: int | None
     wanted: int | None
@@ -78,9 +78,9 @@ def plan(
     now_s: float | None,
     extents_max: int | None = None,
 ) -> Plan:
-    """What may be dropped now. `now_s` is the wall time, None when it cannot be believed: then nothing is too old.
+    """Returns what may be dropped now. `now_s` is the wall time, None when it cannot be believed: then nothing is too old.
 
-    At most `extents_max` extents at a time.
+    It drops at most `extents_max` extents at a time.
     """
     held = [extent for extent in extents if extent.end > earliest[0]]
     if not held:
@@ -102,7 +102,7 @@ def plan(
 
 
 def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchannel: str) -> list[Pin]:
-    """What cursors pin of this pchannel's log. One that cannot be read may need anything: it pins all of every log."""
+    """Returns the pins that cursors hold in this pchannel's log. A damaged cursor may need anything: it pins all of every log."""
     pins: list[Pin] = []
     for cursor in cursors:
         if isinstance(cursor, DamagedCursor):
@@ -113,16 +113,16 @@ def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchanne
 
 
 def pins_of_broadcasts(firsts: Iterable[tuple[tuple[int, int], int]]) -> list[Pin]:
-    """What broadcasts pin that are not over: (place of the first copy in the log, broadcast id) of each."""
+    """Returns the pins of broadcasts that are not over: `firsts` holds the log position of the first copy and the broadcast id of each."""
     return [Pin("broadcast", str(broadcast_id), position) for position, broadcast_id in firsts]
 
 
 def over_bound(cursor: Cursor, log: LogRange, bounds: RetentionBounds, *, now_s: float | None) -> str:
-    """Which bound this cursor is over; empty for none. `now_s` as for `plan`."""
+    """Returns which bound this cursor is over; empty for none. `now_s` as for `plan`."""
     lag_bytes = log.lag_bytes(cursor.start)
     lag_max = bounds.cursor_lag_bytes_max
     if lag_max is not None and lag_bytes > lag_max:
-        return f"{lag_bytes} bytes of log lay behind it, over cursor_lag_bytes_max={lag_max}"
+        return f"{lag_bytes} bytes of log came after it, over cursor_lag_bytes_max={lag_max}"
     age_max = bounds.cursor_age_max_s
     if age_max is not None and now_s is not None and now_s - cursor.saved_at > age_max:
         return f"it was last saved {now_s - cursor.saved_at:.3g} s before, over cursor_age_max_s={age_max:g}"
@@ -141,7 +141,13 @@ DRIFT_MAX_S: Final = 60.0
 
 
 class ClockWatch:
-    """Begun when both clocks were believed."""
+    """Tells whether the wall clock can be believed; begun when both clocks were believed.
+
+    Age is counted on the wall clock, and a wall clock that is set forward by a day makes everything a day older at once. So the wall
+    clock is compared with monotonic time, which never steps. Small differences are accepted from one look to the next (a wall clock
+    that is kept right by small corrections is believed for years). A difference of more than DRIFT_MAX_S is not believed until it is
+    gone again or the log is reopened.
+    """
 
     __slots__ = ("_monotonic", "_wall", "drift_s")
 
@@ -149,10 +155,10 @@ class ClockWatch:
         self._wall = wall
         self._monotonic = monotonic
         self.drift_s: float = 0.0
-        """By how much the wall was ahead of monotonic time at the last look, since the last one that was believed."""
+        """How far the wall clock was ahead of monotonic time at the last look, since the last one that was believed."""
 
     def look(self, *, wall: float, monotonic: float) -> bool:
-        """Whether the wall clock can be believed now."""
+        """Returns whether the wall clock can be believed now."""
         self.drift_s = (wall - self._wall) - (monotonic - self._monotonic)
         if abs(self.drift_s) > DRIFT_MAX_S:
             return False

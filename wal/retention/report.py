@@ -1,4 +1,4 @@
-"""What `log.retention()` answers: where each pchannel's log stands, and who holds it back."""
+"""The answer of `log.retention()`: the state of each pchannel's log, and what holds it back."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["PChannelRetention", "RetentionHolder", "report_of"]
 
 
 class RetentionHolder(msgspec.Struct, frozen=True):
-    """Somebody who needs a part of the log.
+    """A holder that needs a part of the log.
 
     `kind` is "cursor", "damaged cursor" (`name` is its file), "broadcast" (`name` is the id of one that is not over) or "checkpoint".
 
-    Nothing at or above `position` (the bytes of a message id's position) and the `bytes` from there to the end is dropped. What a
+    Nothing at or above `position` (the bytes of a message id's position) is dropped; from there to the end the log has `bytes`. What a
     checkpoint holds was truncated already, and its files go with the next checkpoint.
     """
 
@@ -34,12 +34,12 @@ class RetentionHolder(msgspec.Struct, frozen=True):
 
 
 class PChannelRetention(msgspec.Struct, frozen=True):
-    """One pchannel's log.
+    """The state of one pchannel's log.
 
-    `earliest` is the first event that is not truncated and `oldest_time` its time, both None when there is none. `bytes` are held now,
-    of the bounds `bytes_max` and `age_max_s` (None: no bound). `holders`, lowest first, are all who need something of it, whether it is in
-    the way of a bound or not. `clock_drift_s` is None, or by how much the wall clock has left monotonic time behind: until it is
-    back, or the log is opened anew, nothing counts as too old.
+    `earliest` is the first event that is not truncated and `oldest_time` its time; both are None when there is none. `bytes` are held
+    now, of the bounds `bytes_max` and `age_max_s` (None: no bound). `holders`, lowest first, are all that need something of the log,
+    whether or not they are in the way of a bound. `clock_drift_s` is None, or how far the wall clock has moved from monotonic time:
+    until it is back, or the log is reopened, nothing counts as too old.
     """
 
     pchannel: str
@@ -61,7 +61,7 @@ async def report_of(
     checkpointed: int | None = None,
     clock_drift_s: float | None = None,
 ) -> PChannelRetention:
-    """Where this pchannel's log stands. `extents` and `checkpointed` are what its writer knows of it."""
+    """Returns the state of this pchannel's log. `extents` and `checkpointed` are what its writer knows of it."""
     end, tail = pchannel.log.durable_end, pchannel.tail.durable_end
     start = extents[0].start if extents else pchannel.log.earliest[0]
     found = [(pin.position, pin) for pin in pins]
@@ -91,7 +91,7 @@ async def report_of(
 
 
 async def _time_of(pchannel: ReadablePChannel, message_id: MessageID) -> datetime | None:
-    """When this event was appended; None when it was truncated meanwhile."""
+    """Returns when this event was appended; None when it was truncated meanwhile."""
     try:
         page = await pchannel.log.read(message_id.position, names=None, bytes_max=1)
     except TruncatedError:

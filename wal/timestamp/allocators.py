@@ -1,7 +1,13 @@
-"""TimestampAllocator: ticks for callers who are far from the oracle.
+"""TimestampAllocator: ticks for callers that are far from the oracle; IdAllocator: numbers that are given once.
 
-Owns: a small stock of ticks that is never old. It promises that results increase strictly, for each caller and over all of them,
-and that no result is older than `expire_s` before its request. It never makes a tick itself.
+A TimestampAllocator owns a small stock of ticks that is never old. It promises that results increase strictly, for each caller and over
+all of them, and that no result is older than `expire_s` before its request. It never makes a tick itself.
+
+An IdAllocator owns one key of a KV, which holds the next number that no allocator has fetched. It promises that no number is given
+twice, over restarts and over all allocators on the key, and that the numbers of one call are contiguous. Numbers that were fetched and
+not given are lost at a restart; it never gives them back.
+
+    value on the key:  the next number, decimal; a missing key means FIRST_ID
 """
 
 from __future__ import annotations
@@ -24,10 +30,10 @@ TIMESTAMP_BATCH: Final = 1000
 
 
 class TimestampAllocator(RangeAllocator):
-    """Merges the requests of many callers into few requests to `source` (`source(count)` answers with a contiguous range).
+    """Merges the requests of many callers into few requests to `source` (`source(count)` returns a contiguous range).
 
-    What is left of a range expires `expire_s` after it was asked for, so that ticks keep up with time. A failing source fails those
-    who wait for it; the next request tries again. A caller may be cancelled without harm to the others.
+    The rest of a range expires `expire_s` after it was requested, so that ticks keep up with time. A failing source fails the calls
+    that wait for it; the next request tries again. Cancelling a caller does not harm the others.
     """
 
     def __init__(
@@ -48,15 +54,15 @@ class TimestampAllocator(RangeAllocator):
         )
 
     async def alloc(self, count: int) -> list[int]:
-        """`count` ticks (1 … 262,144), contiguous and ascending, above all that were given before."""
+        """Returns `count` ticks (1 … 262,144), contiguous and ascending, above all that were given before."""
         return list(await self._allocate(count))
 
     async def alloc_one(self) -> int:
-        """One tick."""
+        """Returns one tick."""
         return (await self._allocate(1))[0]
 
     async def sync(self) -> None:
-        """Throws the stock away and asks the source: every later tick is one that it gives after this call."""
+        """Discards the stock and asks the source: every later tick is one that the source gives after this call."""
         await self._refresh()
 
 
@@ -65,11 +71,11 @@ FIRST_ID: Final = 1
 ID_MAX: Final = (1 << 63) - 1
 """The last number: the seeds' ids are int64."""
 ID_BATCH: Final = 200_000
-"""Numbers of one save, as in the system of the seeds: a save every 200,000 numbers is not felt."""
+"""Numbers of one save, as in the system of the seeds: a save every 200,000 numbers costs nothing noticeable."""
 
 _COUNT_MAX: Final = (1 << 32) - 1  # the seeds' counts are uint32
 _SWAPS_MAX: Final = 1000
-"""Other allocators that may get in first before one gives up."""
+"""How many other allocators may get in first before one gives up."""
 
 
 class IdAllocator(RangeAllocator):
@@ -88,20 +94,20 @@ class IdAllocator(RangeAllocator):
         self._key = key
 
     async def alloc(self, count: int) -> range:
-        """`count` numbers (1 … 2³² - 1), contiguous and ascending."""
+        """Returns `count` numbers (1 … 2³² - 1), contiguous and ascending."""
         return await self._allocate(count)
 
     async def alloc_range(self, count: int) -> tuple[int, int]:
-        """`count` numbers as `(start, end)`: from `start` on, below `end`."""
+        """Returns `count` numbers as `(start, end)`: from `start` on, below `end`."""
         given = await self._allocate(count)
         return given.start, given.stop
 
     async def alloc_one(self) -> int:
-        """One number."""
+        """Returns one number."""
         return (await self._allocate(1)).start
 
     async def update_id(self) -> None:
-        """Throws away what was fetched before and fetches a batch: every later number was in nobody's hands before this call."""
+        """Discards the fetched numbers and fetches a batch: every later number was in nobody's hands before this call."""
         await self._refresh()
 
     async def _take_numbers(self, count: int) -> range:
@@ -115,7 +121,7 @@ class IdAllocator(RangeAllocator):
                 raise InvalidArgumentError(
                     f"count={count} numbers from {start} on would pass {ID_MAX}: use another key for new numbers"
                 )
-            # If the answer is lost, the next fetch begins from whatever was saved: numbers are skipped, never given twice.
+            # If the answer is lost, the next fetch begins at the saved number: numbers are skipped, never given twice.
             if await self._kv.compare_and_swap(self._key, text, str(start + count)):
                 return range(start, start + count)
         raise WouldBlockError(

@@ -1,6 +1,6 @@
-"""The clocks that this room asks to be given, and the real one.
+"""The clocks that this room needs, and those of this machine.
 
-Owns: two small protocols. They are structural, so that an actor system's clock (real or simulated) fits without an import.
+Owns: small protocols. They are structural, so that the clock of an actor system (real or simulated) fits without an import.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ __all__ = ["MonotonicClock", "SystemClock", "Timer", "WallClock"]
 
 
 class Timer(Protocol):
-    """A call that was arranged."""
+    """A call that was scheduled."""
 
     def cancel(self) -> None:
-        """Makes sure that it does not happen. Idempotent."""
+        """Prevents the call. Idempotent."""
 
 
 class WallClock(Protocol):
     """The time of day, which may step in both directions, and timers."""
 
     def wall(self) -> float:
-        """Seconds since 1970 (UTC)."""
+        """Returns the seconds since 1970 (UTC)."""
 
     def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
         """Calls `callback(*args)` on the event loop after `delay_s`."""
@@ -34,7 +34,7 @@ class MonotonicClock(Protocol):
     """A clock that never steps; only differences mean anything."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment."""
+        """Returns the seconds since some moment."""
 
 
 class SystemClock:

@@ -1,13 +1,13 @@
 """TimestampOracle: ticks that stay unique and increasing over crashes.
 
-Owns: one key of a KV, on which it saves a limit ahead of time. It promises that a tick is handed out only below a limit that is
-saved, and after a restart only from the saved limit on; so ticks increase over crashes, steps of the wall clock in both
-directions and overflow of the logic. It never hands out a tick while it does not know that the KV has it covered.
+Owns: one key of a KV, on which it saves a limit ahead of time. It promises that a tick is given only below a saved limit, and after a
+restart only from the saved limit on; so ticks increase over crashes, steps of the wall clock in both directions and overflow of the
+logic. It never gives a tick while it does not know that the saved limit covers it.
 
-How far ticks run ahead of the wall clock is bounded by what was saved: the limit is the wall clock plus `save_window_s` or, when
-ticks already run ahead of it, AHEAD_STEP_MS beyond the last tick. So a crash costs at most `save_window_s`, each further one
-before the wall clock has caught up at most AHEAD_STEP_MS, and a step back of the wall clock its own size; a clean close costs
-nothing, because it takes the limit back. While ahead, ticks use up the logic, and the wall clock catches up.
+The saved limit bounds how far ticks run ahead of the wall clock: it is the wall clock plus `save_window_s` or, when ticks already run
+ahead of that, AHEAD_STEP_MS beyond the last tick. So a crash costs at most `save_window_s`, each further crash before the wall clock
+has caught up at most AHEAD_STEP_MS, and a step back of the wall clock its own size; a clean close costs nothing, because it takes the
+limit back. While ticks are ahead they use up the logic, and the wall clock catches up.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["AHEAD_STEP_MS", "OracleStatistics", "TimestampOracle"]
 
 AHEAD_STEP_MS: Final = 10
-"""What one save adds while ticks run ahead of the wall clock: 2.6 million ticks, more than the KV's answer takes."""
+"""What one save adds while ticks run ahead of the wall clock: 2.6 million ticks, more than are needed until the KV answers."""
 _RENEWAL: Final = 3
-"""The limit is saved anew when less than a third of the window is left: 1 s of 3 s for the KV to answer."""
+"""The limit is saved again when less than a third of the window is left: 1 s of 3 s for the KV to answer."""
 
 
 class OracleStatistics(msgspec.Struct, frozen=True):
-    """`last` and `limit` are ticks. `ahead_s`: how far the last tick runs ahead of the wall clock (negative: behind it).
-    `window_s`: how far the saved limit does. `saves` succeeded, `failures` did not."""
+    """Counters of an oracle since it was started. `last` and `limit` are ticks. `ahead_s`: how far the last tick is ahead of the wall
+    clock (negative: how far it lags). `window_s`: how far the saved limit is ahead of it. `saves` succeeded, `failures` did not."""
 
     last: int
     limit: int
@@ -48,9 +48,9 @@ class OracleStatistics(msgspec.Struct, frozen=True):
 class TimestampOracle:
     """Ticks for this process, saved ahead in `kv` under `key`.
 
-    `await start()` first. A second oracle started on the same key takes over: all its ticks are larger, and this one's next save
-    fails; from then on it raises ChannelFencedError (until then it may use up the ticks it had saved, which are its alone).
-    `clock` gives wall time and timers; None means those of this machine.
+    `await start()` first. A second oracle that is started on the same key takes over: all its ticks are larger, and the next save of
+    this one fails; from then on this one raises ChannelFencedError (until then it may use up the ticks that it had saved, which are its
+    alone). `clock` gives wall time and timers; None means those of this machine.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TimestampOracle:
         self._update_interval_s = update_interval_s
         self._observe_ahead_ms = int(observe_ahead_max_s * 1000)
         self._table = HybridClock()
-        self._limit = 0  # a tick; 0 while not started, and after the end: then no range fits and take() looks why
+        self._limit = 0  # a tick; 0 before the start and after the end: then no range fits and take() looks why
         self._started = False
         self._end: ChannelFencedError | ClosedError | None = None
         self._failure: Exception | None = None
@@ -92,23 +92,24 @@ class TimestampOracle:
 
     @property
     def limit(self) -> int:
-        """The saved limit, a tick: every tick handed out is smaller. 0 before start() and after the end."""
+        """Returns the saved limit, a tick: every tick that is given is smaller. 0 before start() and after the end."""
         return self._limit
 
     @property
     def last(self) -> int:
-        """The largest tick handed out or observed."""
+        """Returns the largest tick given or observed."""
         return self._table.last
 
     @property
     def failure(self) -> Exception | None:
-        """Why the last save failed; None after one that succeeded. While it lasts, ticks end at `limit`."""
+        """Returns why the last save failed; None after one that succeeded. While it lasts, ticks end at `limit`."""
         return self._failure
 
     def take(self, count: int) -> int | None:
-        """The first tick of a range of `count` (1 … 262,144), all above every tick before it; the hot path: it never waits.
+        """Returns the first tick of a range of `count` (1 … 262,144), all above every tick before it. The hot path: it never waits.
 
-        None: the saved limit is used up, `await extend()` and take again. ClosedError or ChannelFencedError after the end.
+        Returns None when the saved limit is used up: `await extend()` and take again. Raises ClosedError or ChannelFencedError after
+        the end.
         """
         first = self._table.take(int(self._wall() * 1000), count, self._limit)
         if first is None and self._end is not None:
@@ -116,21 +117,22 @@ class TimestampOracle:
         return first
 
     async def get_timestamp(self, count: int = 1) -> range:
-        """A range of `count` ticks (1 … 262,144), waiting for the KV when the saved limit is used up; its error if that fails."""
+        """Returns a range of `count` ticks (1 … 262,144). Waits for the KV when the saved limit is used up, and raises its error if it
+        fails."""
         check_int("count", count, 1, COUNT_MAX)
         while (first := self.take(count)) is None:
             await self.extend()
         return range(first, first + count)
 
     async def allocate(self) -> int:
-        """One tick."""
+        """Returns one tick."""
         return (await self.get_timestamp())[0]
 
     def observe(self, tick: int) -> None:
-        """A floor from outside: every later tick is larger than `tick`.
+        """Makes every later tick larger than `tick`, which comes from outside.
 
-        InvalidArgumentError when it lies more than `observe_ahead_max_s` ahead of the wall clock and of the last tick, because
-        one wrong clock elsewhere would carry this one away for good.
+        Raises InvalidArgumentError when it lies more than `observe_ahead_max_s` ahead of the wall clock and of the last tick, because
+        one wrong clock elsewhere would move this one ahead for good.
         """
         check_int("tick", tick, 0, TICK_MAX)
         ahead_ms = (tick >> LOGICAL_BITS) - max(self._now_ms(), self._table.last >> LOGICAL_BITS)
@@ -153,9 +155,9 @@ class TimestampOracle:
         await asyncio.shield(self._starting)
 
     async def extend(self) -> None:
-        """Saves a limit further ahead, together with whoever else waits for that; the KV's error when it fails.
+        """Saves a limit further ahead, one save for all callers that wait; raises the KV's error when it fails.
 
-        It returns at once when what is saved reaches far enough.
+        It returns at once when the saved limit reaches far enough.
         """
         if self._end is not None:
             raise self._end
@@ -171,7 +173,7 @@ class TimestampOracle:
             raise error
 
     async def close(self) -> None:
-        """Ends it: no more ticks. What was saved ahead and not used is given back where the KV answers. Idempotent."""
+        """Ends the oracle: it gives no more ticks. Gives the unused part of the saved limit back where the KV answers. Idempotent."""
         if self._closing is None:
             if self._end is None:
                 self._end = ClosedError("the timestamp oracle is closed: start a new one")
@@ -214,20 +216,20 @@ class TimestampOracle:
             self._arm()
 
     def _first_limit_ms(self, saved_ms: int) -> int:
-        # From the saved limit on, also when its owner crashed right after saving it.
+        # Ticks go on from the saved limit, even if its owner crashed right after saving it.
         self._table.observe((saved_ms << LOGICAL_BITS) - 1)
         return self._target_ms()
 
     def _start_done(self, task: asyncio.Task[None]) -> None:
         self._starting = None
         if not task.cancelled():
-            task.exception()  # seen, also when whoever started is gone
+            task.exception()  # seen, even if the caller of start() is gone
 
     def _arm(self) -> None:
         self._timer = self._clock.call_later(self._update_interval_s, self._update)
 
     def _update(self) -> None:
-        """The timer's turn: renews the limit in time; one save at a time, and a failed one is tried again at the next turn."""
+        """Renews the limit in time; one save at a time, and a failed one is tried again at the next turn of the timer."""
         if self._end is not None:
             return
         base_ms = max(self._now_ms(), self._table.last >> LOGICAL_BITS)

@@ -1,8 +1,8 @@
 """RangeAllocator: many small requests served from few large ranges.
 
-Owns: the waiting requests, the range at hand and the one refill under way. It promises that requests are served in the order in
-which they came, each with a contiguous range above all given before, and that a cancelled or failed one harms no other. It knows
-neither ticks nor ids; a refill is any coroutine that answers with a range.
+Owns: the waiting requests, the range at hand and the one refill under way. It promises that requests are served in the order in which
+they came, each with a contiguous range above all given before, and that a cancelled or failed one harms no other. It knows neither
+ticks nor ids; a refill is any coroutine that returns a range.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from wal.timestamp.timestamp import check_int
 __all__ = ["MERGED_MAX", "WAITING_MAX", "AllocatorStatistics", "RangeAllocator"]
 
 MERGED_MAX: Final = 10_000
-"""Requests that one refill serves at most."""
+"""The most requests that one refill serves."""
 WAITING_MAX: Final = 65_536
-"""Requests that may wait at once; over it a request is a WouldBlockError."""
+"""Requests that may wait at once; above it a request raises WouldBlockError."""
 
 _EMPTY: Final = range(0)
 
 
 class AllocatorStatistics(msgspec.Struct, frozen=True):
-    """`cached`: ticks or ids at hand. `waiting`: requests not answered yet. `refills` succeeded, `failures` did not."""
+    """Counters of an allocator since it was started. `cached`: ticks or ids at hand. `waiting`: requests not answered yet. `refills`
+    succeeded, `failures` did not."""
 
     cached: int
     waiting: int
@@ -42,15 +43,15 @@ class _Request:
 
     def __init__(self, count: int, *, fresh: bool, future: asyncio.Future[range]) -> None:
         self.count = count
-        self.fresh = fresh  # only a refill that begins after it came will do
+        self.fresh = fresh  # only a refill that begins after this request came may serve it
         self.future = future
 
 
 class RangeAllocator:
     """Serves `_allocate(count)` from ranges that `refill(count)` fetches, at least `batch` at a time, one fetch at a time.
 
-    With `expire_s`, what is left of a range is thrown away that long after its fetch began. A refill that raises fails the requests
-    it was made for and nobody else; the next request tries again.
+    With `expire_s`, the rest of a range is discarded that long after its fetch began. A refill that raises fails the requests for which
+    it was made and no others; the next request tries again.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class RangeAllocator:
             await asyncio.wait([task])
 
     async def _allocate(self, count: int) -> range:
-        """A contiguous range of `count` above all ranges given before."""
+        """Returns a contiguous range of `count` above all ranges given before."""
         check_int("count", count, 1, self._count_max)
         self._check_open()
         if not self._requests and not self._merged and self._has(count):
@@ -156,7 +157,7 @@ class RangeAllocator:
         return await request.future
 
     async def _refill_while_asked(self) -> None:
-        """The only task; it ends when nobody waits any more."""
+        """Refills until nobody waits any more; the only task."""
         try:
             while self._serve():
                 self._merge()
@@ -172,7 +173,7 @@ class RangeAllocator:
             self._task = None
 
     def _serve(self) -> bool:
-        """Answers the oldest requests from the range at hand while it lasts. True when some still wait."""
+        """Answers the oldest requests from the range at hand while it lasts. Returns whether some still wait."""
         while self._requests:
             request = self._requests[0]
             if not request.future.done():
@@ -208,9 +209,10 @@ class RangeAllocator:
         if self._expire_s is None and self._cached.stop == fetched.start:
             fetched = range(
                 self._cached.start, fetched.stop
-            )  # nothing lies in between and nothing gets old: waste none
+            )  # No number lies in between and none expires, so none is wasted.
         self._cached, self._cached_at = fetched, began_at
-        for request in self._merged:  # it was fetched for these, so they get theirs however long that took
+        # It was fetched for these requests, so they get their share however long the fetch took.
+        for request in self._merged:
             if not request.future.done():
                 request.future.set_result(self._cut(request.count))
         self._merged = []

@@ -1,7 +1,7 @@
 """SavedLimit: the one key of the KV below which an oracle's ticks lie.
 
-Owns: the key's form and its writer. It promises that a limit is the KV's when `raise_to` returns, and that only the oracle that
-took the key over last can raise it. An answer that was lost is looked up before the next save, never guessed.
+Owns: the form of the key's value and its writer. It promises that the KV holds a limit when `raise_to` returns, and that only the
+oracle that took the key over last can raise it. An answer that was lost is looked up before the next save, never guessed.
 
     value on the key:  "<limit in milliseconds, decimal> <owner, 16 hexadecimal digits>"     every start is an owner of its own
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["SavedLimit"]
 
 _STARTS_MAX: Final = 64
-"""Starts that may overtake this one before it gives up."""
+"""How many starts may overtake this one before it gives up."""
 
 
 class SavedLimit:
@@ -31,7 +31,7 @@ class SavedLimit:
         self._kv = kv
         self._key = key
         self._owner = secrets.token_hex(8)
-        self._held: str | None = None  # what the KV holds, unless a save failed since
+        self._held: str | None = None  # the value that the KV holds, unless a save failed since
         self._unsure = True
 
     async def take_over(self, choose: Callable[[int], int]) -> int:
@@ -46,10 +46,11 @@ class SavedLimit:
         raise ChannelFencedError(f"{_STARTS_MAX} other oracles took {self._key!r} over at the same time: let one start")
 
     async def raise_to(self, limit_ms: int) -> None:
-        """Saves a limit. ChannelFencedError when another oracle took over; the KV's error when it is not known to be saved."""
+        """Saves a limit. Raises ChannelFencedError when another oracle took over, and the KV's error when the limit is not known to be
+        saved."""
         text = self._encode(limit_ms)
         while self._unsure or not await self._swap(text):
-            # Either another oracle took over, or an answer was lost and the KV holds an earlier save of ours.
+            # Either another oracle took over, or an answer was lost and the KV holds an earlier save of this one.
             held = await self._load()
             if held is None or self._decode(held)[1] != self._owner:
                 raise ChannelFencedError(
@@ -60,12 +61,12 @@ class SavedLimit:
                 return
 
     async def give_back(self, limit_ms: int) -> None:
-        """Saves a lower limit, if what the KV holds is surely ours; else nothing, which is no worse than a crash."""
+        """Saves a lower limit, if the value in the KV is surely this owner's; otherwise does nothing, which is no worse than a crash."""
         if not self._unsure:
             await self._swap(self._encode(limit_ms))
 
     async def _swap(self, text: str) -> bool:
-        self._unsure = True  # until the answer is here, whatever else may come
+        self._unsure = True  # until the answer is here, whatever happens meanwhile
         swapped = await self._kv.compare_and_swap(self._key, self._held, text)
         if swapped:
             self._held, self._unsure = text, False

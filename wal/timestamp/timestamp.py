@@ -1,7 +1,7 @@
-"""Ticks: one int that holds 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic.
+"""Ticks: one int that holds 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic; HybridClock gives increasing ones. Pure.
 
-Owns: the form of a tick and its translations. Pure functions; larger ticks are later ones. The form is the seeds' (appendix
-A.6.1), and the logic counts events within a millisecond.
+Owns: the form of a tick and its translations; larger ticks are later ones. The form is the seeds' (appendix A.6.1), and the logic
+counts events within a millisecond.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = [
 LOGICAL_BITS: Final = 18
 """Low bits of a tick that count within its millisecond."""
 LOGICAL_MAX: Final = (1 << LOGICAL_BITS) - 1
-"""The largest logic: 262,144 ticks a millisecond."""
+"""The largest logic: a millisecond has 262,144 ticks."""
 MILLISECONDS_MAX: Final = (1 << 46) - 1
 """The largest physical part, in milliseconds since 1970: in the year 4199."""
 TICK_MAX: Final = (1 << 64) - 1
@@ -30,26 +30,26 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def compose(milliseconds: int, logical: int = 0) -> int:
-    """The tick of a time in milliseconds since 1970 (UTC) and a count within it."""
+    """Returns the tick of a time in milliseconds since 1970 (UTC) and a count within it."""
     check_int("milliseconds", milliseconds, 0, MILLISECONDS_MAX)
     check_int("logical", logical, 0, LOGICAL_MAX)
     return milliseconds << LOGICAL_BITS | logical
 
 
 def parse(tick: int) -> tuple[int, int]:
-    """The milliseconds and the logic of a tick: what `compose` made it of."""
+    """Returns the milliseconds and the logic of a tick, as `compose` was given them."""
     check_int("tick", tick, 0, TICK_MAX)
     return tick >> LOGICAL_BITS, tick & LOGICAL_MAX
 
 
 def to_datetime(tick: int) -> datetime:
-    """The time of a tick, exact to the millisecond, in UTC."""
+    """Returns the time of a tick, exact to the millisecond, in UTC."""
     milliseconds, _ = parse(tick)
     return _BEGINNING + milliseconds * _MILLISECOND
 
 
 def from_datetime(moment: datetime) -> int:
-    """The first tick of the millisecond that holds `moment`, which must know its time zone."""
+    """Returns the first tick of the millisecond that holds `moment`, which must have a time zone."""
     if not isinstance(moment, datetime):
         raise TypeError(f"a moment is a datetime, not {type(moment).__name__}")
     if moment.utcoffset() is None:
@@ -60,7 +60,7 @@ def from_datetime(moment: datetime) -> int:
 
 
 def check_int(name: str, value: object, smallest: int, largest: int) -> None:
-    """TypeError unless `value` is an int, InvalidArgumentError unless it lies in `smallest` … `largest`."""
+    """Raises TypeError unless `value` is an int, and InvalidArgumentError unless it lies in `smallest` … `largest`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is an int, not {type(value).__name__}")
     if not smallest <= value <= largest:
@@ -68,16 +68,18 @@ def check_int(name: str, value: object, smallest: int, largest: int) -> None:
 
 
 COUNT_MAX: Final = 1 << LOGICAL_BITS
-"""Ticks of one range at most, because a range never leaves its millisecond."""
+"""The most ticks of one range, because a range never leaves its millisecond."""
 
 
 class HybridClock:
-    """A hybrid logical clock (seeds, appendix A.6.1).
+    """A hybrid logical clock (seeds, appendix A.6.1): turns wall time and a limit into unique, increasing ticks.
 
-    The physical part follows the wall clock while that is ahead; when it is not (it stepped back, or ticks from elsewhere were
-    observed) the logic counts on, and a millisecond whose logic is used up is followed by the next. So physical time only ever
-    runs ahead of the wall clock by as much as that stepped back or was observed ahead, plus 1 ms for every 262,144 ticks
-    given meanwhile.
+    It owns the largest tick given or observed. It promises that every range lies above all before it, within one millisecond and below
+    the limit. It cannot wait and reads no clock; time and limit come from the oracle.
+
+    The physical part follows the wall clock while that is ahead. When it is not (it stepped back, or larger ticks from outside were
+    observed) the logic counts on, and a millisecond whose logic is used up is followed by the next. So physical time runs ahead of the
+    wall clock only by as much as that stepped back or was observed ahead, plus 1 ms for every 262,144 ticks given meanwhile.
     """
 
     __slots__ = ("last",)
@@ -89,7 +91,7 @@ class HybridClock:
         self.last = last
 
     def take(self, now_ms: int, count: int, limit: int) -> int | None:
-        """The first tick of a range of `count` (1 … COUNT_MAX), or None when the range would not end below `limit`.
+        """Returns the first tick of a range of `count` (1 … COUNT_MAX), or None when the range would not end below `limit`.
 
         `now_ms` is the wall time in milliseconds, `limit` a tick. None changes nothing.
         """
@@ -107,6 +109,6 @@ class HybridClock:
         return first
 
     def observe(self, tick: int) -> None:
-        """Raises the floor: every later tick is larger than `tick`."""
+        """Makes every later tick larger than `tick`."""
         if tick > self.last:
             self.last = tick

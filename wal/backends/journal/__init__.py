@@ -1,12 +1,23 @@
 """The journal backend: segment files on one host, a writer thread for each pchannel, readers beside it.
 
-Files:
+Files, from the bottom up:
 
-* Bytes: layout, segment, index; the log: backend, log, writer, active, segments, preparer, disk, creation, control,
-  lock, permissions
-* Read: reader, index_keeper; recover and drop: recovery, checkpoint, truncation
-* read_only: a journal that this process only reads, with its writer at work or without one; is there a journal at all
-* read_only_segments: the segments of such a journal, as far as its readers have to know them
+* layout:              the bytes of segment headers and envelopes, and how positions map to them. Pure
+* index, index_part:   where the frames of one segment lie; the bytes of a stored index. Pure
+* disk:                the few calls on which durability rests
+* segment:             one file of the log, read frame by frame
+* segments:            the segments of one log, and the index of each
+* control:             the page with the numbers that change with every frame, and its lock
+* preparer:            the thread that has the next segment ready
+* directory:           FORMAT, LOCK, permissions, and a new log
+* active:              the segment that is being written, and its stored index
+* writer:              the thread that writes frames, one sync after each
+* recovery:            which files of the last writer are believed, and what is repaired
+* checkpoint:          checkpoint files, and room for the next one
+* truncation:          where the log begins, and what becomes of the segments below
+* reader:              pages of frames from the segments
+* log, backend:        one open log; the directory with all of them
+* read_only, read_only_segments:  a journal of another process, open for reading
 """
 
 from wal.backends.journal.backend import JournalBackend

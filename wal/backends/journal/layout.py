@@ -51,7 +51,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
 
     `generation` is random. `size`: bytes of the file. `previous_base` is the base of the segment before (this base is its end),
     `previous_term` and `previous_sequence` are those of its last frame; they are 0, 0 and -1 in the first segment. `first_tick`: of the
-    first frame (0 in the first segment). `promised_tick` and `newest` (position, index; zeros for none) are the values at the moment when the
+    first frame (0 in the first segment). `promised_tick` and `newest` (position, index; zeros for none) are the values at the time when the
     segment was begun, so that an opening never has to look further back than the last segment.
     """
 

@@ -1,4 +1,8 @@
-"""EtcdTls: the files of a TLS connection to etcd. Reads them off the loop; keeps no key longer than it takes to hand it on."""
+"""EtcdTls: the files of a TLS connection to etcd; Token: what tells an etcd with authentication who this client is.
+
+TLS files are read off the loop, and no key is kept longer than it takes to hand it on. A Token owns the token that etcd gave for a name
+and a password. It promises one renewal at a time, however many calls were refused, and never shows the password.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,8 @@ __all__ = ["EtcdTls", "Token"]
 
 
 class EtcdTls(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM files. `ca`: who signed etcd's certificate; None: the authorities of the system. `certificate` with `key`: this client's own."""
+    """PEM files. `ca`: the authority that signed etcd's certificate; None: those of the system. `certificate` with `key`: this client's
+    own."""
 
     ca: str | os.PathLike[str] | None = None
     certificate: str | os.PathLike[str] | None = None
@@ -27,7 +32,7 @@ class EtcdTls(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgumentError("a client certificate and its key belong together: give both or none")
 
     async def credentials(self) -> grpc.ChannelCredentials:
-        """For a channel. InvalidArgumentError when a file cannot be read."""
+        """Returns the credentials for a channel. Raises InvalidArgumentError when a file cannot be read."""
         ca, key, certificate = await asyncio.to_thread(
             lambda: [_read(path) for path in (self.ca, self.key, self.certificate)]
         )
@@ -44,7 +49,7 @@ def _read(path: str | os.PathLike[str] | None) -> bytes | None:
 
 
 class Token:
-    """`authenticate` gives a new token; None when etcd runs without authentication, and needs none."""
+    """`authenticate` returns a new token; None when etcd runs without authentication, and needs none."""
 
     def __init__(self, authenticate: Callable[[], Awaitable[str | None]]) -> None:
         self._authenticate = authenticate
@@ -53,13 +58,13 @@ class Token:
         self.value: str | None = None
 
     async def get(self) -> str | None:
-        """The token for the next call."""
+        """Returns the token for the next call."""
         if not self._known:
             await self._renew(None, first=True)
         return self.value
 
     async def renew(self, refused: str | None) -> None:
-        """Another one than `refused`; nothing is done when somebody renewed it meanwhile."""
+        """Gets another token than `refused`, unless another caller renewed it meanwhile."""
         await self._renew(refused, first=False)
 
     async def _renew(self, refused: str | None, *, first: bool) -> None:

@@ -1,8 +1,8 @@
 """Connection: calls to an etcd of one or more members, each with a deadline.
 
-Owns: the endpoints, the token, and the rules of what may be done twice. A read is made again, at another member where there is one, until
-its deadline. A write is sent once: without a connection it is not sent (UnavailableError); once it was sent and no answer came, it has
-perhaps been carried out, or will be by a member that was only slow, so that reading back would not settle it (UnknownOutcomeError). What
+Owns: the endpoints, the token, and the rules of what may be sent twice. A read is made again, at another member where there is one,
+until its deadline. A write is sent once: without a connection it is not sent (UnavailableError). A write that was sent and not answered
+may have been carried out, or may be later by a slow member, so that reading back would not settle it (UnknownOutcomeError). A call that
 etcd refused before it did anything is made again in either case.
 """
 
@@ -37,7 +37,7 @@ _LEADER: Final = ("hasleader", "true")
 
 
 class Connection:
-    """`timeout_s` is the deadline of a call that names none."""
+    """The calls to one etcd. `timeout_s` is the deadline of a call that names none."""
 
     def __init__(self, endpoints: Endpoints, *, timeout_s: float, user: tuple[str, Secret] | None) -> None:
         self._endpoints = endpoints
@@ -48,27 +48,32 @@ class Connection:
         self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
         self.timeout_s = timeout_s
         self.attempts: int = 0
-        """Calls and streams that were sent, repeats included."""
+        """Calls and streams that were sent, repeated ones included."""
 
     @property
     def where(self) -> str:
-        """The members, for texts."""
+        """Returns the members as text."""
         return ",".join(self._endpoints.addresses)
 
     async def read(
         self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
     ) -> Response:
-        """The answer to what changes nothing, made again until the deadline. UnavailableError when there is none by then."""
+        """Returns the answer to a call that changes nothing, made again until the deadline. Raises UnavailableError when there is none
+        by then."""
         return await self._call(method, request, what, timeout_s, writing=False)
 
     async def write(
         self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
     ) -> Response:
-        """The answer to what changes data, sent at most once. UnavailableError: not carried out; UnknownOutcomeError: perhaps."""
+        """Returns the answer to a call that changes data, sent at most once.
+
+        Raises UnavailableError when it was not carried out, and UnknownOutcomeError when it may have been.
+        """
         return await self._call(method, request, what, timeout_s, writing=True)
 
     async def open_stream(self, method: Method[Request, Response], what: str, *, timeout_s: float | None) -> Stream:
-        """A stream to a connected member. With `timeout_s` None it waits for one as long as it takes, and the stream lives as long."""
+        """Opens a stream to a connected member. With `timeout_s` None it waits for one as long as it takes, and the stream has no
+        deadline."""
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         number, channel = await self._connected(deadline, what)
         token = await self.token()
@@ -77,7 +82,7 @@ class Connection:
         return Stream(call(metadata=_metadata(token), timeout=self._left(deadline)), number, token)
 
     async def failed(self, stream: Stream, error: grpc.aio.AioRpcError) -> Refusal:
-        """What the end of a stream means; the member is left, or the token renewed, where that helps."""
+        """Returns what the end of a stream means; leaves the member, or renews the token, where that helps."""
         refusal = classify(_code(error), error.details() or "")
         if refusal in (Refusal.AWAY, Refusal.BUSY):
             self._endpoints.turn_away(stream.number)
@@ -86,14 +91,14 @@ class Connection:
         return refusal
 
     async def renew(self, refused: str | None) -> bool:
-        """Another token than `refused`; False when there is no user to get one for."""
+        """Gets another token than `refused`; returns False when there is no user to get one for."""
         if self._token is None:
             return False
         await self._token.renew(refused)
         return True
 
     def stop(self) -> None:
-        """From now on nothing waits for a member or is made again: it is a ClosedError."""
+        """Ends all waits: from now on a call that finds no member, or would be made again, raises ClosedError."""
         self._closing = True
         self._endpoints.stop()
 
@@ -158,7 +163,7 @@ class Connection:
         return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
 
     async def token(self) -> str | None:
-        """What says who this client is; None where there is no user."""
+        """Returns the token that identifies this client; None where there is no user."""
         return None if self._token is None else await self._token.get()
 
     async def _authenticate(self) -> str | None:
@@ -172,13 +177,13 @@ class Connection:
             )
         except InvalidArgumentError as error:
             if "authentication is not enabled" in str(error):
-                return None  # nobody is asked for a token there
+                return None  # such an etcd asks nobody for a token
             raise
         return answer.token
 
 
 class Stream:
-    """One stream, the number of its member and the token it was opened with."""
+    """One stream, the number of its member and the token with which it was opened."""
 
     def __init__(self, call: Any, number: int, token: str | None) -> None:
         self._call = call
@@ -189,7 +194,7 @@ class Stream:
         await self._call.write(request)
 
     async def read(self) -> Any:
-        """The next answer; None when the member ended the stream. AioRpcError when it broke."""
+        """Returns the next answer; None when the member ended the stream. Raises AioRpcError when it broke."""
         answer = await self._call.read()
         return None if answer is grpc.aio.EOF else answer
 

@@ -1,9 +1,9 @@
-"""EtcdElection: one of many is the leader, as long as its session lives.
+"""EtcdElection: one of many candidates is the leader, as long as its session lives.
 
-Owns: the keys under its name, one a candidate, each hanging on the candidate's lease. The leader is the candidate whose key was created
-first (the order of etcd's own election recipe: no stampede, nobody is overtaken). Promises: `Leadership.token`, the create revision of the
-leader's key, rises from leader to leader; what is changed through the Leadership is changed only while that key is there, decided by etcd
-in the same transaction. Never decides by a clock who leads.
+Owns: the keys under its name, one a candidate, each on the candidate's lease. The leader is the candidate whose key was created first
+(the order of etcd's own election recipe: no stampede, and nobody is overtaken). It promises that `Leadership.token`, the create
+revision of the leader's key, rises from leader to leader, and that a change through the Leadership is made only while that key exists,
+decided by etcd in the same transaction. No clock ever decides who leads.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _WITHDRAW_TIMEOUT_S: Final = 2.0
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """Who leads: `value` is what the leader last proclaimed, `token` its fencing number, `key` its key in the KV."""
+    """The present leader: `value` is what it last proclaimed, `token` its fencing number, `key` its key in the KV."""
 
     value: str
     token: int
     key: str
     revision: int
-    """Of the store, when this value was put."""
+    """The revision of the store when this value was put."""
 
 
 class EtcdElection:
@@ -45,22 +45,23 @@ class EtcdElection:
         self._prefix = check_key(name).rstrip("/") + "/"
 
     async def campaign(self, value: str, session: EtcdSession) -> Leadership:
-        """Waits to be the leader, with `value` to be seen by all. The session's error when it is lost before; cancelling withdraws.
+        """Waits to become the leader, with `value` for all to see. Cancelling withdraws the candidate.
 
-        UnknownOutcomeError: etcd did not say whether it is a candidate. Then, and where etcd does not answer a withdrawal, the session is
-        lost, so that nobody waits for a leader that does not know of it.
+        Raises the session's error when that is lost before, and UnknownOutcomeError when etcd did not say whether it is a candidate. In
+        that case, and when etcd does not answer a withdrawal, the session is lost, so that nobody waits for a leader that does not know
+        of its role.
         """
         check_value("the candidate", value)
         key = f"{self._prefix}{session.lease:016x}"
         return await session.guard(self._campaign(key, value, session))
 
     async def leader(self) -> Leader | None:
-        """Who leads now; None when there is no candidate."""
+        """Returns the present leader; None when there is no candidate."""
         candidates = await self._candidates()
         return candidates[0] if candidates else None
 
     async def observe(self) -> AsyncIterator[Leader | None]:
-        """Who leads now, then each change of leader or of its value; values that follow each other fast may be left out."""
+        """Yields the present leader, then each change of leader or of its value; values that follow each other fast may be left out."""
         seen: Leader | None = None
         first = True
         while True:
@@ -73,7 +74,7 @@ class EtcdElection:
                             yield leader
                         await anext(watch)
                 except TruncatedError:
-                    continue  # the state is loaded again, and nothing but the state matters here
+                    continue  # the state is loaded again, and only the state matters here
 
     async def _campaign(self, key: str, value: str, session: EtcdSession) -> Leadership:
         full = self._kv.calls.full_key(key)
@@ -86,7 +87,7 @@ class EtcdElection:
                 await self._wait_for_turn(key, answer.header.revision, session)
                 return Leadership(self._kv, session, key, answer.header.revision, value)
         except BaseException as error:
-            if session.alive:  # else it goes with the lease
+            if session.alive:  # else the key goes with the lease
                 await self._withdraw(key, session, unknown=isinstance(error, UnknownOutcomeError))
             raise
         raise InvalidArgumentError(
@@ -94,9 +95,10 @@ class EtcdElection:
         )
 
     async def _withdraw(self, key: str, session: EtcdSession, *, unknown: bool) -> None:
-        """A candidate with nobody behind it must not stand: what cannot be removed for sure goes with the lease, and so the session.
+        """Removes a candidate that no caller waits for. A key that cannot be removed for sure goes with the lease, and so the session
+        is given up.
 
-        `unknown`: whether it stands, or will, is not known; then its removal proves nothing.
+        `unknown`: it is not known whether the key exists, or will; then its removal proves nothing.
         """
         removed = False
         try:
@@ -112,13 +114,13 @@ class EtcdElection:
             candidates = await self._candidates()
             before = [candidate for candidate in candidates if candidate.token < token]
             if all(candidate.token != token for candidate in candidates):
-                await session.confirm()  # it may have gone with the lease
+                await session.confirm()  # the key may have gone with the lease
                 raise ChannelFencedError(f"the candidate's key {key!r} was removed by somebody else: campaign again")
             if not before:
                 return
             async with await self._kv.watch(before[-1].key) as watch:
                 with contextlib.suppress(TruncatedError):
-                    # It may have gone between the load and the watch.
+                    # The key may have gone between the load and the watch.
                     while any(one.token == before[-1].token for one in await self._candidates()):
                         await anext(watch)
 
@@ -143,17 +145,17 @@ class Leadership:
         self.session = session
         self.key = key
         self.token = token
-        """The create revision of the key: higher than that of every leader before. Who is handed it can refuse older ones."""
+        """The create revision of the key: higher than that of every earlier leader. A service that is handed it can refuse older ones."""
         self.value: str = value
         self._kv = kv
 
     @property
     def alive(self) -> bool:
-        """Whether nobody else can be the leader yet, by the session's clock."""
+        """Returns whether, by the session's clock, nobody else can be the leader yet."""
         return self.session.alive
 
     async def proclaim(self, value: str) -> None:
-        """Puts another value for all to see. ChannelFencedError when this is not the leader any more."""
+        """Puts another value for all to see. Raises ChannelFencedError when this is not the leader any more."""
         put = rpc.PutRequest(
             key=self._kv.calls.full_key(self.key), value=check_value(self.key, value).encode(), lease=self.session.lease
         )
@@ -161,7 +163,8 @@ class Leadership:
         self.value = value
 
     async def multi_save_and_remove(self, saves: Mapping[str, str], removals: Sequence[str] = ()) -> None:
-        """Puts and removes keys of the KV, if this is still the leader: etcd decides in the same transaction. Else ChannelFencedError."""
+        """Puts and removes keys of the KV if this is still the leader, which etcd decides in the same transaction; else raises
+        ChannelFencedError."""
         checked, removed = check_saves(saves), check_keys("removals", removals)
         puts = [
             rpc.RequestOp(request_put=rpc.PutRequest(key=self._kv.calls.full_key(key), value=value.encode()))
@@ -174,7 +177,7 @@ class Leadership:
         await self._transact(puts + deletes, "saving as the leader")
 
     async def resign(self) -> None:
-        """Makes way for the next candidate. Quiet when this is not the leader any more."""
+        """Makes way for the next candidate. Does nothing when this is not the leader any more."""
         delete = rpc.DeleteRangeRequest(key=self._kv.calls.full_key(self.key))
         with contextlib.suppress(ChannelFencedError):
             await self._transact([rpc.RequestOp(request_delete_range=delete)], "resigning")

@@ -1,8 +1,8 @@
 """Endpoints: the members of one etcd, a channel to each, and which of them is asked.
 
-Owns: the channels, and the one task that looks for a member while none is reachable. Promises: a channel is given out only while it is
+Owns: the channels, and the one task that looks for a member while none is reachable. It promises to give out a channel only while it is
 connected, so that a call that finds none has surely not been sent. gRPC reconnects by itself, at most every two seconds; nothing here
-spins. Never makes a call of its own but the one that asks why a member cannot be reached.
+spins. The only call that it makes itself is the one that asks why a member cannot be reached.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
     # An answer may be larger than gRPC's default of 4 MiB: one value has up to 1.5 MiB, and a transaction reads 128 of them.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A member that is frozen, or behind a cut cable, is noticed by pings: after 10 s of silence, when no answer came for 5 s. It is
-    # ping_timeout_ms that decides in grpcio 1.76 to 1.85. Without calls there are none: etcd ends such connections (too_many_pings).
+    # Pings find a member that is frozen, or cut off by a broken cable: after 10 s of silence, when no answer came for 5 s. In grpcio
+    # 1.76 to 1.85 ping_timeout_ms decides. There are none without calls: etcd ends such connections (too_many_pings).
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),
@@ -35,15 +35,15 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.service_config_disable_resolution", 1),  # no question to the DNS for settings of a service
-    ("grpc.enable_http_proxy", 0),  # metadata goes to etcd, not through the proxy that a shell happens to name
+    ("grpc.service_config_disable_resolution", 1),  # the DNS is not asked for settings of a service
+    ("grpc.enable_http_proxy", 0),  # metadata goes to etcd, not through a proxy that a shell happens to name
     ("grpc.use_local_subchannel_pool", 1),  # closing one KV must not close another's connection
 ]
 _WHY_TIMEOUT_S: Final = 1.0
 
 
 class Endpoints:
-    """Members by `host:port`. The one that answered is asked until it fails."""
+    """The members by `host:port`. The one that answered is asked until it fails."""
 
     def __init__(self, addresses: Sequence[str], *, credentials: grpc.ChannelCredentials | None) -> None:
         _keep_poller()
@@ -60,7 +60,7 @@ class Endpoints:
         self._stopped = False
 
     def connected(self) -> tuple[int, grpc.aio.Channel] | None:
-        """The channel to ask and its number; None while no member is connected."""
+        """Returns the channel to ask and its number; None while no member is connected."""
         for step in range(len(self._channels)):
             number = (self._current + step) % len(self._channels)
             if self._channels[number].get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
@@ -69,7 +69,7 @@ class Endpoints:
         return None
 
     async def look(self, timeout_s: float | None) -> bool:
-        """Waits until a member is connected, or all of it was stopped; False after `timeout_s`. One look serves all who wait."""
+        """Waits until a member is connected, or `stop` was called; returns False after `timeout_s`. One look serves all waiting calls."""
         if not self._stopped:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look(), name="etcd: looking for a member")
@@ -78,25 +78,25 @@ class Endpoints:
         return True
 
     def turn_away(self, number: int) -> None:
-        """The member with this number failed: another one is asked from now on, if it is connected."""
+        """Asks another member from now on, if it is connected, because the one with this number failed."""
         if self._current == number:
             self._current = (number + 1) % len(self._channels)
 
     async def why(self) -> str:
-        """For people: what each member that is not connected says to a call."""
+        """Returns, for people, what each member that is not connected answers to a call."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="etcd: asking why")
         await asyncio.wait([self._asking])
         return "nothing, it was closed" if self._asking.cancelled() else self._asking.result()
 
     def stop(self) -> None:
-        """Nobody waits for a member any more."""
+        """Ends every wait for a member."""
         self._stopped = True
         if self._looking is not None:
             self._looking.cancel()
 
     async def close(self) -> None:
-        """Ends what waits and closes the channels. Idempotent."""
+        """Ends all tasks and closes the channels. Idempotent."""
         self.stop()
         tasks = [task for task in (self._looking, self._asking) if task is not None]
         for task in tasks:
@@ -132,10 +132,10 @@ class Endpoints:
 
 @functools.cache
 def _keep_poller() -> None:
-    """gRPC's poller of asyncio stays from the first channel of the process to the end of the process.
+    """Keeps gRPC's asyncio poller from the first channel of the process to the end of the process.
 
-    It counts channels, and the last one to be collected ends it: by joining its thread wherever the garbage collector happens to run,
-    which is on some loop, and perhaps in the middle of a call of somebody else.
+    The poller counts channels, and the last one to be collected ends it by joining its thread wherever the garbage collector happens to
+    run: on some loop, and perhaps in the middle of an unrelated call.
     """
     grpc.aio.init_grpc_aio()
 

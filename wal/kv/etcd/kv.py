@@ -1,8 +1,8 @@
 """EtcdKV: metadata in etcd, shared by every process that names the same cluster and root path.
 
-Owns: the connection, the tasks of its watches, and the sessions opened through it. It promises what KVBase promises, with etcd's
-linearizable reads and its transactions; a multi-operation is one transaction of at most 128 operations. It never makes a write twice: an
-answer that was lost is UnknownOutcomeError, never a guess, because a member that was slow may still carry it out. It keeps no data.
+Owns: the tasks of its watches, and the sessions that were opened through it. It promises what KVBase promises, with etcd's linearizable
+reads and its transactions; a multi-operation is one transaction of at most 128 operations. It never makes a write twice: a lost answer
+raises UnknownOutcomeError, because a slow member may still carry the write out. It keeps no data.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from wal.secret import Secret, shown
 __all__ = ["EtcdKV"]
 
 TIMEOUT_S: Final = 10.0
-"""Deadline of a call unless told otherwise: etcd itself gives up a change after 7 s."""
+"""The default deadline of a call: etcd itself gives up a change after 7 s."""
 _COMPARED_BYTES_MAX: Final = 64 << 10
-"""A longer value is compared here, and by its revision there, so that a request does not carry it twice."""
+"""A longer value is compared here, and by its revision in etcd, so that a request does not carry it twice."""
 _SCANS_MAX: Final = 5
-"""Compactions that may overtake a scan before it gives up."""
+"""How many compactions may overtake a scan before it gives up."""
 
 
 class EtcdKV(KVBase):
-    """A KV in etcd 3.4 or newer. Make one with `await EtcdKV.open([\"host:2379\", …])`.
+    """A KV in etcd 3.4 or newer, made by `await EtcdKV.open(["host:2379", …])`.
 
-    A call waits for a connection until its deadline: UnavailableError, and nothing was changed. UnknownOutcomeError: a change was sent and
-    no answer came; it has perhaps been made. Over 1.5 MiB in one change (etcd's --max-request-bytes) it is an InvalidArgumentError, with
-    etcd's quota used up a NoSpaceError; nothing was changed then. A compaction that overtakes a read by prefix again and again is a
-    TruncatedError.
+    A call waits for a connection until its deadline, and then raises UnavailableError: nothing was changed. It raises
+    UnknownOutcomeError when a change was sent and no answer came: it may have been made. A change of more than 1.5 MiB (etcd's
+    --max-request-bytes) raises InvalidArgumentError, and a used-up quota of etcd NoSpaceError; nothing was changed then. A read by
+    prefix that compactions overtake again and again raises TruncatedError.
     """
 
     operations_max: int = OPERATIONS_MAX
@@ -68,12 +68,11 @@ class EtcdKV(KVBase):
         user: tuple[str, str | Secret] | None = None,
         waiting_max: int = 65_536,
     ) -> Self:
-        """Connects to one of `endpoints` (`host:port`, members of one cluster), and asks it something.
+        """Connects to one of `endpoints` (`host:port`, members of one cluster), and asks it for its revision.
 
-        `user`: name and password, for an etcd with authentication. `waiting_max` calls may be under way: over it a call is a
-        WouldBlockError.
-        UnavailableError, with what was tried, when no member answers within `timeout_s`; InvalidArgumentError for a wrong user, a wrong
-        password or certificates that cannot be read.
+        `user`: name and password, for an etcd with authentication. `waiting_max` calls may be under way: above it a call raises
+        WouldBlockError. Raises UnavailableError, with what was tried, when no member answers within `timeout_s`; InvalidArgumentError
+        for a wrong user, a wrong password or certificates that cannot be read.
         """
         if isinstance(endpoints, str) or not endpoints:
             raise InvalidArgumentError(
@@ -99,7 +98,7 @@ class EtcdKV(KVBase):
         return kv
 
     async def session(self, *, ttl_s: float = 15.0) -> EtcdSession:
-        """A session: a lease that is kept until its `close()`, or until it is lost. `ttl_s` is rounded up to whole seconds."""
+        """Opens a session: a lease that is kept until its `close()`, or until it is lost. `ttl_s` is rounded up to whole seconds."""
         self._check_open()
         session = await self.calls.count(EtcdSession.open(self.calls, ttl_s=ttl_s, on_end=self._sessions.discard))
         self._sessions.add(session)
@@ -109,14 +108,14 @@ class EtcdKV(KVBase):
         return session
 
     async def close(self) -> None:
-        """Waits for what was sent, closes the sessions, ends the watches with ClosedError and disconnects. Idempotent."""
+        """Waits for the calls that were sent, closes the sessions, ends the watches with ClosedError and disconnects. Idempotent."""
         self._closed = True
         if self._closing is None:
             self._closing = self.calls.loop.create_task(self._close(), name="etcd: closing")
         await asyncio.shield(self._closing)
 
     def statistics(self) -> KVStatistics:
-        """`revision` is the highest one of the store that was seen, other clients' changes included."""
+        """Returns the counters; `revision` is the highest one of the store that was seen, including other clients' changes."""
         return KVStatistics(
             revision=self.calls.revision,
             operations=self.calls.operations,
@@ -126,7 +125,7 @@ class EtcdKV(KVBase):
         )
 
     async def store_revision(self) -> int:
-        """The newest revision of the store, by a linearizable read."""
+        """Returns the newest revision of the store, by a linearizable read."""
         key, _ = range_of(self._root)
         answer = await self.calls.count(
             self.calls.connection.read(RANGE, rpc.RangeRequest(key=key, count_only=True), "asking for the revision")
@@ -134,7 +133,7 @@ class EtcdKV(KVBase):
         return self.calls.saw(answer)
 
     def watcher_of(self, watch: Watch) -> Watcher:
-        """For people who look closer: what feeds a watch of this KV that has not ended."""
+        """Returns what feeds a watch of this KV that has not ended, for a closer look."""
         return self._watchers[watch][0]
 
     def __del__(self) -> None:
@@ -201,7 +200,7 @@ class EtcdKV(KVBase):
         return await self.calls.count(self._swap(*batch.compare, operations))
 
     async def _swap(self, key: str, expected: str | None, operations: Sequence[rpc.RequestOp]) -> bool:
-        """All of it, a long value's comparison here included, is one call under way: `close` waits for it."""
+        """Compares and swaps as one call under way, including the comparison of a long value here: `close` waits for it."""
         while True:
             compare = await self._compared(key, expected)
             if compare is None:
@@ -209,10 +208,10 @@ class EtcdKV(KVBase):
             answer = await self.calls.send([compare], operations, "comparing and swapping")
             if answer.succeeded or compare.target != rpc.Compare.MOD:
                 return answer.succeeded
-            # It was written again since it was compared here, perhaps with the same value.
+            # The value was written again since it was compared here, perhaps with the same text.
 
     async def _compared(self, key: str, expected: str | None) -> rpc.Compare | None:
-        """What etcd shall compare; None when the comparison fails already."""
+        """Returns the comparison for etcd to make; None when it fails already."""
         encoded = key.encode()
         if expected is None:
             return rpc.Compare(target=rpc.Compare.CREATE, key=encoded, create_revision=0)
@@ -227,7 +226,7 @@ class EtcdKV(KVBase):
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
         name = f"{'prefix' if is_prefix else 'key'} {subject[root_length:]!r}"
         watch = Watch(name, buffer_max=buffer_max, on_end=self._watch_ended)
-        # The start is asked for first, so that a member that lags behind does not show what was before.
+        # The start is asked for first, so that a member that lags behind does not show earlier changes.
         start = await self.store_revision() + 1
         self._check_open()
         watcher = Watcher(
@@ -260,7 +259,8 @@ class EtcdKV(KVBase):
         self.calls.connection.stop()
         await asyncio.gather(*(session.close() for session in list(self._sessions)))
         await self.calls.idle.wait()
-        await asyncio.gather(*(session.close() for session in list(self._sessions)))  # of one that was being opened
+        # Again, for a session that was being opened.
+        await asyncio.gather(*(session.close() for session in list(self._sessions)))
         error = ClosedError("the KV was closed: open it again, load the keys again and watch them again")
         for watch in list(self._watchers):
             watch.fail(error)

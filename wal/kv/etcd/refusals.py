@@ -1,8 +1,8 @@
-"""What etcd says when it does not do what was asked, and what that means here. Pure.
+"""What an answer of etcd means when it did not do what was asked. Pure.
 
-Owns: the table from a gRPC status and etcd's text to a Refusal, and from there to an error of `wal.errors`. Promises: only what etcd
-surely did not carry out is called refused; whatever is not in the table counts as "perhaps carried out". Never sees gRPC itself, so that
-it can be driven without a server.
+Owns: the table from a gRPC status and etcd's text to a Refusal, and from there to an error of `wal.errors`. It promises that only a
+call which etcd surely did not carry out is called refused; a status that is not in the table counts as "may have been carried out". It
+never sees gRPC itself, so that it can be tested without a server.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["CompactedError", "Refusal", "RevisionAheadError", "classify", "expla
 
 
 class Refusal(enum.Enum):
-    """What a failed call means."""
+    """The meaning of a failed call."""
 
-    AWAY = "the connection or the member failed: a read goes on elsewhere, a write has perhaps been carried out"
+    AWAY = "the connection or the member failed: a read goes on at another member, a write may have been carried out"
     BUSY = "the member refused before it did anything: the same call may be made again"
     TOKEN = "the token is not known any more: renew it, then make the same call again"
     COMPACTED = "the revision asked for is gone"
@@ -40,11 +40,11 @@ class Refusal(enum.Enum):
 
 
 class CompactedError(TruncatedError):
-    """A revision below the compaction was asked for."""
+    """A call asked for a revision below the compaction."""
 
 
 class RevisionAheadError(TruncatedError):
-    """A revision above the store's was asked for: its data is not what it was."""
+    """A call asked for a revision above the store's: its data is not what it was."""
 
 
 # gRPC's numbers of its status codes (https://grpc.github.io/grpc/core/md_doc_statuscodes.html)
@@ -61,11 +61,8 @@ _TEXTS: Final[tuple[tuple[int, str, Refusal], ...]] = (
     (_RESOURCE_EXHAUSTED, "message larger than max", Refusal.TOO_LARGE),
     (_RESOURCE_EXHAUSTED, "database space exceeded", Refusal.NO_SPACE),
     (_RESOURCE_EXHAUSTED, "too many requests", Refusal.BUSY),
-    (
-        _UNAVAILABLE,
-        "etcdserver: no leader",
-        Refusal.BUSY,
-    ),  # our calls ask for a leader, and are looked at before anything else
+    # Our calls ask for a leader, which is checked before anything else.
+    (_UNAVAILABLE, "etcdserver: no leader", Refusal.BUSY),
     (_OUT_OF_RANGE, "has been compacted", Refusal.COMPACTED),
     (_OUT_OF_RANGE, "future revision", Refusal.AHEAD),
     (_NOT_FOUND, "lease not found", Refusal.LEASE_GONE),
@@ -83,7 +80,7 @@ _CODES: Final[dict[int, Refusal]] = {
 
 
 def classify(code: int, text: str) -> Refusal:
-    """The meaning of a status: its number and its details."""
+    """Returns the meaning of a status: its number and its details."""
     for known, part, refusal in _TEXTS:
         if code == known and part in text:
             return refusal
@@ -91,11 +88,14 @@ def classify(code: int, text: str) -> Refusal:
 
 
 def explain(refusal: Refusal, what: str, text: str, *, writing: bool) -> WALError:
-    """The error for a call that is not made again. `what` names the call and where it went; `writing`: whether it could change data."""
+    """Returns the error for a call that is not made again.
+
+    `what` names the call and where it went; `writing` says whether it could change data.
+    """
     said = f"{what}: {text or refusal.value}"
     if refusal is Refusal.AWAY and writing:
         return UnknownOutcomeError(
-            f"{said}; it was sent and no answer came, so it has perhaps been carried out, or will be within seconds: "
+            f"{said}; it was sent and no answer came, so it may have been carried out, or will be within seconds: "
             f"load the keys and decide"
         )
     if refusal in (Refusal.AWAY, Refusal.BUSY, Refusal.TOKEN):

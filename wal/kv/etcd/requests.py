@@ -1,4 +1,8 @@
-"""The methods of etcd's API that are called here: paths, and the types that go there and come back. A table, nothing else."""
+"""What etcd is asked: the methods of its API with their types, and keys, prefixes and pages as etcd has them. Pure.
+
+Owns: how a prefix becomes a range of bytes, and how many keys the next page of a range asks for. The range of a prefix ends at the
+prefix with its last byte plus one; UTF-8 never uses the byte 255, so that byte always exists.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,14 @@ Response = TypeVar("Response")
 
 
 class Method(NamedTuple, Generic[Request, Response]):
-    """`path` is how gRPC finds it."""
+    """A method: `path` is how gRPC finds it, `request` and `response` are its types."""
 
     path: str
     request: type[Request]
     response: type[Response]
 
     def serializers(self) -> dict[str, Any]:
-        """As a channel wants them."""
+        """Returns the two functions as a channel takes them."""
         request, response = self.request, self.response
         return {
             "request_serializer": request.SerializeToString,  # type: ignore[attr-defined]
@@ -42,14 +46,14 @@ AUTHENTICATE: Final = Method("/etcdserverpb.Auth/Authenticate", rpc.Authenticate
 
 
 PAGE_BYTES: Final = 1 << 20
-"""What a page of a range is meant to hold: an answer that neither side has to hold back for long."""
+"""The intended size of a page of a range: an answer that neither side has to keep for long."""
 PAGE_KEYS_MAX: Final = 8192
 _FIRST_PAGE_KEYS: Final = 32
 _EVERYTHING: Final = b"\0"
 
 
 def range_of(prefix: str) -> tuple[bytes, bytes]:
-    """The first key, and the first one behind, of the keys that start with `prefix`; `""`: of all keys."""
+    """Returns the first key of the keys that start with `prefix`, and the first key after them; `""` means all keys."""
     if not prefix:
         return _EVERYTHING, _EVERYTHING
     encoded = prefix.encode()
@@ -57,14 +61,14 @@ def range_of(prefix: str) -> tuple[bytes, bytes]:
 
 
 def page_limit(keys: int, size: int) -> int:
-    """How many keys the next page asks for, when the one before held `keys` keys of `size` bytes together."""
+    """Returns how many keys the next page asks for, when the one before held `keys` keys of `size` bytes together."""
     if not keys:
         return _FIRST_PAGE_KEYS
     return max(1, min(PAGE_KEYS_MAX, 16 * keys, PAGE_BYTES * keys // max(1, size)))
 
 
 def decoded(what: str, data: bytes) -> str:
-    """Text out of the store. CorruptionError for bytes that no KV of this project has written."""
+    """Returns text from the store. Raises CorruptionError for bytes that no KV of this project has written."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -1,8 +1,9 @@
-"""EtcdSession: a lease in etcd, kept alive by its owner, who hears in time when it is lost.
+"""EtcdSession: a lease in etcd that is kept alive, and whose owner hears in time when it is lost.
 
-Owns: the lease and the task that renews it. Promises: as long as `alive` is True no one else can see the lease expired; the owner is told
-before that could happen, by its own clock, which counts from when a renewal was *sent* and goes on while the machine sleeps. A session
-that was lost stays lost, even where etcd still has the lease after an election. Never renews what it has told its owner to be lost.
+Owns: the lease and the task that renews it. It promises that, as long as `alive` is True, no one else can see the lease expired; the
+owner is told before that could happen, by its own clock, which counts from when a renewal was *sent* and goes on while the machine
+sleeps. A lost session stays lost, even where etcd still has the lease after an election. A lease is never renewed after its owner was
+told that it is lost.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _GONE: Final = "etcd does not know it any more: it expired or was revoked"
 
 
 class EtcdSession:
-    """Open one with `await kv.session(ttl_s=15)`; then `async with`, or `close()`. A TTL of 10 s or more outlives an election of etcd's."""
+    """A lease, opened with `await kv.session(ttl_s=15)`; then `async with`, or `close()`. A TTL of 10 s or more outlives an election of
+    etcd's."""
 
     def __init__(
         self,
@@ -48,11 +50,11 @@ class EtcdSession:
         on_end: Callable[[EtcdSession], object],
     ) -> None:
         self.lease = lease
-        """The lease's id in etcd."""
+        """The id of the lease in etcd."""
         self.ttl_s: float = ttl_s
-        """Seconds, as etcd granted it."""
+        """The TTL in seconds, as etcd granted it."""
         self.renewals: int = 0
-        """Renewals that etcd has answered."""
+        """The number of renewals that etcd has answered."""
         self._calls = calls
         self._clock = clock
         self._on_end = on_end
@@ -75,20 +77,20 @@ class EtcdSession:
         if not ttl_s >= TTL_MIN_S:
             raise InvalidArgumentError(f"ttl_s={ttl_s} is below {TTL_MIN_S}: a lease needs time to be renewed")
         sent = clock()
-        # Made again after a lost answer, it leaves a lease that nobody renews, and that ends by itself.
+        # If it is made again after a lost answer, the first lease is renewed by nobody, and ends by itself.
         answer = await calls.connection.read(GRANT, rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)), "taking a lease")
         return cls(calls, answer.ID, float(answer.TTL), sent, clock, on_end)
 
     @property
     def alive(self) -> bool:
-        """Whether the lease is surely held, now. Look at it before each thing that only its holder may do."""
+        """Returns whether the lease is surely held now. Look at it before each action that only its holder may do."""
         if not self._ended.done() and self._clock() >= self._until:
             self._lose(f"it was not renewed in time: {self.ttl_s:g} s, less a sixth to stop in, are over")
         return not self._ended.done()
 
     @property
     def error(self) -> WALError | None:
-        """Why it ended: SessionLostError, or ClosedError after `close()`; None while it is held."""
+        """Returns why the session ended: SessionLostError, or ClosedError after `close()`; None while it is held."""
         return self._ended.result() if self._ended.done() else None
 
     async def wait_lost(self) -> WALError:
@@ -109,11 +111,12 @@ class EtcdSession:
                 task.cancel()
                 await asyncio.wait([task])
         if not task.cancelled():
-            return task.result()  # it was done, or failed, while it was being cancelled
+            return task.result()  # it ended or failed while it was being cancelled
         raise self._failure()
 
     async def save(self, key: str, value: str) -> None:
-        """Puts `value` on `key` for as long as the session is held: etcd removes it with the lease. SessionLostError when it is gone."""
+        """Puts `value` on `key` while the session is held: etcd removes the key with the lease. Raises SessionLostError when the lease
+        is gone."""
         self.check_alive()
         put = rpc.PutRequest(
             key=self._calls.full_key(check_key(key)), value=check_value(key, value).encode(), lease=self.lease
@@ -123,7 +126,7 @@ class EtcdSession:
     async def transact(
         self, compares: list[rpc.Compare], operations: list[rpc.RequestOp], what: str
     ) -> rpc.TxnResponse:
-        """One transaction that names the lease; SessionLostError when etcd does not know it any more."""
+        """Makes one transaction that names the lease; raises SessionLostError when etcd does not know the lease any more."""
         try:
             return await self._calls.transact(compares, operations, what)
         except InvalidArgumentError as error:
@@ -138,11 +141,11 @@ class EtcdSession:
             raise self._failure()
 
     def give_up(self, why: str) -> None:
-        """For elections: the lease is not renewed any more, so that what hangs on it goes within its TTL; the owner is told."""
+        """Stops renewing the lease, so that its keys go within its TTL, and tells the owner. For elections."""
         self._lose(why)
 
     async def confirm(self) -> None:
-        """Asks etcd for a renewal now, and raises the session's error when the lease is gone; no answer is no proof of that."""
+        """Asks etcd for a renewal now, and raises the session's error when the lease is gone; a missing answer does not prove that."""
         if self.alive:
             await self._renew()
         self.check_alive()
@@ -202,21 +205,21 @@ class EtcdSession:
         except (
             WALError,
             asyncio.InvalidStateError,
-        ):  # no member, no token; or the stream broke before it was written to
+        ):  # There is no member or no token, or the stream broke before it was written to.
             return False
         if answer is None:
             return False
         if answer.TTL <= 0:
             self._lose(_GONE)
             return False
-        if self.alive:  # not if it came too late
+        if self.alive:  # unless the answer came too late
             self.renewals += 1
             self.ttl_s = float(answer.TTL)
             self._until = self._owned_until(sent)
         return True
 
     def _tell_in_time(self) -> None:
-        """By a timer of its own: whatever a renewal waits for, the owner hears of the end when it comes."""
+        """Tells the owner of the end when it comes, by a timer of its own, whatever a renewal waits for."""
         if self.alive:
             self._timer = asyncio.get_running_loop().call_later(
                 max(0.001, self._until - self._clock()), self._tell_in_time

@@ -1,8 +1,8 @@
-"""Watcher: the task that feeds one Watch from etcd, over broken streams and restarts.
+"""Watcher: the task that feeds one Watch from etcd, over broken streams and restarts; WatchPosition: how far the watch has got.
 
-Owns: the watch's stream. Promises: every event from its start on is fed once and in order, or the watch ends with an error that says
-what is missing: TruncatedError where etcd compacted it away, or where its data is not the data that was watched (a restored backup, an
-empty directory). It never skips silently, waits for etcd as long as it takes, and ends when its watch does.
+A Watcher owns the stream of its watch. It promises to feed every event from the start on once and in order, or to end the watch with an
+error that says what is missing: TruncatedError where etcd compacted it away, or where etcd's data is not the data that was watched (a
+restored backup, an empty directory). It never skips silently, waits for etcd as long as it takes, and ends when its watch does.
 """
 
 from __future__ import annotations
@@ -26,14 +26,20 @@ __all__ = ["WatchPosition", "Watcher", "Witness"]
 
 
 class Witness(msgspec.Struct, frozen=True):
-    """A key that was put at `revision`: as long as that is not compacted, the store can tell."""
+    """A key that was put at `revision`: the store can confirm it until that revision is compacted."""
 
     key: bytes
     revision: int
 
 
 class WatchPosition:
-    """Begins at the events of revision `start` (1 or more)."""
+    """How far one watch has got, whatever stream it reads from; it begins at the events of revision `start` (1 or more). Pure.
+
+    It owns the revision at which the watch goes on, and the events held back of a revision that comes in several fragments. It promises
+    to give each event once, in order, all events of a revision together. After a broken stream it goes on after the events that were
+    given, not after the revision that the *store* has reached, because a stream names the store's revision before it has replayed
+    anything. A witness tells when data went back: an event that was given must still be where it was.
+    """
 
     def __init__(self, start: int) -> None:
         self.next_revision: int = start
@@ -42,15 +48,15 @@ class WatchPosition:
         self._held: list[WatchEvent] = []
 
     def begin_stream(self) -> None:
-        """A new stream starts at `next_revision`: what was held back comes again."""
+        """Begins a new stream at `next_revision`: events that were held back come again."""
         self._held.clear()
 
     def take(self, events: Iterable[WatchEvent], *, more: bool) -> list[list[WatchEvent]]:
-        """The events that may be given now, one list a revision. `more`: the answer goes on in another fragment."""
+        """Returns the events that may be given now, one list a revision. `more`: the answer goes on in another fragment."""
         groups: list[list[WatchEvent]] = []
         for event in [*self._held, *events]:
             if event.revision < self.next_revision:
-                continue  # given before
+                continue  # it was given before
             if groups and groups[-1][0].revision == event.revision:
                 groups[-1].append(event)
             else:
@@ -61,16 +67,16 @@ class WatchPosition:
         return groups
 
     def progressed(self, revision: int) -> None:
-        """The store said that everything up to `revision` has been sent."""
+        """Notes that the store has sent everything up to `revision`."""
         if not self._held:
             self.next_revision = max(self.next_revision, revision + 1)
 
     def saw_put(self, key: bytes, revision: int) -> None:
-        """An event that was given is a witness from now on."""
+        """Makes an event that was given the witness."""
         self.witness = Witness(key, revision)
 
     def gone_back(self, store_revision: int) -> bool:
-        """Whether a store whose newest revision this is cannot be the one whose events were given."""
+        """Returns whether a store with this newest revision cannot be the one whose events were given."""
         return store_revision + 1 < self.next_revision
 
 
@@ -80,11 +86,12 @@ _log: Final = logging.getLogger("wal.kv.etcd")
 
 
 class _BrokenError(Exception):
-    """The stream ended in a way that another one mends."""
+    """The stream ended in a way that another stream mends."""
 
 
 class Watcher:
-    """`run` is the task. `active` is done when the watch sees events, or with the error of a first attempt that cannot succeed.
+    """Feeds one watch; `run` is the task. `active` is done when the watch sees events, or with the error of a first attempt that cannot
+    succeed.
 
     `subject`: the complete key or prefix; its first `root_length` characters are cut from the keys that the watch gives.
     """
@@ -108,11 +115,11 @@ class Watcher:
 
     @property
     def next_revision(self) -> int:
-        """The watch has everything below this revision."""
+        """Returns the revision below which the watch has everything."""
         return self._position.next_revision
 
     async def run(self) -> None:
-        """Until the watch ends or this is cancelled."""
+        """Runs until the watch ends or the task is cancelled."""
         try:
             while not self._watch.ended:
                 try:
@@ -168,9 +175,8 @@ class Watcher:
         self._check_cluster(answer.header.cluster_id)
         if answer.created:
             if self._position.gone_back(answer.header.revision):
-                await (
-                    self._verify()
-                )  # or this member lags behind; then it is asked by the verification's read to catch up
+                # This member may only lag behind; then the read of the verification makes it catch up.
+                await self._verify()
             self._pause_s, self._refused_tokens, self._unverified = _PAUSE_FIRST_S, 0, False
             if not self.active.done():
                 self.active.set_result(None)
@@ -192,7 +198,7 @@ class Watcher:
             )
         reason = answer.cancel_reason
         if "permission denied" in reason or "invalid auth token" in reason:
-            # etcd says so, too, of a token that it has forgotten
+            # etcd says this of a forgotten token, too
             if self._renewed() and await self._connection.renew(stream.token):
                 raise _BrokenError(reason)
             raise explain(Refusal.DENIED, str(self), reason, writing=False)
@@ -201,7 +207,7 @@ class Watcher:
         raise _BrokenError(reason or "cancelled by the member")
 
     async def _verify(self) -> None:
-        """That the store is the one whose events were given, asked of a majority: one member may only lag behind."""
+        """Checks that the store is the one whose events were given. It asks a majority, because one member may only lag behind."""
         position, witness = self._position, self._position.witness
         while True:
             try:
@@ -211,7 +217,7 @@ class Watcher:
                     asked = rpc.RangeRequest(key=self._key, count_only=True)
                 answer = await self._connection.read(RANGE, asked, str(self))
             except CompactedError:
-                witness = None  # what lies that far back cannot be told any more
+                witness = None  # a revision so far back cannot be confirmed any more
             except RevisionAheadError as error:
                 raise _replaced(self, f"its newest revision is below {position.next_revision - 1}") from error
             except UnavailableError as error:
