@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-from wal.backends.base import AppendDone, FramePage, LogState, PChannelLog, Extent
+from wal.backends.base import AppendDone, Extent, FramePage, LogState, PChannelLog
 from wal.backends.pulsar.broker_settings import group_bytes
 from wal.backends.pulsar.checkpoints import PIECE_BYTES, Checkpoints
 from wal.backends.pulsar.layout import text_of
