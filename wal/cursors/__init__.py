@@ -4,16 +4,18 @@ Files:
 
 * cursor:      Cursor, CursorKey, CursorInfo: what is kept and what identifies it. Pure
 * codec:       the bytes of a cursor's file, and its name. Pure
-* store:       CursorStore: the lock between saves and truncations, and the order that it gives them
+* store:       CursorStore, with the lock between saves and truncations
 * files:       the cursors of a journal, one file each
-* in_process:  the cursors of a log without a directory: in memory, or in its metadata
+* memory:      MemoryCursors, of one process
+* in_kv:       the cursors of a log without a directory, in its metadata
 * status:      what a saved cursor is worth now. Pure
 * service:     the cursors of an open log, for callers on its event loop"""
 
 from wal.cursors.codec import decode_cursor, encode_cursor, file_name, file_prefix
 from wal.cursors.cursor import CURSOR_NAME_BYTES_MAX, Cursor, CursorInfo, CursorKey, check_cursor
 from wal.cursors.files import CursorFiles
-from wal.cursors.in_process import CursorsBesideWriter, CursorsInKV, MemoryCursors
+from wal.cursors.in_kv import CursorsBesideWriter, CursorsInKV
+from wal.cursors.memory import MemoryCursors
 from wal.cursors.service import CursorService, CursorUse
 from wal.cursors.status import CursorStatus, LogRange, LogView, cursor_status, resumable, shown
 from wal.cursors.store import CursorStore, DamagedCursor

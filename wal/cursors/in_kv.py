@@ -1,6 +1,6 @@
-"""Cursors without files: MemoryCursors of one process, and CursorsInKV as one key each in the metadata of a log.
+"""CursorsInKV: the cursors of a log without a directory, one key each in its metadata.
 
-CursorsInKV owns the keys below a root path to which nothing else writes. It blocks, so it runs in threads, while the KV answers on its
+Owns the keys below a root path to which nothing else writes. It blocks, so it runs in threads, while the KV answers on its
 loop; it must never run on that loop, where it would wait for itself.
 
 The lock is one of the writer's threads, so other processes cannot wait for it. The cursors that they save are protected all the same: while
@@ -16,67 +16,23 @@ import base64
 import binascii
 import contextlib
 import secrets
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
 from wal.cursors.codec import decode_cursor, encode_cursor, file_name, file_prefix
 from wal.cursors.cursor import Cursor, CursorKey
-from wal.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor, stale
+from wal.cursors.memory import LockedByThreads
+from wal.cursors.store import LOCK_TIMEOUT_S, DamagedCursor, stale
 from wal.errors import CorruptionError, KeyNotExistError, StorageError, TruncatedError, WALError, WouldBlockError
 
-__all__ = ["CursorsBesideWriter", "CursorsInKV", "MemoryCursors"]
+__all__ = ["CursorsBesideWriter", "CursorsInKV"]
 
 _T = TypeVar("_T")
 ANSWER_TIMEOUT_S: Final = 30.0
 MARK: Final = "truncating"
 """The key of the mark. It is not the name of a cursor, and empty while there is no truncation."""
 _POLL_S: Final = 0.01
-
-
-class _LockedByThreads(CursorStore):
-    """A CursorStore of one process, whose lock is one of its threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
-        waited_s = 0.0 if since_s is None else time.monotonic() - since_s
-        if not self._lock.acquire(timeout=max(0.0, timeout_s - waited_s)):
-            raise WouldBlockError(f"the cursors are held for more than {timeout_s} s by another call: try again")
-
-    def release(self) -> None:
-        self._lock.release()
-
-
-class MemoryCursors(_LockedByThreads):
-    """Cursors that exist as long as their log; see `CursorStore`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._cursors: dict[CursorKey, Cursor] = {}
-
-    def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
-        with self.locked():
-            for key in list(self._cursors):
-                if key.name == name and vchannels in (None, key.vchannels):
-                    del self._cursors[key]
-
-    def load(self, key: CursorKey) -> Cursor | None:
-        return self._cursors.get(key)
-
-    def load_all(self) -> list[Cursor | DamagedCursor]:
-        return [cursor for _, cursor in sorted(self._cursors.copy().items())]
-
-    def sync(self) -> None:
-        """Does nothing, because memory survives no power cut."""
-
-    def _put(self, cursor: Cursor) -> None:
-        self._cursors[cursor.key] = cursor
-
-    def _remove(self, key: CursorKey) -> None:
-        self._cursors.pop(key, None)
 
 
 class CursorTexts(Protocol):
@@ -95,7 +51,7 @@ class CursorTexts(Protocol):
     def compare_and_swap(self, key: str, expected: str | None, value: str) -> Coroutine[Any, Any, bool]: ...
 
 
-class CursorsInKV(_LockedByThreads):
+class CursorsInKV(LockedByThreads):
     """See `CursorStore`. Made on the loop of the KV, all of whose keys are cursors (give it a root path of its own)."""
 
     def __init__(self, kv: CursorTexts) -> None:
