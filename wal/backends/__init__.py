@@ -26,6 +26,7 @@ __all__ = [
     "FRAME_BYTES_MAX",
     "REFUSALS",
     "AppendDone",
+    "Extent",
     "FramePage",
     "LogBackend",
     "LogSnapshot",
@@ -34,5 +35,4 @@ __all__ = [
     "ReadOnlyPChannelLog",
     "ReadableLog",
     "StoredFrame",
-    "Extent",
 ]

@@ -27,13 +27,13 @@ __all__ = [
     "FRAME_BYTES_MAX",
     "REFUSALS",
     "AppendDone",
+    "Extent",
     "FramePage",
     "LogBackend",
     "LogState",
     "PChannelLog",
     "ReadableLog",
     "StoredFrame",
-    "Extent",
 ]
 
 FRAME_BYTES_MAX: Final = 4_718_592

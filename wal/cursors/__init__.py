@@ -37,11 +37,11 @@ __all__ = [
     "LogView",
     "MemoryCursors",
     "check_cursor",
+    "cursor_status",
     "decode_cursor",
     "encode_cursor",
     "file_name",
     "file_prefix",
     "resumable",
     "shown",
-    "cursor_status",
 ]

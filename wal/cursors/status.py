@@ -22,9 +22,9 @@ __all__ = [
     "CursorStatus",
     "LogRange",
     "LogView",
+    "cursor_status",
     "resumable",
     "shown",
-    "cursor_status",
 ]
 
 
