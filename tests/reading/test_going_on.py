@@ -44,7 +44,7 @@ class GoingOn(Reader):
         selection = Selection({name: BOUND.get(name) for name in options.vchannels}, floor=100)
         self.progress.go_on(start, position)
         assert self.progress.begin(LOG, selection, log.tail(), start) is None
-        assert self.progress.start == start
+        assert self.progress.reached.position == start
         assert self.progress.position == position
 
 
@@ -61,12 +61,12 @@ def test_the_pieces_are_the_whole(read: tuple[ModelLog, ReadOptions, Random], st
                 break
             messages.append(message)
         progress = reader.progress
-        start, position = progress.start, progress.position
+        start, position = progress.reached.position, progress.position
         if position is not None:
             assert start > (position.message_id.position, position.message_id.index)
         if lets_go:
             progress.let_go()
-            assert (progress.start, progress.position) == (start, position)
+            assert (progress.reached.position, progress.position) == (start, position)
         piece = ReadOptions(options.vchannels, All(), options.event_filter, follow, until)
         reader = GoingOn(log, piece, random, start, position)
     messages += reader.rest()
@@ -78,7 +78,7 @@ def test_it_begins_where_the_policy_says(read: tuple[ModelLog, ReadOptions, Rand
     log, options, random = read
     reader = Reader(log, options, random)
     policy = options.policy
-    start = reader.progress.start
+    start = reader.progress.reached.position
     if isinstance(policy, StartFrom):
         assert start == (policy.message_id.position, policy.message_id.index)
     elif isinstance(policy, StartAfter):
@@ -94,7 +94,7 @@ def test_at_the_tail_nothing_is_behind(read: tuple[ModelLog, ReadOptions, Random
     log, options, random = read
     reader = Reader(log, ReadOptions(options.vchannels, options.policy, options.event_filter), random)
     reader.rest()
-    assert reader.progress.start == (log.tail().durable_end, 0)
+    assert reader.progress.reached.position == (log.tail().durable_end, 0)
 
 
 @given(reads())

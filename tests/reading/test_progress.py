@@ -147,7 +147,7 @@ def test_a_position_tells_what_was_handed_over(read: tuple[ModelLog, ReadOptions
         ticks.append((message.time_tick, position.time_tick))
         ids.append(position.message_id)
         assert message.message_id <= position.message_id
-        assert reader.progress.handed[1] >= message.time_tick
+        assert reader.progress.reached.tick >= message.time_tick
     for (_, promised), (following, _) in pairwise(ticks):
         assert promised < following
     assert ids == sorted(ids)  # type: ignore[type-var]
@@ -197,7 +197,7 @@ def test_frames_as_rows_are_what_assembly_would_give(read: tuple[ModelLog, ReadO
     messages = twin.rest()
     assert rows_of(rows) == [row_of(body) for message in messages for body in message.bodies()]
     if options.until_time_tick is None:  # how far it passes what lies behind that tick depends on the pages
-        assert progress.handed == other.handed
+        assert progress.reached == other.reached
     assert other.message_count == len(messages)
 
 
@@ -230,7 +230,7 @@ def test_ids_of_other_logs_and_of_the_future_are_refused() -> None:
     log = ModelLog([plain(b"1"), plain(b"2")], durable=1)
     with pytest.raises(InvalidArgumentError, match="another pchannel"):
         progress_over(log, deliver_policy=StartFrom(Origin("p1", 7, 0).message_id(0)))
-    with pytest.raises(InvalidArgumentError, match="another life"):
+    with pytest.raises(InvalidArgumentError, match="another incarnation"):
         progress_over(log, deliver_policy=StartFrom(Origin("p0", 8, 0).message_id(0)))
     with pytest.raises(InvalidArgumentError, match="above the durable end"):
         progress_over(log, deliver_policy=StartFrom(Origin("p0", 7, STRIDE).message_id(0)))

@@ -97,7 +97,8 @@ class Reached(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def by(cls, progress: Progress) -> Reached:
         """Returns how far this progress has got."""
-        return cls(progress.start, *progress.handed, progress.position)
+        reached = progress.reached
+        return cls(reached.position, reached.event, reached.tick, progress.position)
 
 
 class BlockingRead:

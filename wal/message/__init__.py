@@ -17,7 +17,7 @@ Files:
 from wal.message.append_result import AppendResult, CopyOutcomes, ForgottenResult, TxnContext
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
-from wal.message.message_id import FORM_JOURNAL, FORM_PULSAR, MessageID
+from wal.message.message_id import FORM_JOURNAL, FORM_PULSAR, LogPosition, MessageID
 from wal.message.packed import Natural, PackedPosition, packed, unpacked
 from wal.message.properties import (
     RESERVED_PREFIX,
@@ -39,6 +39,7 @@ __all__ = [
     "ForgottenResult",
     "ImmutableMessage",
     "ImmutableTxnMessage",
+    "LogPosition",
     "Message",
     "MessageID",
     "MessageType",

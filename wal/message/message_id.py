@@ -14,12 +14,15 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["FORM_JOURNAL", "FORM_PULSAR", "MessageID"]
+__all__ = ["FORM_JOURNAL", "FORM_PULSAR", "LogPosition", "MessageID"]
 
 FORM_JOURNAL: Final = 1
 """Position: 8 bytes, bytes of the pchannel's log since it began (journal and memory)."""
 FORM_PULSAR: Final = 2
 """Position: 16 bytes, ledger then entry."""
+
+LogPosition = tuple[int, int]
+"""A position in the log of a pchannel: the position of a frame, and the index of an event (or body) in it."""
 
 _POSITION_BYTES: Final = {FORM_JOURNAL: 8, FORM_PULSAR: 16}
 _INDEX: Final = struct.Struct(">I")

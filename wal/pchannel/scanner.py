@@ -222,14 +222,14 @@ class Scanner(AsyncOnly):
                 return
             self._saved_by()
         progress, pchannel = self._progress, self._pchannel
-        event, tick = progress.handed
+        reached = progress.reached
         try:
             await cursor.save(
                 {name: progress.selection.incarnation(name) for name in self.vchannels},
                 _log(pchannel),
-                start=progress.start,
-                event=event,
-                time_tick=tick,
+                start=reached.position,
+                event=reached.event,
+                time_tick=reached.tick,
                 earliest=lambda: pchannel.log.earliest,
             )
         except TruncatedError as error:
@@ -253,7 +253,7 @@ class Scanner(AsyncOnly):
             raise TypeError(f"time_tick must be an int, not {time_tick!r}")
         if self._handler is not None and not self._entered:
             await self._enter()
-        if self._progress.handed[1] >= time_tick:
+        if self._progress.reached.tick >= time_tick:
             return
         if self._ended:
             self._told(self._error)
@@ -445,7 +445,7 @@ class Scanner(AsyncOnly):
         return page if pchannel is self._pchannel else None
 
     def _wake_tick_waiters(self) -> None:
-        tick = self._progress.handed[1]
+        tick = self._progress.reached.tick
         for wanted, future in self._tick_waiters[:]:
             if wanted <= tick and not future.done():
                 future.set_result(None)

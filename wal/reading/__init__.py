@@ -1,21 +1,40 @@
-"""Reading: policies, filters, selection and assembly. Pure and synchronous; used by everything that reads.
+"""Reading: what a read asks for, where it begins and ends, and what it delivers. Pure and synchronous; every reader uses it.
 
-Files:
+Files, in the order in which a read meets them:
 
-* Asked for: policies, filters, selection, options, position; progress (what a read does next, whoever drives it);
-  given: assembly, shared_copies, frame_rows, columns
+* options        what a read asks for: deliver policies, deliver filters, and all of it checked
+* start          where a read begins
+* progress       what a read needs next, what it has handed over, and where it ends
+* position       how far a reader has got, and the text that it resumes from
+* selection      which vchannels, in which incarnation, a reader reads
+* assembly       the messages of a frame
+* shared_copies  the copies of a broadcast in a frame
+* frame_rows     the rows of a frame, for readers that want columns and no messages
+* columns        the columns of such rows, packed for Arrow
 """
 
 from wal.reading.assembly import assemble, event_indices
 from wal.reading.columns import COLUMNS, NO_TXN, RowColumns
-from wal.reading.filters import DeliverFilter, EventFilter, MessageTypes, TimeTickGT, TimeTickGTE
 from wal.reading.frame_rows import FrameRows, frame_rows, in_parts
-from wal.reading.options import READ_TAKES, ReadOptions
-from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFrom
-from wal.reading.position import ReadPosition
-from wal.reading.progress import Need, Progress, TailView
+from wal.reading.options import (
+    READ_TAKES,
+    All,
+    DeliverFilter,
+    DeliverPolicy,
+    EventFilter,
+    Latest,
+    MessageTypes,
+    ReadOptions,
+    StartAfter,
+    StartFrom,
+    TimeTickGT,
+    TimeTickGTE,
+)
+from wal.reading.position import Reached, ReadPosition
+from wal.reading.progress import Need, Progress
 from wal.reading.selection import Selection, named
 from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
+from wal.reading.start import TailView
 
 __all__ = [
     "COLUMNS",
@@ -31,6 +50,7 @@ __all__ = [
     "Need",
     "Progress",
     "ReadOptions",
+    "Reached",
     "ReadPosition",
     "RowColumns",
     "Selection",

@@ -1,7 +1,7 @@
-"""Assembly: the runs of a frame become the messages that a reader is handed, in tick order.
+"""Assembly: makes the messages that a reader is handed, in tick order, from the runs of a frame.
 
-Pure and synchronous; the scanner, the bridge and Spark stand on it. A transaction over several runs is put together to one message
-here; a commit whose bodies are not all there is damage, never a smaller transaction.
+Pure and synchronous; the scanner, the bridge and Spark use it. A transaction over several runs becomes one message here. A commit whose
+bodies are not all present is damage, never a smaller transaction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from wal.message import (
     Origin,
     TxnContext,
 )
-from wal.reading.filters import EventFilter
+from wal.reading.options import EventFilter
 from wal.reading.selection import Selection
 from wal.reading.shared_copies import shared_by
 
@@ -42,9 +42,9 @@ __all__ = ["assemble", "event_indices"]
 def assemble(
     frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter
 ) -> list[ImmutableMessage]:
-    """The messages of `frame` for this selection that pass the filter, in tick order.
+    """Returns the messages of `frame` for this selection that pass the filter, in tick order.
 
-    CorruptionError when a block, or a transaction, is damaged.
+    A damaged block or transaction is a CorruptionError.
     """
     view = frame.view
     first_tick = view.header.first_tick
@@ -60,7 +60,7 @@ def assemble(
 
 
 def event_indices(view: FrameView) -> list[int]:
-    """The indices of all events of a frame, ascending: its rows that are no bodies, and its copies of broadcasts."""
+    """Returns the indices of all events of a frame, ascending: its rows that are no bodies, and its copies of broadcasts."""
     indices: set[int] = set()
     for run in view.runs:
         if run.kind == RunKind.COPY:
@@ -75,11 +75,11 @@ def event_indices(view: FrameView) -> list[int]:
 def _plain(
     run: RunRow, columns: Columns, origin: Origin, first_tick: int, event_filter: EventFilter
 ) -> list[ImmutableMessage]:
-    """A run of plain messages, built column by column."""
+    """Builds the messages of a run without transactions, column by column."""
     indices = columns.indices
     first, last = indices[0], indices[-1]
     ticks: Iterable[int]
-    if last - first == len(indices) - 1:  # they ascend, so none is left out
+    if last - first == len(indices) - 1:  # they ascend, so they are consecutive
         ticks = range(first_tick + first, first_tick + last + 1)
     else:
         ticks = [first_tick + index for index in indices]
@@ -99,7 +99,7 @@ def _plain(
 
 
 class _TxnPart(msgspec.Struct, gc=False):
-    """A transaction as found so far: its context, how many bodies it has over all runs, and those of the runs seen."""
+    """A transaction as found so far: its context, the number of its bodies over all runs, and the bodies of the runs seen."""
 
     context: TxnContext
     bodies_total: int
@@ -110,7 +110,7 @@ class _TxnPart(msgspec.Struct, gc=False):
 def _mixed(
     view: FrameView, runs: list[RunRow], origin: Origin, first_tick: int, event_filter: EventFilter
 ) -> list[ImmutableMessage]:
-    """Any mix of runs: plain messages, transactions over one or several runs, copies of broadcasts."""
+    """Builds the messages of any mix of runs: plain messages, transactions over one or several runs, copies of broadcasts."""
     messages: list[ImmutableMessage] = []
     txns: dict[int, _TxnPart] = {}
     for run in runs:
@@ -176,6 +176,7 @@ def _split(
 
 
 def _txn(index: int, part: _TxnPart, origin: Origin, first_tick: int, event_filter: EventFilter) -> ImmutableTxnMessage:
+    """Builds the message of a transaction from its parts."""
     bodies = part.bodies
     if len(part.vchannels) > 1:
         bodies.sort(key=_BY_INDEX)
@@ -197,7 +198,7 @@ def _txn(index: int, part: _TxnPart, origin: Origin, first_tick: int, event_filt
 
 
 def _copy(view: FrameView, run: RunRow, origin: Origin, first_tick: int) -> ImmutableMessage:
-    """One vchannel's copy of a broadcast, from the payload and the header that all copies share."""
+    """Builds one vchannel's copy of a broadcast from the payload and the header that all copies share."""
     shared = shared_by(view, run.shared)
     return ImmutableMessage(
         origin,

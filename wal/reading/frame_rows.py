@@ -1,8 +1,8 @@
-"""FrameRows: which rows of a frame a reader is given, as stretches of its tables and not as messages. Pure.
+"""FrameRows: the rows of a frame that a reader is given, as ranges of its tables and not as messages. Pure.
 
-Owns the way from "the events from here to there, of these types, in these runs" to rows: a body belongs to the event of its commit, so a
-cut never goes through a transaction. And what the rows of a transaction say: the index of their event, and its id. It reads what
-`assembly` reads, raises what that raises, and both give the same rows.
+Finds the rows of a range of events, of some types, in some runs: a body belongs to the event of its commit, so a range never cuts a
+transaction. For the rows of a transaction it also finds the index and the id of their event. It reads what `assembly` reads, raises
+what that raises, and both give the same rows.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from wal.reading.shared_copies import shared_by
 __all__ = ["NO_TXN", "FrameRows", "RunRows", "TxnColumns", "frame_rows", "in_parts", "txn_columns"]
 
 NO_TXN: Final = -1
-"""The transaction id of a row that belongs to none."""
+"""The transaction id of a row that belongs to no transaction."""
 
 RunRows = tuple[RunRow, int, int]
-"""A run and the record rows [first, end) of it; of a COPY run, which has none, the copy itself."""
+"""A run and its record rows [first, end); for a COPY run, which has no rows, the copy itself."""
 
 
 class FrameRows(msgspec.Struct, frozen=True, gc=False):
-    """The rows of one frame for one reader. `types` are the types asked for, None for all: who gathers the rows leaves the others out."""
+    """The rows of one frame for one reader. `types` are the types asked for (None: all); whoever gathers the rows leaves the others out."""
 
     view: FrameView
     origin: Origin
@@ -51,7 +51,7 @@ class FrameRows(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def last_event(self) -> int:
-        """The index of the last event among the rows, whatever its type; -1 without any."""
+        """The index of the last event among the rows, of whatever type; -1 without rows."""
         last = -1
         indices: Sequence[int] | None = None
         for run, first, end in self.runs:
@@ -73,9 +73,9 @@ def frame_rows(
     end: int | None = None,
     types: frozenset[int] | None = None,
 ) -> FrameRows:
-    """The rows of the events with an index in [first, end) in these runs, which stand in the order of the frame.
+    """Returns the rows of the events with an index in [first, end) in these runs, which are in the order of the frame.
 
-    A transaction's event is its commit. `end` None: to the end of the frame.
+    The event of a transaction is its commit. Without `end` the rows go to the end of the frame.
     """
     if first <= 0 and (end is None or end >= view.header.indices):
         return FrameRows(view, origin, [(run, run.first, run.end) for run in runs], types)
@@ -84,9 +84,9 @@ def frame_rows(
 
 
 def in_parts(rows: FrameRows, *, bytes_max: int) -> Iterator[FrameRows]:
-    """The same rows one part after the other, in the order of their events: a part ends where copies of broadcasts would make more than
-    `bytes_max` bytes of it, one copy at least. All copies share one payload in the frame, so that 16,384 of them fit there and, as rows,
-    nowhere else.
+    """Yields the same rows in parts, in the order of their events. A part ends where copies of broadcasts would exceed `bytes_max` bytes.
+
+    Each part has at least one copy. All copies share one payload in the frame, so 16,384 of them fit there, but not in memory as rows.
     """
     copies = sorted((run for run, _, _ in rows.runs if run.kind == RunKind.COPY), key=_BY_INDEX)
     stops: list[int] = []
@@ -109,7 +109,7 @@ def in_parts(rows: FrameRows, *, bytes_max: int) -> Iterator[FrameRows]:
 
 
 def _between(view: FrameView, runs: Sequence[RunRows], first: int, stop: int) -> list[RunRows]:
-    """The rows among these whose events have an index in [first, stop)."""
+    """Returns those of the rows whose events have an index in [first, stop)."""
     columns = view.records()
     indices = _indices(columns, view.header.records)
     found: list[RunRows] = []
@@ -121,7 +121,7 @@ def _between(view: FrameView, runs: Sequence[RunRows], first: int, stop: int) ->
         row = bisect_left(indices, first, begin, end)
         past = bisect_left(indices, stop, begin, end)
         if columns.flags is not None:
-            # Bodies stand directly before their commit: they are in with it, and out with it.
+            # Bodies stand directly before their commit, and are taken or left with it.
             row = begin + len(columns.flags[begin:row].rstrip(_BODY))
             past = begin + len(columns.flags[begin:past].rstrip(_BODY))
         if row < past:
@@ -130,7 +130,10 @@ def _between(view: FrameView, runs: Sequence[RunRows], first: int, stop: int) ->
 
 
 class TxnColumns(msgspec.Struct, frozen=True, gc=False):
-    """Columns of rows among which are transactions: index of the event (4 bytes), transaction (8), and 1 for a row, 0 for a commit (1)."""
+    """Columns of rows some of which belong to transactions.
+
+    `events`: index of the event, 4 bytes. `txn_ids`: 8 bytes. `keep`: 1 byte, 1 for a row and 0 for a commit, which is no row.
+    """
 
     events: bytes
     txn_ids: bytes
@@ -140,9 +143,10 @@ class TxnColumns(msgspec.Struct, frozen=True, gc=False):
 def txn_columns(
     columns: RecordColumns, rows: RunRows, body: memoryview, indices: bytes, commits: dict[int, int]
 ) -> TxnColumns:
-    """What the flags and exts of these rows say; `body` is that of their run, `indices` are theirs.
+    """Returns the columns that the flags and exts of these rows give; `body` is the body of their run, `indices` are those of the rows.
 
-    `commits`: index and id of the transactions of this frame that were seen before. CorruptionError as in `assembly`.
+    `commits` maps the index of each commit seen in this frame to its transaction, and is extended. Damage is a CorruptionError as in
+    `assembly`.
     """
     run, first, end = rows
     assert columns.flags is not None
@@ -161,7 +165,7 @@ def txn_columns(
         if len(ext) == len(_EXT_HEAD) + _TXN.size and ext.startswith(_EXT_HEAD):
             txn_id, _, count, total = _TXN.unpack_from(ext, len(_EXT_HEAD))
             if count > total:
-                decode_txn(decode_ext(ext))  # says what is wrong with it
+                decode_txn(decode_ext(ext))  # raises
         else:
             txn_id, _, count, _ = decode_txn(decode_ext(ext))
         if count != commit - plain:
@@ -184,7 +188,7 @@ def txn_columns(
 
 
 def _indices(columns: RecordColumns, records: int) -> Sequence[int]:
-    """The index of each record of the frame."""
+    """Returns the index of each record of the frame."""
     return range(records) if columns.indices is None else memoryview(columns.indices).cast("I")
 
 
@@ -193,7 +197,7 @@ _BODY: Final = bytes((FLAG_BODY,))
 _COMMIT: Final = bytes((FLAG_COMMIT,))
 _KEPT: Final = bytes(not flags & FLAG_COMMIT for flags in range(256))
 _NO_TXN: Final = NO_TXN.to_bytes(8, "little", signed=True)
-# The ext of a commit without a key, as good as all of them: taken apart without a look at its tags.
+# The ext of a commit without an idempotency key, which nearly all commits are: unpacked without reading its tags.
 _TXN: Final = struct.Struct("<QQII")
 _EXT_HEAD: Final = encode_txn(txn_id=0, keepalive_ms=0, bodies=0, bodies_total=0)[: -_TXN.size]
 assert _EXT_HEAD[:2] == int(ExtTag.TXN).to_bytes(2, "little")

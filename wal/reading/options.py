@@ -1,22 +1,159 @@
-"""ReadOptions: what a read asks for, checked once, whoever reads: a scanner on a loop, or the bridge without one."""
+"""What a read asks for: where it begins (deliver policies), which messages it wants (deliver filters), and all of it as `ReadOptions`.
+
+Everything is checked here once, for every reader: a scanner on a loop, the bridge without one, and Spark.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.reading.filters import DeliverFilter, EventFilter
-from wal.reading.policies import All, DeliverPolicy, Latest, StartAfter, StartFrom
+from wal.message import MessageID, MessageType, type_properties
 from wal.reading.position import ReadPosition
 from wal.ticks import check_tick
 
-__all__ = ["READ_TAKES", "ReadOptions"]
+__all__ = [
+    "READ_TAKES",
+    "All",
+    "DeliverFilter",
+    "DeliverPolicy",
+    "EventFilter",
+    "Latest",
+    "MessageTypes",
+    "ReadOptions",
+    "StartAfter",
+    "StartFrom",
+    "TimeTickGT",
+    "TimeTickGTE",
+]
 
 READ_TAKES: Final = "a read takes the name of a vchannel, or several names on one pchannel, as in read('orders')"
-"""What the error says to a caller that named none."""
+"""The text of the error for a caller that names no vchannel."""
+
+
+# -- where a read begins
+
+
+class All(msgspec.Struct, frozen=True):
+    """From the oldest message that has not been truncated."""
+
+
+class Latest(msgspec.Struct, frozen=True):
+    """Only messages that become durable after the read began."""
+
+
+class _At(msgspec.Struct, frozen=True):
+    message_id: MessageID
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.message_id, MessageID):
+            raise TypeError(
+                f"{type(self).__name__} takes a MessageID, not {type(self.message_id).__name__}: "
+                "use MessageID.parse(text) or MessageID.from_bytes(data)"
+            )
+
+
+class StartFrom(_At, frozen=True):
+    """From this message, inclusive. The id of a body stands for its transaction."""
+
+
+class StartAfter(_At, frozen=True):
+    """From the message after this one. The id of a body stands for its transaction."""
+
+
+DeliverPolicy = All | Latest | StartFrom | StartAfter
+
+
+# -- which messages it wants; all filters of a read must hold
+
+
+class _Tick(msgspec.Struct, frozen=True):
+    time_tick: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.time_tick, int) or isinstance(self.time_tick, bool):
+            raise TypeError(f"{type(self).__name__} takes a time tick (int), not {type(self.time_tick).__name__}")
+        if not 0 <= self.time_tick < 1 << 64:
+            raise InvalidArgumentError(f"time tick {self.time_tick} is out of range: ticks are 0 to 2**64 - 1")
+
+
+class TimeTickGT(_Tick, frozen=True):
+    """Messages with a tick above this one; the tick of a transaction is its commit's."""
+
+
+class TimeTickGTE(_Tick, frozen=True):
+    """Messages with a tick at or above this one; the tick of a transaction is its commit's."""
+
+
+class MessageTypes:
+    """Messages of these types. A transaction is delivered with the bodies that match, and not at all if none does.
+
+    System types (TIME_TICK, TXN, …) cannot be named: InvalidArgumentError.
+    """
+
+    __slots__ = ("types",)
+
+    def __init__(self, *types: MessageType) -> None:
+        for message_type in types:
+            if not isinstance(message_type, MessageType):
+                raise TypeError(f"MessageTypes takes MessageType values, not {message_type!r}")
+            if type_properties(message_type).system:
+                raise InvalidArgumentError(
+                    f"{message_type.name} is a system type and cannot be filtered for: name types that users append"
+                )
+        if not types:
+            raise InvalidArgumentError("MessageTypes() names no type and would match nothing: name at least one")
+        self.types: frozenset[MessageType] = frozenset(types)
+
+    def __repr__(self) -> str:
+        return f"MessageTypes({', '.join(sorted(t.name for t in self.types))})"
+
+
+DeliverFilter = TimeTickGT | TimeTickGTE | MessageTypes
+
+
+class EventFilter(msgspec.Struct, frozen=True):
+    """All filters of a read in one: the smallest tick and, unless None, the types (as numbers)."""
+
+    tick_min: int = 0
+    types: frozenset[int] | None = None
+
+    @classmethod
+    def of(cls, filters: DeliverFilter | Iterable[DeliverFilter]) -> EventFilter:
+        """Returns the conjunction of these filters. A value that is no deliver filter is a TypeError."""
+        tick_min = 0
+        types: frozenset[int] | None = None
+        given: Sequence[DeliverFilter] = (
+            (filters,) if isinstance(filters, TimeTickGT | TimeTickGTE | MessageTypes) else tuple(filters)
+        )
+        for one in given:
+            if isinstance(one, TimeTickGT):
+                tick_min = max(tick_min, one.time_tick + 1)
+            elif isinstance(one, TimeTickGTE):
+                tick_min = max(tick_min, one.time_tick)
+            elif isinstance(one, MessageTypes):
+                numbers = _numbers(one.types)
+                types = numbers if types is None else types & numbers
+            else:
+                raise TypeError(f"{one!r} is no deliver filter: use TimeTickGT, TimeTickGTE or MessageTypes")
+        return cls(tick_min, types) if given else _EVERYTHING
+
+
+_EVERYTHING: Final = EventFilter()
+"""The filter of a read without filters; most readers share this one."""
+
+
+@lru_cache(maxsize=64)
+def _numbers(types: frozenset[MessageType]) -> frozenset[int]:
+    """The types as numbers; readers with the same filter share them."""
+    return frozenset(int(message_type) for message_type in types)
+
+
+# -- all of it
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
@@ -42,13 +179,13 @@ class ReadOptions(msgspec.Struct, frozen=True):
         resume: ReadPosition | None = None,
         include_time_ticks: bool = False,
     ) -> ReadOptions:
-        """The options as a caller gave them: a wrong type is a TypeError, a wrong value an InvalidArgumentError.
+        """Returns the options that a caller gave. A wrong type is a TypeError, a wrong value an InvalidArgumentError.
 
-        The names of the vchannels have been checked already.
+        The names of the vchannels have been checked before.
         """
         if not vchannels:
             raise InvalidArgumentError("read([]) names no vchannel: name at least one")
-        if deliver_policy is not None and not isinstance(deliver_policy, All | Latest | StartFrom | StartAfter):
+        if deliver_policy is not None and not isinstance(deliver_policy, DeliverPolicy):
             raise TypeError(
                 f"deliver_policy must be All(), Latest(), StartFrom(id) or StartAfter(id), not {deliver_policy!r}"
             )

@@ -1,20 +1,46 @@
-"""ReadPosition: how far a reader has got, as something that can be stored and resumed from."""
+"""How far a reader has got: `Reached` within a read, and `ReadPosition` to be stored and resumed from. Pure."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.message import MessageID
+from wal.message import LogPosition, MessageID
 
-__all__ = ["ReadPosition"]
+__all__ = ["NOTHING", "ReadPosition", "Reached"]
+
+
+class Reached(msgspec.Struct, frozen=True, gc=False):
+    """How far a read has got. Everything before it was handed over, or held nothing for this reader.
+
+    `event` is the newest event passed (None before any), `tick` the tick up to which, and `position` the log position below which nothing
+    is left for the reader.
+    """
+
+    event: LogPosition | None = None
+    tick: int = 0
+    position: LogPosition = (0, 0)
+
+    def later(self, other: Reached) -> Reached:
+        """Returns the later of both in each field."""
+        event = self.event
+        if other.event is not None and (event is None or other.event >= event):
+            if other.tick >= self.tick and other.position >= self.position:
+                return other  # the usual case, frame after frame
+            event = other.event
+        return Reached(event, max(self.tick, other.tick), max(self.position, other.position))
+
+
+NOTHING: Final = Reached()
 
 
 class ReadPosition(msgspec.Struct, frozen=True):
     """Everything up to the event `message_id`, and every tick up to `time_tick`, has been handed over.
 
-    `message_id` is the newest event that was passed, whether it was this reader's or not, so that a position moves on over
-    stretches that hold nothing for its reader. Text: `message_id@time_tick`.
+    `message_id` is the newest event that was passed, whether it was for this reader or not, so a position also advances over ranges of
+    the log that hold nothing for its reader. The text form is `message_id@time_tick`.
     """
 
     message_id: MessageID
@@ -25,7 +51,7 @@ class ReadPosition(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> ReadPosition:
-        """The position that `str()` printed. Anything else is an InvalidArgumentError."""
+        """Returns the position that `str()` printed. Any other text is an InvalidArgumentError."""
         if not isinstance(text, str):
             raise TypeError(f"ReadPosition.parse() takes the text of a position (str), not {type(text).__name__}")
         message_id, at, tick = text.rpartition("@")

@@ -1,7 +1,7 @@
-"""Selection: which vchannels, in which life of each, a reader reads.
+"""Selection: which vchannels, in which incarnation of each, a reader reads.
 
-A vchannel that is dropped and made again under its name is another vchannel: its runs carry another incarnation. A reader is bound to
-the incarnation that was current when it began; for a name that nobody had made yet it binds to the first one made from then on.
+A vchannel that is dropped and recreated under its name is another vchannel: its runs carry another incarnation. A reader is bound to
+the incarnation that was current when it began. A name that did not exist then is bound to the first incarnation created afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ NAMES_MAX: Final = 5
 
 
 class Selection:
-    """`bound`: name → incarnation, or None for a name unknown so far; such a name binds to an incarnation of at least `floor`."""
+    """The vchannels of one read.
+
+    `bound` maps each name to its incarnation, or to None if the name does not exist yet; such a name is bound to the first incarnation
+    at or above `floor` whose run is met.
+    """
 
     __slots__ = ("_bound", "_floor", "names")
 
@@ -27,15 +31,15 @@ class Selection:
         self.names: frozenset[str] = frozenset(bound)
 
     def runs(self, view: FrameView) -> list[RunRow]:
-        """The runs of this frame that the reader sees, those for every reader included."""
+        """Returns the runs of this frame that the reader sees, those for every reader included."""
         return [run for run in view.find(self.names) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
 
     def incarnation(self, name: str) -> int | None:
-        """The life of this vchannel that the reader is bound to; None while it is to no one."""
+        """Returns the incarnation of this vchannel that the reader is bound to; None while it is bound to none."""
         return self._bound[name]
 
     def bind(self, name: str, incarnation: int) -> None:
-        """Binds a name that was unknown so far."""
+        """Binds a name that did not exist so far."""
         self._bound[name] = incarnation
 
     def _accepts(self, run: RunRow) -> bool:
@@ -46,6 +50,6 @@ class Selection:
 
 
 def named(vchannels: Sequence[str]) -> str:
-    """The names of vchannels for a text: quoted, the first few of many."""
+    """Returns the names of vchannels as a text for errors: quoted, only the first few of many."""
     more = len(vchannels) - NAMES_MAX
     return ", ".join(map(repr, vchannels[:NAMES_MAX])) + (f" and {more} more" if more > 0 else "")

@@ -1,8 +1,8 @@
-"""SharedCopies: the copies of a broadcast in one frame, and what they share. Pure.
+"""SharedCopies: the copies of a broadcast in one frame, and the payload and header that they share. Pure.
 
-Owns the way from a SHARED run and its COPY runs back to payload, type, properties and header: a reader makes the message of each vchannel
-from them, recovery what has to be remembered of the broadcast. Both see the same or raise the same CorruptionError. Promises: a reader
-asks the body for no more than the broadcasts that it has a copy of, so damage of one broadcast is seen by the readers of that one alone.
+Decodes a SHARED run and its COPY runs. A reader makes the message of each vchannel from them, recovery the record of the broadcast that it
+keeps; both see the same, or raise the same CorruptionError. A reader fetches only the broadcasts that it has a copy of, so damage of one
+broadcast is seen by the readers of that one alone.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["SharedCopies", "shared_by", "shared_copies"]
 
 
 class SharedCopies(msgspec.Struct, frozen=True, gc=False):
-    """What the copies of a broadcast in a frame share, and (name, incarnation) of each: they have the indices from `index` on.
+    """The fields that the copies of a broadcast in a frame share, and `names`, the (name, incarnation) of each copy.
 
-    `ordinal` is that of the SHARED run.
+    The copies have the indices from `index` on. `ordinal` is that of the SHARED run.
     """
 
     ordinal: int
@@ -32,12 +32,12 @@ class SharedCopies(msgspec.Struct, frozen=True, gc=False):
 
 
 def shared_copies(view: FrameView) -> list[SharedCopies]:
-    """All copies of broadcasts in a frame. CorruptionError when what they share is damaged."""
+    """Returns all copies of broadcasts in a frame. A damaged SHARED run is a CorruptionError."""
     return [_decode(view, ordinal, run, names) for ordinal, run, names in view.copies()]
 
 
 def shared_by(view: FrameView, ordinal: int) -> SharedCopies:
-    """The copies that share the SHARED run of this ordinal; made once for all readers of the view. CorruptionError when it is damaged."""
+    """Returns the copies of the SHARED run with this ordinal, decoded once for all readers of the view. Damage is a CorruptionError."""
     known = view.memo.get(ordinal)
     if known is None:
         for each, run, names in view.copies():

@@ -115,7 +115,7 @@ def _read_piece(
                             yield full
             break
         except TruncatedError:
-            start = progress.start
+            start = progress.reached.position
             if start >= logs.moment(piece.pchannel).earliest:
                 raise
     if rows.rows:

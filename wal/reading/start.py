@@ -1,0 +1,138 @@
+"""ReadStart: where a read begins, decided once from its policy, from the position it resumes at, or from a cursor. Pure.
+
+It also says which events of the first frames do not belong to the read: pages begin at a frame, reads at an event.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from wal.errors import InvalidArgumentError
+from wal.message import ImmutableMessage, ImmutableTxnMessage, LogPosition, MessageID, Origin
+from wal.reading.options import Latest, ReadOptions, StartAfter, StartFrom
+from wal.reading.position import Reached
+
+__all__ = ["ReadStart", "TailView", "read_start", "resumed_start"]
+
+
+class TailView(Protocol):
+    """What a reader sees of the log's end at one moment: everything at or below `promised_tick` lies below `durable_end`."""
+
+    @property
+    def durable_end(self) -> int: ...
+
+    @property
+    def promised_tick(self) -> int: ...
+
+    @property
+    def newest(self) -> LogPosition | None:
+        """The newest durable event, None before any."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the log, None while it is open."""
+
+
+class ReadStart(msgspec.Struct, frozen=True, gc=False):
+    """Where a read begins: its first page at `at`, its first event at the log position `first`.
+
+    If there is an event `after`, the read begins after that one. `reached` is how far the read counts as having got before it hands
+    anything over.
+    """
+
+    at: int
+    first: LogPosition
+    after: LogPosition | None = None
+    reached: Reached = Reached()
+
+    def skip(self, position: int, messages: list[ImmutableMessage]) -> list[ImmutableMessage]:
+        """Returns those of the messages of the frame at `position` that belong to the read."""
+        if position == self.first[0]:
+            first = self.first[1]
+            messages = [message for message in messages if message._index >= first]
+        if self.after is not None and position == self.after[0]:
+            last = self.after[1]
+            messages = [message for message in messages if _first_index(message) > last]
+        return messages
+
+    def first_index(self, position: int) -> int | None:
+        """Returns the index from which the events of the frame at `position` belong to the read.
+
+        None if an index cannot say it: the read begins after a body or an event of this frame, so `skip` has to look at each message.
+        """
+        if self.after is not None and position == self.after[0]:
+            return None
+        return self.first[1] if position == self.first[0] else 0
+
+    def is_passed(self, position: int) -> bool:
+        """Returns whether all events of the frames after the one at `position` belong to the read."""
+        return position >= self.first[0] and (self.after is None or position >= self.after[0])
+
+
+def read_start(
+    options: ReadOptions,
+    log: Origin,
+    tail: TailView,
+    earliest: LogPosition,
+    *,
+    after: MessageID | None,
+    last_truncated: LogPosition | None,
+) -> ReadStart | MessageID:
+    """Returns where the read that `options` ask for begins, or the id that it should begin at if that has been truncated.
+
+    The parameters are those of `Progress.begin`. An id of another log, or one above the durable end, is an InvalidArgumentError.
+    """
+    policy, tick = options.policy, 0
+    if options.resume is not None:
+        policy, tick = StartAfter(options.resume.message_id), options.resume.time_tick
+    if after is not None and isinstance(policy, StartAfter):
+        policy = StartAfter(after)
+    if isinstance(policy, StartFrom | StartAfter):
+        event = _checked(policy.message_id, options, log, tail)
+        inclusive = isinstance(policy, StartFrom)
+        # To start after the last truncated event loses nothing: everything after it is still there.
+        if event < earliest and (inclusive or event not in ((earliest[0], earliest[1] - 1), last_truncated)):
+            return policy.message_id
+        at = max(event[0], earliest[0])
+        if inclusive:
+            first = max(event, earliest)
+            return ReadStart(at, first, reached=Reached(None, tick, first))
+        following = max((event[0], event[1] + 1), earliest)
+        return ReadStart(at, earliest, event, Reached(event, tick, following))
+    if isinstance(policy, Latest):
+        end = tail.durable_end
+        return ReadStart(end, earliest, reached=Reached(tail.newest, tail.promised_tick, max((end, 0), earliest)))
+    return ReadStart(earliest[0], earliest, reached=Reached(None, tick, earliest))
+
+
+def resumed_start(options: ReadOptions, log: Origin, earliest: LogPosition, at: LogPosition) -> ReadStart | MessageID:
+    """Returns the start of a read that a cursor resumes at the log position `at`, or the id there if it has been truncated."""
+    if at < earliest:
+        return msgspec.structs.replace(log, position=at[0]).message_id(at[1])
+    position = options.resume
+    if position is None:
+        return ReadStart(at[0], at, reached=Reached(None, 0, at))
+    # The position may name a body, whose transaction ends at or above `at`: the read begins after it, as StartAfter does.
+    event = (position.message_id.position, position.message_id.index)
+    return ReadStart(at[0], at, event, Reached(event, position.time_tick, at))
+
+
+def _checked(message_id: MessageID, options: ReadOptions, log: Origin, tail: TailView) -> LogPosition:
+    """Returns the log position of an id after checking that it is one of this log."""
+    if not message_id.same_log(log.message_id(0)):
+        raise InvalidArgumentError(
+            f"message id {message_id} belongs to another pchannel, or to another incarnation of it, than {options.vchannels[0]!r} "
+            f"lies on ({log.pchannel}:{log.incarnation:x}): use an id that was read from this vchannel"
+        )
+    if message_id.position >= tail.durable_end:
+        raise InvalidArgumentError(
+            f"message id {message_id} lies above the durable end {tail.durable_end} of pchannel {log.pchannel}: "
+            "use the id of a message that was appended"
+        )
+    return (message_id.position, message_id.index)
+
+
+def _first_index(message: ImmutableMessage) -> int:
+    return message._first_index if isinstance(message, ImmutableTxnMessage) else message._index
