@@ -100,7 +100,7 @@ async def test_wrong_ids(filled: Filled) -> None:
     other_life = MessageID(last.pchannel, last.incarnation ^ 1, last.position, last.index)
     other = MessageID("p9", last.incarnation, last.position, last.index)
     for policy in (StartFrom, StartAfter):
-        for wrong, text in ((above, "durable end"), (other_life, "another life"), (other, "another pchannel")):
+        for wrong, text in ((above, "durable end"), (other_life, "another incarnation"), (other, "another pchannel")):
             with pytest.raises(InvalidArgumentError, match=text) as caught:
                 await read_all(log, "orders", deliver_policy=policy(wrong))
             assert str(wrong) in str(caught.value)

@@ -360,6 +360,8 @@ class WALAccesser:
     async def _cursor_service(self) -> CursorService:
         return (await self._lifecycle.readable()).cursors
 
-    async def _attach(self, scanner: Scanner) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
-        """The pchannel that a scanner reads, and its vchannels as they are now."""
-        return await (await self._lifecycle.readable()).attach(scanner.vchannels)
+    async def _attach(
+        self, vchannels: tuple[str, ...]
+    ) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
+        """Returns the pchannel that these vchannels are read on, and the vchannels as they are now."""
+        return await (await self._lifecycle.readable()).attach(vchannels)

@@ -34,8 +34,9 @@ Reading:
 * readable       ReadablePChannel: what a scanner needs of a pchannel, whichever process writes it
 * tail           Tail: the end of the log as readers see it, and how they wait for it to move
 * recent         RecentFrames: the newest frames, for readers at the tail
-* scanner        Scanner: one reader
-* handler        the handler of a scanner
+* scanner        Scanner: a reader, as its caller holds it
+* read_loop      ReadLoop: the machinery of a scanner: its pages, its waiting, its cursor, its end
+* handler        the handlers of scanners that run by themselves, and the actor that runs them
 * acking         AckingScanner: a scanner that acknowledges copies of broadcasts
 * read_only      ReadOnlyPChannel: a pchannel that another process writes
 """

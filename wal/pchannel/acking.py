@@ -1,9 +1,9 @@
-"""AckingScanner: a scanner that acknowledges the copies of broadcasts which its consumer is through with.
+"""AckingScanner: a scanner that acknowledges the copies of broadcasts once its consumer has finished with them.
 
-Owns: which copies were handed over and are not acknowledged. A consumer is through with a message when its handler returned, or when it
-asks for the next message (in a bulk read: for the next page), or saves its position behind it. Promises: nothing is acknowledged
-before that; an ack that was cancelled or failed is made again before anything more is handed over. A consumer that ends without asking
-for more has not acknowledged what it was given last: by its own `resume` or cursor it sees that again.
+Owns: which copies were handed over and are not acknowledged. A consumer has finished with a message when its handler returned, or when it
+asks for the next message (in a bulk read: for the next page), or saves its position after it. Nothing is acknowledged before that; an ack
+that was cancelled or failed is made again before anything more is handed over. A consumer that ends without asking for more has not
+acknowledged what it was given last: with its own `resume` or cursor it sees that again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from wal.cursors import CursorUse
 from wal.message import ImmutableMessage, MessageType
 from wal.pchannel.handler import Handler
-from wal.pchannel.scanner import Attach, Scanner
+from wal.pchannel.read_loop import Attach
+from wal.pchannel.scanner import Scanner
 from wal.reading import ReadOptions
 
 __all__ = ["AckingScanner"]
@@ -22,7 +23,7 @@ Ack = Callable[[ImmutableMessage], Awaitable[None]]
 
 
 class AckingScanner(Scanner):
-    """See `Scanner`; `ack` is the broadcaster's."""
+    """A `Scanner` with auto-ack; `ack` is the broadcaster's."""
 
     def __init__(
         self,
@@ -46,10 +47,9 @@ class AckingScanner(Scanner):
         return message
 
     async def batches(self, size_max: int = 1024) -> AsyncIterator[list[ImmutableMessage]]:
-        """Pages of 1 to `size_max` messages; the copies in a page are acknowledged when the next one is asked for."""
+        """Yields pages of 1 to `size_max` messages; the copies in a page are acknowledged when the next one is asked for."""
         await self.settle()
         async for page in super().batches(size_max):
-            self._given(page)
             yield page
             await self.settle()
 
@@ -63,21 +63,21 @@ class AckingScanner(Scanner):
         super().hand_over(count)
 
     async def save(self) -> None:
-        """As of `Scanner`; what lies before the position that it stores is acknowledged first, since nobody would see it again.
+        """Saves as a `Scanner` does, after acknowledging what lies before the position, since no reader would see it again.
 
         Where nothing can be stored it refuses before anything is acknowledged.
         """
-        self._saved_by()
+        self._loop.check_cursor()
         await self.settle()
         await super().save()
 
     async def settle(self) -> None:
-        """Acknowledges what was handed over: the consumer is through with it."""
+        """Acknowledges what was handed over: the consumer has finished with it."""
         unacked = self._unacked
         while unacked:
             message = unacked[0]
             await self._ack(message)
-            if unacked and unacked[0] is message:  # else another task was here meanwhile
+            if unacked and unacked[0] is message:  # else another task acknowledged it meanwhile
                 del unacked[0]
 
     def _given(self, messages: Iterable[ImmutableMessage]) -> None:

@@ -1,7 +1,7 @@
-"""ReadablePChannel: what a scanner needs of a pchannel, whoever writes it.
+"""ReadablePChannel: what a scanner needs of a pchannel, whichever process writes it.
 
 Owns: the readers, the tail they wait at, the window of recent frames they share, and the questions about ids that only the log can answer.
-In the writer's process it is the upper half of `PChannel`; beside another process' writer it stands alone. It never writes.
+In the writer's process it is the upper half of `PChannel`; for the log of another process it stands alone. It never writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from wal.backends import ReadableLog
 from wal.errors import InvalidArgumentError, TruncatedError, WALError
-from wal.message import MessageID, Origin
+from wal.message import LogPosition, MessageID, Origin
 from wal.pchannel.recent import RecentFrames
 from wal.pchannel.tail import Tail
 from wal.reading import event_indices
@@ -43,51 +43,55 @@ class PChannelStatistics(msgspec.Struct, frozen=True):
 
 
 class Reader(Protocol):
-    """What a pchannel needs of a scanner that reads here."""
+    """What a pchannel needs of a scanner that reads it."""
 
     @property
     def vchannels(self) -> tuple[str, ...]:
-        """The vchannels it reads."""
+        """The vchannels that it reads."""
 
     def incarnation(self, vchannel: str) -> int | None:
-        """The life of this vchannel that it reads; None while it has met none."""
+        """Returns the incarnation of this vchannel that it reads; None while it has met none."""
 
     def ended_by(self, vchannel: str, error: WALError) -> None:
-        """The vchannel was dropped; the reader ends if it reads it."""
+        """Ends the reader with this error if it reads the vchannel, which was dropped."""
 
-    def made(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
-        """The vchannel was made on this pchannel; the reader moves if it waits for it elsewhere.
+    def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
+        """Moves the reader to this pchannel, where the vchannel was created, if it waits for the vchannel on another one.
 
-        Just now, or with its `incarnation` some time ago.
+        With its `incarnation` the vchannel may have been created some time ago: the reader then reads that incarnation from its beginning.
         """
 
 
 class ReadablePChannel(abc.ABC):
-    """`channel` is its name, `form` that of its message ids. All its methods run on the loop."""
+    """A pchannel for reading. `channel` is its name, `form` that of its message ids. All its methods run on the loop."""
 
     log: ReadableLog
 
-    def __init__(self, log: ReadableLog, *, form: int, promised_tick: int, newest: tuple[int, int] | None) -> None:
-        """`promise` and `newest` as they are known with `log.durable_end`."""
+    def __init__(self, log: ReadableLog, *, form: int, promised_tick: int, newest: LogPosition | None) -> None:
+        """`promised_tick` and `newest` are those known together with `log.durable_end`."""
         self.channel: str = log.pchannel
         self.log = log
         self.form = form
-        # Weak, so that a scanner which nobody closed is collected, and its place is free.
+        # Weak references, so that a scanner which was never closed is collected and leaves the set.
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self.recent: RecentFrames = RecentFrames(log.durable_end)
         self.tail: Tail = Tail(durable_end=log.durable_end, promised_tick=promised_tick, newest=newest)
 
+    def origin(self, position: int = 0) -> Origin:
+        """Returns the origin of the frame at this position; any of them names the log."""
+        return Origin(self.channel, self.log.incarnation, position, self.form)
+
     @property
     def log_id(self) -> MessageID:
-        """An id of this log, for comparing whether another one lies in it."""
-        return self._id(0, 0)
+        """An id of this log, to compare whether another one lies in it."""
+        return self.origin().message_id(0)
 
     @abc.abstractmethod
     def advance_for(self, tick: int) -> bool:
-        """Promises this tick for a reader that waits for it, if that can be done here and now."""
+        """Promises this tick for a reader that waits for it, and returns True, if that can be done at once."""
 
     async def event_of(self, message_id: MessageID) -> MessageID | None:
-        """The event that this id names: itself, or of a body its transaction; None when its frame is gone or holds no such event."""
+        """Returns the event that this id names: itself, or the transaction of a body; None if its frame is gone or holds no such event."""
         position, index = message_id.position, message_id.index
         if position < self.log.earliest[0]:
             return None
@@ -95,9 +99,9 @@ class ReadablePChannel(abc.ABC):
         if not page.frames or page.frames[0].position != position:
             return None
         found = next((event for event in event_indices(page.frames[0].view) if event >= index), None)
-        return None if found is None else self._id(position, found)
+        return None if found is None else self.origin(position).message_id(found)
 
-    async def end_of(self, message_id: MessageID) -> tuple[int, int] | None:
+    async def end_of(self, message_id: MessageID) -> LogPosition | None:
         """Returns the log position right after this event, where the log begins when it is truncated up to it; None if it is truncated.
 
         A body stands for its transaction. An id above the durable end, or of no event, is an InvalidArgumentError.
@@ -118,7 +122,7 @@ class ReadablePChannel(abc.ABC):
         return (position, event.index + 1)
 
     async def truncated(self, message_id: MessageID) -> TruncatedError:
-        """The error for a read that should begin at this id, which is gone."""
+        """Returns the error for a read that should begin at this id, which is gone."""
         first = await self.first_event()
         return TruncatedError(
             f"message id {message_id} has been truncated; the earliest event still there is {first}: start from it, or from All()",
@@ -126,16 +130,16 @@ class ReadablePChannel(abc.ABC):
         )
 
     async def overtaken(self, position: int) -> TruncatedError:
-        """The error for a read that was under way: what it would have read next is gone."""
+        """Returns the error for a read under way whose next frames are gone."""
         first = await self.first_event()
         return TruncatedError(
-            f"the log of pchannel {self.channel} was truncated past position {position}, where this read had got to; the earliest "
+            f"the log of pchannel {self.channel} was truncated past position {position}, which this read had reached; the earliest "
             f"event still there is {first}: start from it, or from All()",
             earliest=first,
         )
 
     async def first_event(self) -> MessageID | None:
-        """The id of the earliest event that is not truncated, None when there is none."""
+        """Returns the id of the earliest event that is not truncated, None if there is none."""
         while True:
             earliest = self.log.earliest
             try:
@@ -144,16 +148,13 @@ class ReadablePChannel(abc.ABC):
                 if self.log.earliest == earliest:
                     raise  # else it was truncated meanwhile: there is a new answer
 
-    async def _first_event(self, earliest: tuple[int, int]) -> MessageID | None:
+    async def _first_event(self, earliest: LogPosition) -> MessageID | None:
         at = earliest[0]
         while at < self.tail.durable_end:
             page = await self.log.read(at, names=None, bytes_max=1)
             for frame in page.frames:
                 for index in event_indices(frame.view):
                     if (frame.position, index) >= earliest:
-                        return self._id(frame.position, index)
+                        return self.origin(frame.position).message_id(index)
             at = page.next_position
         return None
-
-    def _id(self, position: int, index: int) -> MessageID:
-        return Origin(self.channel, self.log.incarnation, position, self.form).message_id(index)

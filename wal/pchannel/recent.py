@@ -1,8 +1,8 @@
 """RecentFrames: the newest frames of a pchannel, as they were written, for the readers at its tail.
 
-Owns: a bounded window of frames (D11) up to the durable end, complete from `start` on. All tailing readers share it, so that a frame is
-decoded once however many wait for it, and none of them asks the disk for what has just been written. It answers exactly what the
-backend's `read` would; what lies below the window, the backend answers.
+Owns: a bounded window of frames up to the durable end, complete from `start` on. All tailing readers share it, so a frame is decoded once
+for any number of them, and none of them asks the disk for what has just been written. It returns exactly what the backend's `read`
+would; positions below the window are for the backend.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Final
 
 from wal.backends import FramePage, StoredFrame
 from wal.frame import EncodedFrame, FrameHeader, FrameView, RunKind
+from wal.message import LogPosition
 
 __all__ = ["RecentFrames", "cost_bytes"]
 
 RECENT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A few group commits of the largest kind; for each pchannel. Counted as `cost_bytes` does."""
+"""A few group commits of the largest kind, for each pchannel; counted as `cost_bytes` does."""
 _FRAME_COST: Final = 8192
-"""Bytes that the objects of a decoded frame take beside its own, measured with frames of one message …"""
+"""Bytes of the objects of a decoded frame beside its own bytes, measured with frames of one message …"""
 _RECORD_COST: Final = 128
 """… and for each of its records."""
 
@@ -41,32 +42,26 @@ class RecentFrames:
         return len(self._frames)
 
     def add(self, position: int, frame: EncodedFrame) -> None:
-        """The next durable frame; the oldest go when the window is full."""
-        self._frames.append(_Recent(position, frame))
-        self._size += cost_bytes(frame.header)
-        if self._size > self._bytes_max:
-            self._shrink()
+        """Adds the next durable frame as it was written; the oldest frames leave when the window is full."""
+        self._add(_Recent(position, frame))
 
     def add_stored(self, stored: StoredFrame) -> None:
-        """The same with a frame that was read, with all its runs."""
-        self._frames.append(_Read(stored))
-        self._size += cost_bytes(stored.view.header)
-        if self._size > self._bytes_max:
-            self._shrink()
+        """Adds the next durable frame as it was read, with all its runs."""
+        self._add(_Read(stored))
 
     def restart(self, start: int) -> None:
-        """Begins anew at `start`: what lies below was not added."""
+        """Empties the window and begins again at `start`: frames below it were not added."""
         self._frames.clear()
         self._size = 0
         self.start = start
 
     def page(self, start: int, end: int, *, names: frozenset[str], bytes_max: int) -> FramePage | None:
-        """The frames in [start, end) that a reader of these names sees, about `bytes_max` bytes of them; None below the window."""
+        """Returns the frames in [start, end) that a reader of these names sees, about `bytes_max` bytes of them; None below the window."""
         if start < self.start:
             return None
         frames: list[StoredFrame] = []
         next_position = end
-        last_event: tuple[int, int] | None = None
+        last_event: LogPosition | None = None
         promised_tick = taken = 0
         for recent in self._from(start):
             if recent.position >= end:
@@ -83,24 +78,26 @@ class RecentFrames:
                 taken += header.frame_bytes
         return FramePage(frames, next_position, last_event, promised_tick)
 
-    def _shrink(self) -> None:
+    def _add(self, frame: _Recent | _Read) -> None:
+        self._frames.append(frame)
+        self._size += cost_bytes(frame.header)
         while self._size > self._bytes_max:
             oldest = self._frames.popleft()
             self._size -= cost_bytes(oldest.header)
             self.start = oldest.position + 1
 
     def _from(self, start: int) -> Iterator[_Recent | _Read]:
-        """The frames at or above `start`. Readers are near the end, so that is where the search begins."""
-        behind = 0
+        """The frames at or above `start`. Readers are near the end, so the search begins there."""
+        count = 0
         for recent in reversed(self._frames):
             if recent.position < start:
                 break
-            behind += 1
-        return islice(self._frames, len(self._frames) - behind, None)
+            count += 1
+        return islice(self._frames, len(self._frames) - count, None)
 
 
 def cost_bytes(header: FrameHeader) -> int:
-    """What a frame takes in memory, decoded: of small frames, of which there are many, its objects are the most."""
+    """Returns what a frame takes in memory when it is decoded; for small frames, of which there are many, that is mostly its objects."""
     return header.frame_bytes + _FRAME_COST + _RECORD_COST * header.records
 
 
@@ -119,14 +116,14 @@ class _Recent:
 
     @property
     def names(self) -> frozenset[str]:
-        """The vchannels in it; made when the first reader asks."""
+        """The vchannels in it; collected when the first reader asks."""
         names = self._names
         if names is None:
             names = self._names = frozenset([name for name, _ in self.frame.vchannels])
         return names
 
     def stored(self) -> StoredFrame:
-        """The decoded frame, the same for all readers."""
+        """Returns the decoded frame, the same for all readers."""
         stored = self._stored
         if stored is None:
             head, *blocks = self.frame.buffers
@@ -144,7 +141,7 @@ class _Recent:
 
 
 class _Read:
-    """A frame that was read."""
+    """A frame that was read from the log of another process."""
 
     __slots__ = ("_stored", "header", "names", "pchannel_wide", "position")
 

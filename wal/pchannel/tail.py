@@ -1,7 +1,7 @@
-"""Tail: what readers see of a pchannel's end, and how they wait for it to move.
+"""Tail: the end of a pchannel as readers see it, and how they wait for it to move.
 
-One version and two lists of waiters: those for data, and those for data or ticks. A snapshot is consistent: everything at or below
-`promise` lies below `durable_end`.
+It has one version and two lists of waiters: those for data, and those for data or ticks. A snapshot is consistent: everything at or below
+`promised_tick` lies below `durable_end`.
 """
 
 from __future__ import annotations
@@ -9,31 +9,33 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from wal.message import LogPosition
+
 __all__ = ["Tail"]
 
 _SWEEP_MIN: Final = 64
 
 
 class Tail:
-    """`durable_end`: reads take the frames that begin below it.
+    """The end of a log: reads take the frames that begin below `durable_end`.
 
-    `newest`: (position, index) of the newest durable event known, None before any.
+    `newest` is the newest durable event known, None before any.
     """
 
     __slots__ = ("_data", "_sweep_at", "_ticks", "durable_end", "failure", "newest", "promised_tick")
 
-    def __init__(self, *, durable_end: int, promised_tick: int, newest: tuple[int, int] | None) -> None:
+    def __init__(self, *, durable_end: int, promised_tick: int, newest: LogPosition | None) -> None:
         self.durable_end: int = durable_end
         self.promised_tick: int = promised_tick
         self.newest = newest
         self.failure: BaseException | None = None
-        """Why nothing comes any more: the log was closed, or it failed."""
+        """The reason why nothing follows: the log was closed, or it failed."""
         self._data: list[asyncio.Future[None]] = []
         self._ticks: list[asyncio.Future[None]] = []
         self._sweep_at = _SWEEP_MIN
 
-    def data_moved(self, *, durable_end: int, promised_tick: int, newest: tuple[int, int] | None) -> None:
-        """A frame became durable."""
+    def data_moved(self, *, durable_end: int, promised_tick: int, newest: LogPosition | None) -> None:
+        """Moves the end because a frame became durable."""
         self.durable_end = durable_end
         if newest is not None:
             self.newest = newest
@@ -42,24 +44,24 @@ class Tail:
         _wake(self._ticks)
 
     def tick_moved(self, promised_tick: int) -> None:
-        """Only the promise advanced."""
+        """Moves only the promised tick."""
         if promised_tick > self.promised_tick:
             self.promised_tick = promised_tick
             _wake(self._ticks)
 
     def fail(self, cause: BaseException) -> None:
-        """Nothing comes any more; everyone who waits hears of it. The first cause stays."""
+        """Ends the log for its readers: all who wait are woken and raise the cause. The first cause stays."""
         if self.failure is None:
             self.failure = cause
         _wake(self._data)
         _wake(self._ticks)
 
     def waiter(self, *, ticks: bool) -> asyncio.Future[None]:
-        """A future that is resolved at the next move: of data, or with `ticks` of either. Cancel it to stop waiting."""
+        """Returns a future that is resolved at the next move: of data, or with `ticks` of either. Cancel it to stop waiting."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiters = self._ticks if ticks else self._data
         waiters.append(future)
-        if len(waiters) > self._sweep_at:  # of those who gave up; at most every other one is
+        if len(waiters) > self._sweep_at:  # drops cancelled waiters; at most every other one is
             for each in (self._data, self._ticks):
                 each[:] = [waiter for waiter in each if not waiter.done()]
             self._sweep_at = _SWEEP_MIN + 2 * max(len(self._data), len(self._ticks))

@@ -181,7 +181,7 @@ class VChannelRoutes:
         vchannel = self._join(info)
         for other in self._pchannels.values():
             for reader in list(other.readers):
-                reader.made(name, vchannel.pchannel)
+                reader.created(name, vchannel.pchannel)
         group = vchannel.pchannel.actor_group
         group.pause()
         if saved is None:

@@ -226,7 +226,7 @@ class ReadOnlyLog:
                     if isinstance(change, ChannelNotExistError):
                         reader.ended_by(name, change)
                     else:
-                        reader.made(name, self.pchannels[change.pchannel], incarnation=change.incarnation)
+                        reader.created(name, self.pchannels[change.pchannel], incarnation=change.incarnation)
 
     def _cursor_view(self) -> LogView:
         return self.core.cursor_view({name: pchannel.log.snapshot() for name, pchannel in self.pchannels.items()})

@@ -1,0 +1,316 @@
+"""ReadLoop: the machinery of one scanner, from catch-up to tailing in one loop.
+
+Owns: on which pchannel the scanner reads, where its read begins (cursor and policy), its pages, its waiting at the tail, and how it
+ends. How far it has got and what it needs next is a `Progress`, which is pure. The progress moves only between two awaits, so a cancelled
+read neither loses nor redelivers a message: the next call goes on where the last one handed over. It owns no task; the callers of `fill`
+drive it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from actors import Actor, ActorRef
+from wal.backends import FramePage
+from wal.cursors import Cursor, CursorUse
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
+from wal.message import MessageID
+from wal.pchannel.readable import ReadablePChannel
+from wal.reading import Need, Progress, ReadOptions, Selection
+
+__all__ = ["Attach", "ReadLoop", "Spawn"]
+
+PAGE_BYTES: Final = 2 * 1024 * 1024
+"""About so much of the log is fetched at a time: large enough for sequential reads, small enough to keep memory flat."""
+
+Spawn = Callable[[Actor, str], ActorRef]
+Attach = Callable[[tuple[str, ...]], Awaitable[tuple[ReadablePChannel, Selection, Spawn]]]
+"""Finds the pchannel that these vchannels are read on, the vchannels as they are at that moment, and what starts an actor for a handler."""
+
+
+class ReadLoop:
+    """The read of one scanner. `entered` is the process in which it began, 0 before: a forked child has a copy that needs no closing."""
+
+    __slots__ = (
+        "__weakref__", "_attach", "_done", "_entering", "_options", "_unbroken", "_waiter", "complete", "cursor",
+        "ended", "entered", "error", "handler_runs", "pchannel", "progress", "tick_waiters",
+    )  # fmt: skip
+
+    def __init__(self, options: ReadOptions, *, attach: Attach, cursor: CursorUse | None) -> None:
+        self._options = options
+        self._attach = attach
+        self.cursor = cursor
+        self.progress: Progress = Progress(options)
+        self.pchannel: ReadablePChannel
+        self.entered: int = 0
+        self.ended: bool = False
+        self.error: BaseException | None = None
+        """The reason why it ended, None after a clean end."""
+        self.handler_runs: bool = False
+        """Whether a handler's actor drives the loop, which is complete only when the handler is closed."""
+        self.complete: bool = False
+        self._done: asyncio.Future[None] | None = None
+        self._entering = asyncio.Lock()
+        self._waiter: asyncio.Future[None] | None = None
+        self.tick_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        """The callers of `wait_for`, each with its tick."""
+        self._unbroken = False
+
+    # -- as the pchannel sees it, see `Reader`
+
+    @property
+    def vchannels(self) -> tuple[str, ...]:
+        return self._options.vchannels
+
+    def incarnation(self, vchannel: str) -> int | None:
+        return self.progress.selection.incarnation(vchannel)
+
+    def ended_by(self, vchannel: str, error: WALError) -> None:
+        if vchannel in self.vchannels:
+            self.finish(error)
+
+    def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
+        if vchannel not in self.vchannels or pchannel is self.pchannel:
+            return
+        if len(self.vchannels) > 1:
+            self.finish(
+                InvalidArgumentError(
+                    f"vchannel {vchannel!r} was created on {pchannel.channel}, but this scanner reads {', '.join(self.vchannels)} on "
+                    f"{self.pchannel.channel}, and a scanner reads one pchannel: read them apart"
+                )
+            )
+            return
+        self.pchannel.readers.discard(self)
+        self.pchannel = pchannel
+        pchannel.readers.add(self)
+        since = None
+        if incarnation is not None:
+            self.progress.selection.bind(vchannel, incarnation)
+            since = pchannel.log.earliest
+        self.progress.move(pchannel.origin(), pchannel.tail, since=since)
+        self._wake()
+
+    # -- beginning
+
+    async def enter(self) -> Spawn | None:
+        """Fixes where the read begins and ends, at the first call; only that one returns what starts an actor for a handler."""
+        async with self._entering:
+            if self.entered:
+                return None
+            if self.ended:
+                if self.error is not None:
+                    raise self.error
+                return None
+            try:
+                spawn = await self._begin()
+            except BaseException as error:
+                if not isinstance(error, asyncio.CancelledError):
+                    self.finish(error)
+                raise
+            self.pchannel.readers.add(self)
+            self.entered = os.getpid()
+            return spawn
+
+    async def _begin(self) -> Spawn:
+        """Finds the pchannel and begins the progress there. TruncatedError if the event that it should begin at is gone."""
+        pchannel, selection, spawn = await self._attach(self.vchannels)
+        saved = None
+        if self.cursor is not None:
+            saved = await self._load(self.cursor, pchannel)
+            pchannel, selection, spawn = await self._attach(self.vchannels)
+            if saved is not None and saved.pchannel == pchannel.channel:
+                self.progress.go_on(saved.start, saved.position)
+        if pchannel.tail.failure is not None:
+            raise pchannel.tail.failure
+        if (truncated := self._begin_on(pchannel, selection)) is not None:
+            by_id = self._options.resume is None and saved is None
+            event = await pchannel.event_of(truncated) if by_id else None
+            if event is not None:  # the id names a body: what counts is where its transaction lies
+                pchannel, selection, spawn = await self._attach(self.vchannels)
+            if event is None or self._begin_on(pchannel, selection, event) is not None:
+                raise await pchannel.truncated(truncated)
+        return spawn
+
+    def _begin_on(
+        self, pchannel: ReadablePChannel, selection: Selection, after: MessageID | None = None
+    ) -> MessageID | None:
+        self.pchannel = pchannel
+        log = pchannel.log
+        return self.progress.begin(
+            pchannel.origin(), selection, pchannel.tail, log.earliest, after=after, last_truncated=log.last_truncated
+        )
+
+    # -- going on
+
+    async def fill(self) -> bool:
+        """Returns True when the progress has the next messages, False at the end. Cancelling it changes nothing."""
+        progress = self.progress
+        while True:
+            if self.ended:
+                progress.settle()
+                if self.error is not None:
+                    raise self.error
+                return False
+            try:
+                try:
+                    need = progress.advance(self.pchannel.tail)
+                finally:
+                    self.wake_tick_waiters()
+                if need is Need.MESSAGES:
+                    return True
+                if need is Need.PAGE:
+                    if (page := await self._page(progress.at, progress.page_end)) is not None:
+                        progress.take(page)
+                    del page  # not held while it waits
+                    continue
+                if need is Need.TAIL:
+                    if (waiter := self._begin_to_wait()) is not None:
+                        try:
+                            await waiter
+                        finally:
+                            waiter.cancel()
+                            self._waiter = None
+                        self._unbroken = False
+                    continue
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                self.finish(error)
+                raise
+            self.finish(None)
+
+    def _begin_to_wait(self) -> asyncio.Future[None] | None:
+        """Returns the future to await at the tail: for data, or also for a tick if this scanner or a caller of `wait_for` needs one.
+
+        None when there is no need to wait. It is no coroutine of its own, whose frame each idle scanner would keep.
+        """
+        tail, options = self.pchannel.tail, self._options
+        wanted = [tick for tick, _ in self.tick_waiters if tick > tail.promised_tick]
+        if options.until_time_tick is not None:
+            wanted.append(options.until_time_tick)
+        if wanted and self.pchannel.advance_for(min(wanted)):
+            return None
+        self._waiter = tail.waiter(ticks=bool(wanted) or options.include_time_ticks)
+        return self._waiter
+
+    async def _page(self, start: int, end: int) -> FramePage | None:
+        """Returns the page from `start` on, from the recent frames or else from the log; None if the scanner was moved meanwhile."""
+        pchannel, names = self.pchannel, self.progress.selection.names
+        if self._unbroken:  # many pages could follow each other without any other task getting a turn of the loop
+            self._unbroken = False
+            await asyncio.sleep(0)
+            if pchannel is not self.pchannel:
+                return None
+        if start >= pchannel.log.earliest[0]:
+            page = pchannel.recent.page(start, end, names=names, bytes_max=PAGE_BYTES)
+            if page is not None:
+                self._unbroken = True
+                return page
+        try:
+            page = await pchannel.log.read(start, names=names, bytes_max=PAGE_BYTES)
+        except TruncatedError as error:  # overtaken: the log knows the position, a reader needs the id of an event
+            raise await pchannel.overtaken(start) from error
+        # If it was moved, then from a pchannel that held nothing for this reader.
+        return page if pchannel is self.pchannel else None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- ticks
+
+    def wake_tick_waiters(self) -> None:
+        """Wakes the callers of `wait_for` whose tick was handed over; to be called after every hand-over while there are any."""
+        if not self.tick_waiters:
+            return
+        tick = self.progress.reached.tick
+        for wanted, future in self.tick_waiters[:]:
+            if wanted <= tick and not future.done():
+                future.set_result(None)
+
+    async def wait_for(self, time_tick: int) -> None:
+        """Returns when everything at or below this tick was handed over, or after a clean end; raises what else ended the read."""
+        if self.progress.reached.tick >= time_tick:
+            return
+        if self.ended:
+            if self.error is not None:
+                raise self.error
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (time_tick, future)
+        self.tick_waiters.append(entry)
+        self._wake()
+        try:
+            await future
+        finally:
+            if entry in self.tick_waiters:
+                self.tick_waiters.remove(entry)
+
+    # -- the cursor
+
+    async def save(self, cursor: CursorUse) -> None:
+        """Stores how far the read has got, durably. TruncatedError names the earliest event that is still there."""
+        reached, pchannel = self.progress.reached, self.pchannel
+        try:
+            await cursor.save(
+                {name: self.incarnation(name) for name in self.vchannels},
+                pchannel.origin(),
+                start=reached.position,
+                event=reached.event,
+                time_tick=reached.tick,
+                earliest=lambda: pchannel.log.earliest,
+            )
+        except TruncatedError as error:
+            error.earliest = await pchannel.first_event()
+            raise
+
+    async def _load(self, cursor: CursorUse, pchannel: ReadablePChannel) -> Cursor | None:
+        try:
+            return await cursor.load(pchannel=pchannel.channel)
+        except TruncatedError as error:
+            error.earliest = await pchannel.first_event()
+            raise
+
+    def check_cursor(self) -> CursorUse:
+        """Returns the cursor, or raises what makes every `save` refuse."""
+        if self.cursor is None:
+            raise InvalidArgumentError("this scanner has no cursor to save: name one with read(…, cursor='name')")
+        if isinstance(self.error, ChannelNotExistError):
+            raise self.error
+        return self.cursor
+
+    # -- ending
+
+    def finish(self, error: BaseException | None) -> None:
+        """Ends the read, with this error or cleanly; the first reason stays."""
+        if self.ended:
+            return
+        self.ended = True
+        self.error = error
+        if self.entered:
+            self.pchannel.readers.discard(self)
+        for _, future in self.tick_waiters:
+            if not future.done():
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+        self._wake()
+        if not self.handler_runs:
+            self.completed()
+
+    def completed(self) -> None:
+        """Notes that the read has ended and that its handler, if it has one, is closed."""
+        self.complete = True
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    async def done(self) -> None:
+        """Returns when the read is complete, whatever ended it."""
+        if not self.complete:
+            if self._done is None:
+                self._done = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._done)
