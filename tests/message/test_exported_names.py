@@ -11,11 +11,13 @@ def test_exported_names() -> None:
     assert sorted(wal.message.__all__) == [
         "AppendResult",
         "BroadcastHeader",
+        "CopyOutcomes",
         "FORM_JOURNAL",
         "FORM_PULSAR",
         "ForgottenResult",
         "ImmutableMessage",
         "ImmutableTxnMessage",
+        "LogPosition",
         "Message",
         "MessageID",
         "MessageType",

@@ -9,7 +9,7 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.message import LogPosition, MessageID
 
-__all__ = ["NOTHING", "ReadPosition", "Reached"]
+__all__ = ["NOTHING", "Reached", "ReadPosition"]
 
 
 class Reached(msgspec.Struct, frozen=True, gc=False):
