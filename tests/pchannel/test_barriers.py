@@ -10,7 +10,7 @@ from wal.pchannel.promised_tick import BarrierHeap
 
 
 class Thing:
-    """Not comparable: the heap must order by barrier and arrival alone."""
+    """An item that cannot be compared: the heap must order by barrier and arrival alone."""
 
 
 class BarrierMachine(RuleBasedStateMachine):
@@ -25,15 +25,15 @@ class BarrierMachine(RuleBasedStateMachine):
         self.heap.wait(barrier, thing)
         self.waiting.append((barrier, thing))
 
-    @rule(promise=st.integers(0, 8))
-    def release(self, promise: int) -> None:
-        passed = [entry for entry in self.waiting if entry[0] <= promise]
-        self.waiting = [entry for entry in self.waiting if entry[0] > promise]
-        assert self.heap.release(promise) == [thing for _, thing in sorted(passed, key=lambda entry: entry[0])]
+    @rule(promised_tick=st.integers(0, 8))
+    def release(self, promised_tick: int) -> None:
+        passed = [entry for entry in self.waiting if entry[0] <= promised_tick]
+        self.waiting = [entry for entry in self.waiting if entry[0] > promised_tick]
+        assert self.heap.release(promised_tick) == [thing for _, thing in sorted(passed, key=lambda entry: entry[0])]
 
     @rule(barrier=st.integers(0, 8))
     def take_out(self, barrier: int) -> None:
-        """Any choice will do: here the things of one barrier, and every third beside them."""
+        """Takes out an arbitrary choice: the things of one barrier, and every third of all."""
         wanted = [thing for at, (one, thing) in enumerate(self.waiting) if one == barrier or at % 3 == 0]
         self.waiting = [entry for entry in self.waiting if entry[1] not in wanted]
         assert self.heap.take_out(wanted.__contains__) == wanted

@@ -1,4 +1,4 @@
-"""When a checkpoint is due, and what it then says: the ledger against a naive model, and rule by rule."""
+"""CheckpointLedger: when a checkpoint is due and where recovery begins, against a naive model and rule by rule."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def test_the_defaults_are_those_of_the_design() -> None:
     )
 
 
-def test_due_after_so_much_log_or_so_many_keyed_events() -> None:
+def test_a_checkpoint_is_due_after_a_number_of_log_bytes_or_keyed_events() -> None:
     found = ledger(Checkpoint(500))
     for end, keyed, due in (
         (1_499, 9, False),
         (1_500, 0, True),
         (501, 10, True),
         (501, 9, False),
-        (500, 10, False),  # nothing lies behind the last one
+        (500, 10, False),  # nothing was written after the last one
         (499, 10, False),
     ):
         assert found.is_due(end=end, keyed=keyed, keyed_bytes=0, held_bytes=0, now_s=0.0) is due, (end, keyed)
 
 
-def test_frames_with_keyed_events_count_as_what_is_read_again() -> None:
+def test_the_bytes_of_frames_with_keyed_events_make_a_checkpoint_due() -> None:
     found = CheckpointLedger(Checkpoint(0), rule=CheckpointRule(1_000, 10, keyed_bytes=100))
     for state_bytes, keyed, keyed_bytes, due in (
         (0, 1, 99, False),
@@ -48,18 +48,18 @@ def test_frames_with_keyed_events_count_as_what_is_read_again() -> None:
         assert found.is_due(end=1, keyed=keyed, keyed_bytes=keyed_bytes, held_bytes=0, now_s=0.0) is due, case
 
 
-def test_held_space_is_worth_a_state_of_its_size() -> None:
+def test_held_space_makes_a_checkpoint_due_when_it_is_larger_than_the_state() -> None:
     found = ledger(state_bytes=300)
     for keyed, held, due in ((1, 299, False), (1, 300, True), (0, 1, True), (0, 0, False)):
         assert found.is_due(end=1, keyed=keyed, keyed_bytes=0, held_bytes=held, now_s=0.0) is due, (keyed, held)
 
 
-def test_at_close_only_for_keyed_events() -> None:
+def test_a_close_makes_a_checkpoint_only_for_keyed_events() -> None:
     assert ledger().is_due_at_close(end=1, keyed=1)
     assert not ledger().is_due_at_close(end=999_999, keyed=0)
 
 
-def test_the_state_before_holds_where_nothing_keyed_happened() -> None:
+def test_the_previous_state_is_reused_when_nothing_keyed_happened() -> None:
     found = ledger()
     assert found.begin(end=100, keyed=0) == Checkpoint(100, None)
     found.done(None)
@@ -70,14 +70,14 @@ def test_the_state_before_holds_where_nothing_keyed_happened() -> None:
     assert (found.last, found.state_bytes) == (Checkpoint(300, 200), 77)
 
 
-def test_failures_wait_longer_each_time() -> None:
+def test_each_failure_delays_the_next_attempt_longer() -> None:
     found = ledger()
     now_s, waits = 0.0, []
     for _ in range(10):
         found.begin(end=2_000, keyed=0)
         waits.append(found.failed(now_s))
         assert not found.is_due(end=2_000, keyed=0, keyed_bytes=0, held_bytes=0, now_s=now_s + waits[-1] - 0.01)
-        assert found.is_due_at_close(end=2_000, keyed=1), "the last chance is taken"
+        assert found.is_due_at_close(end=2_000, keyed=1), "a close ignores the delay"
         now_s += waits[-1]
         assert found.is_due(end=2_000, keyed=0, keyed_bytes=0, held_bytes=0, now_s=now_s)
     assert waits[0] == RETRY_S
@@ -90,7 +90,7 @@ def test_failures_wait_longer_each_time() -> None:
 
 
 class Ledger(RuleBasedStateMachine):
-    """A log of events, keyed or not, against a ledger; recovery from `last` always finds every keyed event."""
+    """A log of events, keyed or not, and its ledger: recovery from `last` always finds every keyed event."""
 
     def __init__(self) -> None:
         super().__init__()

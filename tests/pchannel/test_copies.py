@@ -1,4 +1,4 @@
-"""CopyTable against a model of a few lines: every broadcast that is not over and each vchannel's first copy, over any restarts."""
+"""CopyTable against a model of a few lines: the broadcasts that are not over and each vchannel's first copy, across restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def keys() -> IdempotencyTable:
 
 
 class Copies(RuleBasedStateMachine):
-    """Frames with copies for some of a broadcast's vchannels, ends, checkpoints, and restarts that lose what no checkpoint has."""
+    """Writes frames with copies for some of a broadcast's vchannels, ends broadcasts, makes checkpoints, and restarts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,9 +65,9 @@ class Copies(RuleBasedStateMachine):
             record = Record(b"payload", ABORT if aborts else int(MessageType.INSERT))
             index = draft.broadcast(copies, record, header=header.to_bytes(names))
             parts.append((header, CopiesPart(self.position, index, first_tick + index, copies, aborts)))
-            for at, (name, life) in enumerate(copies):
+            for at, (name, incarnation) in enumerate(copies):
                 self.model.setdefault(
-                    (broadcast_id, aborts, name), (self.position, index + at, first_tick + index + at, life)
+                    (broadcast_id, aborts, name), (self.position, index + at, first_tick + index + at, incarnation)
                 )
         self.frames.append((self.position, view_of(draft, tick=first_tick)))
         for header, part in parts:
@@ -87,7 +87,7 @@ class Copies(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """What was forgotten since the checkpoint comes again, and is forgotten again by who knows that it is over."""
+        """Recovers broadcasts that were forgotten since the checkpoint; their owner, who knows that they are over, forgets them again."""
         position, blob = self.checkpoint
         self.table = CopyTable()
         self.table.restore(blob)
@@ -124,7 +124,7 @@ class Copies(RuleBasedStateMachine):
 TestCopies = Copies.TestCase
 
 
-def test_a_snapshot_is_of_its_moment() -> None:
+def test_a_snapshot_holds_the_state_of_its_call() -> None:
     table = CopyTable()
     header = BroadcastHeader(7, ("a", "b"))
     table.durable(header, CopiesPart(1, 0, TICK, (("a", 1),), False))
@@ -138,7 +138,7 @@ def test_a_snapshot_is_of_its_moment() -> None:
     assert len(table) == 0
 
 
-def test_a_thousand_broadcasts_to_the_same_vchannels_name_them_once() -> None:
+def test_a_snapshot_names_the_vchannels_of_a_thousand_broadcasts_once() -> None:
     table = CopyTable()
     names = tuple((f"vchannel-{number:05d}", number) for number in range(1024))
     for number in range(1000):
@@ -150,10 +150,12 @@ def test_a_thousand_broadcasts_to_the_same_vchannels_name_them_once() -> None:
     again = CopyTable()
     again.restore(b"".join(pieces))
     assert again.listed() == table.listed()
-    assert again.listed()[0].parts[0].names is again.listed()[999].parts[0].names, "held once, too"
+    assert again.listed()[0].parts[0].names is again.listed()[999].parts[0].names, (
+        "equal names are held once after recovery too"
+    )
 
 
-def test_both_tables_share_a_blob_and_neither_needs_the_other() -> None:
+def test_both_tables_share_a_blob_and_either_may_be_missing_in_it() -> None:
     state = RecoveryState(keys(), CopyTable())
     draft = FrameDraft()
     draft.append(("a", 1), [Record(b"x", ext=encode_key("key"))], keyed=True)
@@ -166,12 +168,12 @@ def test_both_tables_share_a_blob_and_neither_needs_the_other() -> None:
     assert len(again.copies) == 1
     assert again.keys.find((("a", 1),), "key", now_ms=0) is not None
     before = RecoveryState(keys(), CopyTable())
-    before.restore(b"".join(state.keys.snapshot()))  # as it was stored before there were broadcasts
+    before.restore(b"".join(state.keys.snapshot()))  # as a version without broadcasts stored it
     assert len(before.copies) == 0
     assert before.keys.find((("a", 1),), "key", now_ms=0) is not None
 
 
-def test_changes_are_counted_once_and_come_back_when_nothing_was_stored() -> None:
+def test_changes_are_counted_once_and_again_if_the_checkpoint_fails() -> None:
     state = RecoveryState(keys(), CopyTable())
     state.copies.durable(BroadcastHeader(7, ("a",)), CopiesPart(1, 0, TICK, (("a", 1),), False))
     state.copies.forget(7)

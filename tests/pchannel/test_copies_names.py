@@ -1,4 +1,4 @@
-"""What is recovered of broadcasts holds equal names once, whether it comes from frames, from a checkpoint or from both."""
+"""NamePool: recovered broadcasts hold equal names once, whether they come from frames, from a checkpoint or from both."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COUNT = 50
 
 
 def names_of_set(number: int) -> tuple[RunName, ...]:
-    """Two sets that differ in one vchannel."""
+    """Returns two sets that differ in one vchannel."""
     return tuple((f"vchannel-{at:04d}", at) for at in range(number, WIDTH + number))
 
 
 def frame(broadcast_id: int, names: tuple[RunName, ...]) -> FrameView:
-    """As it comes from a backend: every name made anew."""
+    """Returns the frame as a backend does: every name is an object of its own."""
     draft = FrameDraft()
     texts = [name for name, _ in names]
     header = BroadcastHeader(broadcast_id, tuple(texts))
@@ -35,7 +35,7 @@ def frame(broadcast_id: int, names: tuple[RunName, ...]) -> FrameView:
 
 
 def distinct(table: CopyTable) -> tuple[int, int, int, int]:
-    """How many objects there are: tuples of vchannels, tuples of copies, pairs in those, names in all."""
+    """Returns the numbers of objects: tuples of vchannels, tuples of copies, pairs in those, names in all."""
     listed = table.listed()
     vchannels = {id(one.header.vchannels): one.header.vchannels for one in listed}
     copies = {id(part.names): part.names for one in listed for part in one.parts}
@@ -58,7 +58,7 @@ def check(table: CopyTable) -> None:
     assert distinct(table) == (2, 2, WIDTH + 1, WIDTH + 1)
 
 
-def test_frames_that_are_replayed_share_their_names() -> None:
+def test_replayed_frames_share_their_names() -> None:
     state = RecoveryState(keys(), CopyTable())
     replayed(0, COUNT, state)
     check(state.copies)
@@ -66,7 +66,7 @@ def test_frames_that_are_replayed_share_their_names() -> None:
     check(state.copies)
 
 
-def test_a_checkpoint_and_the_frames_behind_it_share_them_too() -> None:
+def test_a_checkpoint_and_the_frames_after_it_share_their_names() -> None:
     before = RecoveryState(keys(), CopyTable())
     replayed(0, COUNT // 2, before)
     state = RecoveryState(keys(), CopyTable())
@@ -75,7 +75,7 @@ def test_a_checkpoint_and_the_frames_behind_it_share_them_too() -> None:
     check(state.copies)
 
 
-def test_what_is_recovered_twice_after_an_end_is_right_all_the_same() -> None:
+def test_a_second_recovery_of_the_same_tables_is_right() -> None:
     state = RecoveryState(keys(), CopyTable())
     replayed(0, COUNT // 2, state)
     state.recovered()
@@ -88,7 +88,7 @@ NAME = st.sampled_from(["ab", "bc", "üü", ""])
 
 
 @given(st.lists(st.lists(NAME).map(tuple)), st.lists(st.lists(st.tuples(NAME, st.integers(1, 2))).map(tuple)))
-def test_the_pool_answers_with_equals_and_holds_each_once(
+def test_the_pool_returns_equal_names_and_holds_each_once(
     vchannels: list[tuple[str, ...]], copies: list[tuple[RunName, ...]]
 ) -> None:
     pool = NamePool()
@@ -106,12 +106,12 @@ def test_the_pool_answers_with_equals_and_holds_each_once(
 
 
 def _anew(name: str) -> str:
-    """An equal name that is another object, where Python makes one."""
+    """Returns an equal name that is another object, where Python makes one."""
     return name.encode().decode()
 
 
 async def test_a_log_that_crashed_holds_each_set_of_names_once(tmp_path: Path) -> None:
-    """All the way: the files of a log that was not closed, and the tables of its pchannels when they are opened."""
+    """Opens a log that was not closed, and looks at the recovered tables of its pchannels."""
     made, place = tmp_path / "made", tmp_path / "data"
     names = [f"vchannel-{at:04d}" for at in range(64)]
     async with open_wal(str(made), pchannels=2) as log:

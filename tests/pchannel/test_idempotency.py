@@ -1,4 +1,4 @@
-"""IdempotencyTable against a model of a few lines: a list of what is durable, looked through from the end."""
+"""IdempotencyTable against a model of a few lines: a list of the durable events, searched from the end."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ def view_of(draft: FrameDraft, first_tick: int) -> FrameView:
 
 
 class Machine(RuleBasedStateMachine):
-    """A pchannel as the table sees it: calls in their turn, frames that become durable or fail, checkpoints and openings."""
+    """A pchannel as its table sees it: calls in their turn, frames that become durable or fail, checkpoints and openings."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = new_table()
         self.gaps: dict[tuple[tuple[RunName, ...], str], set[int]] = {}
-        """The sequences of each producer in each scope that failed and were not claimed again."""
+        """The failed sequences of each producer in each scope that were not claimed again."""
         self.now_ms = START_MS
         self.position = 0
         self.pending: list[Claim] = []
         self.events: list[
             tuple[tuple[RunName, ...], Key, Kept] | str
-        ] = []  # what is durable; a text: that producer was forgotten
+        ] = []  # the durable events; a text is a producer that was forgotten
         self.dropped: set[RunName] = set()
-        self.left_out: set[int] = set()  # of `events`: lost their place in the window when the log was opened
-        self.frames: list[tuple[int, FrameView]] = []  # behind the checkpoint
+        self.left_out: set[int] = set()  # those of `events` that left the window when the log was opened
+        self.frames: list[tuple[int, FrameView]] = []  # written after the checkpoint
         self.blob: bytes | None = None
         self.taking: tuple[Iterator[bytes], int, set[int]] | None = None
-        self.lost_before: set[int] = set()  # of `events`: had no place in the window at the checkpoint
+        self.lost_before: set[int] = set()  # those of `events` that were not in the window at the checkpoint
 
-    # -- what the model says
+    # -- answers of the model
 
     def live(self, names: tuple[RunName, ...]) -> bool:
         return not self.dropped.intersection(names)
@@ -131,7 +131,7 @@ class Machine(RuleBasedStateMachine):
             and not claim.doomed
         ]
 
-    # -- what happens
+    # -- events
 
     @rule(names=st.sampled_from(SCOPES), key=KEYS, barrier=st.integers(0, 3))
     def call(self, names: tuple[RunName, ...], key: Key, barrier: int) -> None:
@@ -177,14 +177,14 @@ class Machine(RuleBasedStateMachine):
         names=st.sampled_from(SCOPES[:2]), first=st.integers(0, 30), count=st.integers(2, 4), barrier=st.integers(0, 3)
     )
     def call_in_order(self, names: tuple[RunName, ...], first: int, count: int, barrier: int) -> None:
-        """Several of one producer, of which the first may wait for a barrier."""
+        """Claims several sequences of one producer, of which the first may wait for a barrier."""
         for step in range(count):
             self.call(names, ProducerKey("p", first + step), 0 if step else barrier)
 
     @precondition(lambda self: self.pending)
     @rule(count=st.integers(1, 3))
     def frame_is_durable(self, count: int) -> None:
-        """The oldest pending ones are in one frame."""
+        """Settles the oldest pending claims with one frame."""
         draft = FrameDraft()
         first_tick = self.now_ms << 18
         self.position += 512
@@ -289,7 +289,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        """After a crash: what was pending is gone."""
+        """Opens the log after a crash, without the claims that were pending."""
         self.pending = []
         self.gaps = {}
         self.taking = None
@@ -335,7 +335,7 @@ def kept_of(table: IdempotencyTable, names: tuple[RunName, ...], key: Key, posit
     return kept
 
 
-def test_results_are_kept_of_the_last_sixteen_and_gaps_are_duplicates() -> None:
+def test_the_last_sixteen_results_are_kept_and_skipped_sequences_are_duplicates() -> None:
     table = new_table()
     kept = {n: kept_of(table, SCOPES[0], ProducerKey("p", n), n) for n in range(0, 40, 2)}
     for n in range(39):
@@ -345,7 +345,7 @@ def test_results_are_kept_of_the_last_sixteen_and_gaps_are_duplicates() -> None:
     assert table.find(SCOPES[1], ProducerKey("p", 3), now_ms=START_MS) is None
 
 
-def test_each_sequence_that_failed_comes_again_before_a_later_one() -> None:
+def test_each_failed_sequence_must_be_appended_again_before_a_later_one() -> None:
     table, names = new_table(), (("a", 1),)
     claims = [table.claim(names, ProducerKey("p", sequence)) for sequence in (1, 2, 3)]
     assert table.failed(claims[0]) == claims[1:]
@@ -357,7 +357,7 @@ def test_each_sequence_that_failed_comes_again_before_a_later_one() -> None:
     assert table.find(names, ProducerKey("p", 4), now_ms=0) is None
 
 
-def test_a_producer_that_is_given_up_may_go_on_without_what_failed() -> None:
+def test_a_producer_may_go_on_without_failed_sequences_that_are_given_up() -> None:
     table, names = new_table(), (("a", 1),)
     assert table.failed(table.claim(names, ProducerKey("p", 1))) == []
     assert table.producers.forget_gaps("p")
@@ -365,7 +365,7 @@ def test_a_producer_that_is_given_up_may_go_on_without_what_failed() -> None:
     assert table.find(names, ProducerKey("p", 2), now_ms=0) is None
 
 
-def test_room_of_a_failed_producer_is_given_back() -> None:
+def test_a_producer_whose_first_append_failed_takes_no_room() -> None:
     table = new_table(producers_max=1)
     claim = table.claim(SCOPES[0], ProducerKey("p", 1))
     with pytest.raises(WouldBlockError, match="forget_producer"):
@@ -375,8 +375,8 @@ def test_room_of_a_failed_producer_is_given_back() -> None:
     table.claim(SCOPES[0], ProducerKey("q", 1))
 
 
-def test_one_producer_may_have_as_much_in_flight_as_there_is_room_for() -> None:
-    """None of them is searched for: if it were, this would take many minutes."""
+def test_one_producer_may_fill_all_the_room_in_flight() -> None:
+    """No claim is searched for: otherwise this would take many minutes."""
     table = new_table()
     count = 200_000
     claims: list[Claim] = []
@@ -396,8 +396,8 @@ def test_one_producer_may_have_as_much_in_flight_as_there_is_room_for() -> None:
     assert table.producers.listed()[0].last_sequence == count // 2 - 1
 
 
-def test_nothing_is_held_of_what_is_over() -> None:
-    """Scopes are shared by what is known in them, and go with the last of it."""
+def test_scopes_in_which_nothing_is_known_are_forgotten() -> None:
+    """A scope is forgotten together with the last key in it."""
     table = new_table(window_count=2)
     for number in range(100):
         kept_of(table, ((f"v{number}", number),), "k", number)
@@ -410,7 +410,7 @@ def test_nothing_is_held_of_what_is_over() -> None:
     assert (len(table.scopes.by_names), len(table.scopes.by_vchannel), len(table._pending)) == (0, 0, 0)
 
 
-def test_a_snapshot_is_cut_in_small_pieces() -> None:
+def test_a_snapshot_consists_of_small_pieces() -> None:
     table = new_table(window_count=5000, producers_max=200)
     for number in range(5000):
         kept_of(table, ((f"v{number % 100}", 1),), f"{number:040d}", number)
@@ -426,7 +426,7 @@ def test_a_snapshot_is_cut_in_small_pieces() -> None:
     assert list(again.snapshot()) == pieces
 
 
-def test_damaged_snapshots_are_loud() -> None:
+def test_a_damaged_snapshot_is_a_corruption_error() -> None:
     table = new_table()
     kept_of(table, SCOPES[0], "k", 1)
     kept_of(table, SCOPES[3], ProducerKey("p", 1), 2)
@@ -443,7 +443,7 @@ def test_damaged_snapshots_are_loud() -> None:
     assert empty.producers.listed() == []
 
 
-def test_smaller_settings_hold_after_an_opening() -> None:
+def test_smaller_settings_take_effect_at_the_next_opening() -> None:
     table = new_table()
     kept = [kept_of(table, SCOPES[0], key, position) for position, key in enumerate("abcd")]
     for name in "pqr":
@@ -460,14 +460,14 @@ def test_smaller_settings_hold_after_an_opening() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "x" * 256, "é" * 128, "\ud800"])
-def test_wrong_texts(wrong: str) -> None:
+def test_a_key_of_a_wrong_length_or_encoding_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidArgumentError):
         check_key(wrong)
     with pytest.raises(InvalidArgumentError):
         ProducerKey(wrong, 1)
 
 
-def test_wrong_sequences_and_types() -> None:
+def test_a_key_with_a_wrong_sequence_or_type_is_refused() -> None:
     assert check_key("x" * 255) == "x" * 255
     assert check_key(ProducerKey("p", 2**63 - 1)).sequence == 2**63 - 1  # type: ignore[union-attr]
     for sequence in (-1, 2**63):
@@ -481,7 +481,7 @@ def test_wrong_sequences_and_types() -> None:
             check_key(key)
 
 
-def test_a_key_that_was_too_old_and_came_again_keeps_its_new_place() -> None:
+def test_an_aged_key_that_is_appended_again_is_remembered_again() -> None:
     table = new_table()
     kept_of(table, SCOPES[0], "k", 1)
     later = START_MS + round(WINDOW_S * 1000) + 1
@@ -490,7 +490,7 @@ def test_a_key_that_was_too_old_and_came_again_keeps_its_new_place() -> None:
     assert table.find(SCOPES[0], "k", now_ms=later) == Kept(2, 0, later << 18)
 
 
-def test_what_was_dropped_takes_no_place_after_an_opening() -> None:
+def test_keys_of_dropped_vchannels_leave_the_window_at_an_opening() -> None:
     table = new_table(window_count=2)
     kept = kept_of(table, SCOPES[0], "k", 1)
     kept_of(table, SCOPES[1], "k", 2)

@@ -1,4 +1,4 @@
-"""InFlight against a model: a size and a line of those who wait."""
+"""InFlight against a model: a size, and a queue of waiting callers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = st.sampled_from([1, 3, 5, 10, 25])
 
 
 class InFlightMachine(RuleBasedStateMachine):
-    """Callers take, wait, give up and give back; nobody overtakes, nothing leaks."""
+    """Callers take room, wait for it, give up and give back: none is overtaken, and no room is lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class InFlightMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held and self.line)
     @rule()
     def give_up_just_when_served(self) -> None:
-        """The room was given, the caller has not run since, and is cancelled."""
+        """Cancels a caller that was given room and has not run since."""
         size = self.held.pop()
         served = self.line[0]
         fits = self.fits(served[0])
@@ -113,7 +113,7 @@ class InFlightMachine(RuleBasedStateMachine):
 
     @rule()
     def fail(self) -> None:
-        """Nobody gets room any more: neither those in the line nor those who come."""
+        """Fails the bound: no caller gets room any more, neither a waiting nor a new one."""
         self.bound.fail(lambda: ClosedError("over"))
         self.over = True
         self.settle()

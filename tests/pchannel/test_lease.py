@@ -1,4 +1,4 @@
-"""LeaseClock: runs with the monotonic clock, but never because of a gap or a stalled disk."""
+"""LeaseClock: it runs with the monotonic clock, except over long gaps and while the disk stalls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INTERVAL = 0.25
 GAP_MAX = 2 * INTERVAL
 
 
-def test_it_runs_with_the_monotonic_clock() -> None:
+def test_the_lease_clock_runs_with_the_monotonic_clock() -> None:
     clock = LeaseClock(monotonic=100.0, interval_s=INTERVAL)
     for turn in range(1, 9):
         assert clock.advance(100.0 + turn * INTERVAL, unsynced_since=None) == turn * INTERVAL
@@ -23,14 +23,14 @@ def test_a_gap_between_two_turns_counts_as_twice_the_interval() -> None:
     assert clock.advance(3600.0 + INTERVAL, unsynced_since=None) == GAP_MAX + INTERVAL
 
 
-def test_it_reads_between_turns_without_moving() -> None:
+def test_a_reading_between_turns_does_not_move_the_clock() -> None:
     clock = LeaseClock(monotonic=0.0, interval_s=INTERVAL)
     assert clock.at(0.125, unsynced_since=None) == 0.125
     assert clock.at(9.0, unsynced_since=None) == GAP_MAX
     assert clock.now == 0.0
 
 
-def test_it_stands_still_while_a_frame_is_unsynced_for_too_long() -> None:
+def test_the_clock_stands_still_while_a_frame_is_unsynced_for_too_long() -> None:
     clock = LeaseClock(monotonic=0.0, interval_s=INTERVAL)
     for turn in range(1, 41):
         clock.advance(turn * INTERVAL, unsynced_since=0.0)
@@ -39,7 +39,7 @@ def test_it_stands_still_while_a_frame_is_unsynced_for_too_long() -> None:
     assert clock.now == GAP_MAX + INTERVAL
 
 
-def test_a_monotonic_clock_that_does_not_move_moves_nothing() -> None:
+def test_the_clock_stands_still_with_the_monotonic_clock() -> None:
     clock = LeaseClock(monotonic=5.0, interval_s=INTERVAL)
     assert clock.advance(5.0, unsynced_since=None) == 0.0
     assert clock.at(4.0, unsynced_since=None) == 0.0
@@ -52,8 +52,8 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_it_never_goes_back_and_never_outruns_real_time(steps: list[tuple[int, bool, bool]]) -> None:
-    """Sixteenths of a second; each step may be a timer turn or a reading, with a frame under way or none."""
+def test_the_clock_never_goes_back_and_never_outruns_real_time(steps: list[tuple[int, bool, bool]]) -> None:
+    """Takes steps in sixteenths of a second: each is a timer turn or a reading, with or without a frame in flight."""
     clock = LeaseClock(monotonic=0.0, interval_s=INTERVAL)
     real = lease = 0.0
     since: float | None = None

@@ -1,4 +1,4 @@
-"""PromisedTick against a model that keeps every tick and what became of it."""
+"""PromisedTick against a model that keeps every tick and its outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wal.pchannel.promised_tick import PromisedTick
 
 
 class PromiseMachine(RuleBasedStateMachine):
-    """Frames are submitted and settled in order; ticks are given to frames and to promises, never twice."""
+    """Submits and settles frames in order; each tick is given once, to a frame or as a promised tick."""
 
     def __init__(self) -> None:
         super().__init__()

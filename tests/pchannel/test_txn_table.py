@@ -1,4 +1,4 @@
-"""TxnTable against a model: a dict of open transactions, and a dict of why the others are over."""
+"""TxnTable against a model: a dict of open transactions, and a dict of the reasons why the others are over."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TxnMachine(RuleBasedStateMachine):
         self.last_id = 0
 
     def due(self, txn_id: int) -> None:
-        """What a call finds: a transaction whose lease ran out is over, also before the timer said so."""
+        """Ends a transaction whose lease ran out, as any call does, even before the timer."""
         txn = self.open.get(txn_id)
         if txn is not None and txn.deadline <= self.now:
             del self.open[txn_id]
@@ -186,12 +186,12 @@ def test_an_append_that_is_refused_refreshes_the_lease_and_keeps_the_bodies() ->
     assert taken.barrier == 0
 
 
-def test_a_transaction_nobody_remembers_is_expired() -> None:
+def test_a_transaction_whose_end_is_forgotten_is_expired() -> None:
     with pytest.raises(TransactionExpiredError, match="transaction 7 is not open"):
         TxnTable(LIMITS).commit(7, now=0.0)
 
 
-def test_the_reasons_of_ended_transactions_are_bounded() -> None:
+def test_the_number_of_remembered_reasons_is_bounded() -> None:
     table = TxnTable(LIMITS)
     for txn_id in range(5000):
         table.begin(txn_id, (("a", 1),), keepalive=1.0, now=0.0)
@@ -206,7 +206,7 @@ def test_the_reasons_of_ended_transactions_are_bounded() -> None:
     ("bodies", "size", "stored", "named"),
     [(5, 0, 0, "txn_bodies_max=4"), (1, 401, 0, "txn_bytes_max=400"), (1, 1, 601, "600 bytes")],
 )
-def test_every_bound_is_named_with_a_remedy(bodies: int, size: int, stored: int, named: str) -> None:
+def test_every_error_about_a_bound_names_it_with_a_remedy(bodies: int, size: int, stored: int, named: str) -> None:
     with pytest.raises(InvalidArgumentError, match=named) as caught:
         check_txn_size(bodies, size, stored, LIMITS)
     assert "smaller transactions" in str(caught.value)

@@ -1,11 +1,16 @@
-"""CheckpointLedger: where recovery begins, and when it is worth moving that on. Pure.
+"""CheckpointLedger: where recovery begins, and when it is worth making a new checkpoint. Pure.
 
-Owns the rules. What happens is keyed events, copies of broadcasts, and broadcasts that end, all called keyed here. A checkpoint is due
-when so many keyed events lie behind the last one, or so many bytes of frames that hold some, that
-replaying them would make the next opening slow; when so much log does; when truncated space waits for it that is worth its cost; and
-at a clean close, if anything keyed happened. Its state is an eighth of the frames that it replaces, at most, but for the first rule.
-Where nothing keyed happened since the last, the state stored for that one still holds and only the position moves, which costs a
-record in the KV. After a failure the next try waits, each time longer. One is under way at a time. It keeps no clock.
+Keyed events, copies of broadcasts and broadcasts that end are all called keyed here. A checkpoint is due when
+
+* so many keyed events happened since the last one, or so many bytes of frames that hold some were written, that replaying them would make
+  the next opening slow;
+* so many bytes of log were written since the last one;
+* truncated space waits for it that is worth its cost;
+* the log is closed cleanly and anything keyed happened.
+
+Except for the first rule, its state is at most an eighth of the frames that it replaces. If nothing keyed happened since the last
+checkpoint, the state stored for that one is still valid and only the position moves, which costs a record in the KV. After a failure the
+next attempt waits, each time longer. One checkpoint is under way at a time. The ledger reads no clock.
 
     (idle) --begin--> under way --done--> (idle)        under way --failed--> (idle, not before a later time)
 """
@@ -19,22 +24,22 @@ import msgspec
 __all__ = ["Checkpoint", "CheckpointLedger", "CheckpointRule"]
 
 SHARE: Final = 8
-"""Frames with keyed events are as large as so many states, before these bytes alone make a checkpoint due."""
+"""The bytes of frames with keyed events make a checkpoint due only when they are this many times its state."""
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
-    """Recovery begins at `position`, with the state that was stored for position `state` (None: nothing keyed lies below)."""
+    """Recovery begins at `position`, with the state that was stored for position `state` (None if nothing keyed lies below)."""
 
     position: int
     state: int | None = None
 
 
 class CheckpointRule(msgspec.Struct, frozen=True, gc=False):
-    """A checkpoint is due after so many bytes of log, so many keyed events, or so many bytes of the frames that hold these.
+    """The amounts after which a checkpoint is due: bytes of log, keyed events, bytes of the frames that hold keyed events.
 
-    By default three quarters of the 32,768 keyed events that an opening is to replay at most: more come while it is written.
+    The default is three quarters of the 32,768 keyed events that an opening replays at most: more happen while it is written.
     """
 
     log_bytes: int = 256 << 20
@@ -43,13 +48,13 @@ class CheckpointRule(msgspec.Struct, frozen=True, gc=False):
 
 
 class CheckpointLedger:
-    """`last` is the checkpoint that the next recovery begins with; `state_bytes` what its state takes."""
+    """The checkpoints of one pchannel. The next recovery begins with `last`, whose state takes `state_bytes`."""
 
     def __init__(self, last: Checkpoint, *, rule: CheckpointRule, state_bytes: int = 0) -> None:
         self.last: Checkpoint = last
         self.state_bytes: int = state_bytes
         self.failures: int = 0
-        """Since the last that was done."""
+        """How many attempts have failed since the last checkpoint that was made."""
         self._rule = rule
         self._next: Checkpoint | None = None
         self._retry_at_s = 0.0
@@ -57,9 +62,10 @@ class CheckpointLedger:
     def is_due(
         self, *, end: int, keyed: int, keyed_bytes: int, held_bytes: int, now_s: float, log_bytes: int | None = None
     ) -> bool:
-        """Whether one should begin now: the log ends at `end`, `keyed` events happened since the last, truncated space waits.
+        """Returns whether a checkpoint should begin now.
 
-        `log_bytes`: the log since the last, where positions do not count bytes.
+        The log ends at `end`; since the last one `keyed` events happened, in frames of `keyed_bytes`; `held_bytes` of truncated space wait
+        for it. `log_bytes` is the log since the last one, where positions do not count bytes.
         """
         if self._next is not None or end <= self.last.position or now_s < self._retry_at_s:
             return False
@@ -72,25 +78,25 @@ class CheckpointLedger:
         )
 
     def pays(self, *, keyed: int, held_bytes: int) -> bool:
-        """Whether a checkpoint gives back at least the space that it takes."""
+        """Returns whether a checkpoint frees at least the space that it takes."""
         return held_bytes > 0 and (not keyed or held_bytes >= self.state_bytes)
 
     def is_due_at_close(self, *, end: int, keyed: int) -> bool:
-        """Whether one should be made before the log is closed."""
+        """Returns whether a checkpoint should be made before the log is closed."""
         return self._next is None and keyed > 0 and end >= self.last.position
 
     def is_possible(self, *, now_s: float) -> bool:
-        """Whether one may begin that somebody asked for: at the same position too, where broadcasts ended that the last one lists."""
+        """Returns whether a requested checkpoint may begin, even at the position of the last one, which may list broadcasts that ended."""
         return self._next is None and now_s >= self._retry_at_s
 
     def begin(self, *, end: int, keyed: int) -> Checkpoint:
-        """The checkpoint of this moment. Its state has to be stored if its `state` is its `position`."""
+        """Begins a checkpoint and returns it. Its state has to be stored if its `state` is its `position`."""
         assert self._next is None, "one at a time"
         self._next = Checkpoint(end, end if keyed else self.last.state)
         return self._next
 
     def done(self, state_bytes: int | None) -> None:
-        """It is stored for good, with a state of so many bytes (None: with the one before)."""
+        """The checkpoint is durable. `state_bytes` is None if it reuses the previous state."""
         assert self._next is not None
         self.last, self._next = self._next, None
         if state_bytes is not None:
@@ -99,7 +105,7 @@ class CheckpointLedger:
         self._retry_at_s = 0.0
 
     def failed(self, now_s: float) -> float:
-        """It is not known to be stored. The next is due after the seconds answered, at the earliest."""
+        """The checkpoint may not be stored. Returns the seconds after which the next attempt may begin."""
         self._next = None
         wait_s: float = min(RETRY_S * 2**self.failures, RETRY_MAX_S)
         self.failures += 1

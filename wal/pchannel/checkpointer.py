@@ -1,9 +1,9 @@
-"""Checkpointer: moves the point on from which a pchannel recovers, beside the appends and without delaying them.
+"""Checkpointer: makes the checkpoints of a pchannel while appends go on, without delaying them.
 
-Owns the one checkpoint that is under way and the order of its steps: the state of the tables as of one position, taken in pieces,
-a piece a turn; stored with the backend; then recorded in the metadata, if the term is still ours; and only then what recovery does
-not need any more is given back. A crash between any two of them leaves a recovery that has all it needs. A failure is logged and
-tried again later; it never fails an append.
+Owns the one checkpoint that is under way and the order of its steps: it copies the state of the tables as of one position, a few pieces a
+turn; stores it with the backend; records it in the metadata, if the term is still ours; and only then gives back what recovery does not
+need any more. After a crash between any two steps, recovery has all that it needs. A failed checkpoint is logged and tried again later;
+it never fails an append.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from wal.pchannel.recovery import Changes, RecoveryState
 __all__ = ["Checkpointer"]
 
 PIECES_A_TURN: Final = 8
-"""Below a millisecond; one a turn would take very long while turns have other work."""
+"""Copying this many takes less than a millisecond. One piece a turn would take very long while turns have other work."""
 PAUSE_S: Final = 0.001
-"""Without a pause turns follow each other so closely that the threads which write frames do not get the interpreter for 5 ms, each time
-that they need it."""
+"""Without a pause, turns follow each other so closely that the threads that write frames wait 5 ms for the interpreter each time."""
 _CHANGES_MIN: Final = 256
 _CHANGE_BYTES: Final = 160
-"""What a key and its result take in a stored state, with a key of up to about 128 bytes."""
+"""The bytes that a key of up to about 128 bytes and its result take in a stored state."""
 _logger: Final = logging.getLogger("wal.checkpoint")
 
 
 class Checkpointer:
-    """Of one pchannel in one term. `look` is cheap: call it now and then; `close` before the log is closed."""
+    """The checkpoints of one pchannel in one term. `look` is cheap: call it now and then. Call `close` before the log is closed."""
 
     def __init__(
         self,
@@ -46,8 +45,11 @@ class Checkpointer:
         monotonic: Callable[[], float],
         rule: CheckpointRule | None = None,
     ) -> None:
-        """`last` is what the state was recovered by, from frames of `replayed_bytes` besides. `end`: the position up to which it
-        knows the log. `save` stores the record; ChannelFencedError when it is not ours."""
+        """The state was recovered from the checkpoint `last` and frames of `replayed_bytes`.
+
+        `end` returns the position up to which the state knows the log. `save` stores the record, or raises ChannelFencedError when the
+        record is another writer's.
+        """
         self.ledger: CheckpointLedger = CheckpointLedger(last, rule=rule or CheckpointRule())
         self._log = log
         self._state = state
@@ -59,16 +61,16 @@ class Checkpointer:
         self._requested = False
         self._ended = False
         self._room_for = 0
-        """So many changes since the last checkpoint the log keeps room for."""
+        """The number of changes since the last checkpoint for which the log keeps room."""
         self.on_forgotten: Callable[[frozenset[int]], None] | None = None
-        """Hears which broadcasts a durable checkpoint does not list any more, whatever it lies behind."""
+        """Called with the broadcasts that a durable checkpoint lists no longer."""
 
     def look(self) -> None:
         """Begins a checkpoint if one is due."""
         if self._ended or self._running is not None:
             return
         if (changes := self._state.changes) > self._room_for:
-            # Twice as many, so that this is rare; and before the disk is full.
+            # Room for twice as many, so that this is rare and comes before the disk is full.
             self._room_for = max(_CHANGES_MIN, 2 * changes)
             self._log.keep_room(self._room_for * _CHANGE_BYTES)
         due = self.ledger.is_due(
@@ -83,12 +85,12 @@ class Checkpointer:
             self._begin()
 
     def request(self) -> None:
-        """A checkpoint is wanted soon, however little happened: behind the one under way, if there is one."""
+        """Asks for a checkpoint soon, however little happened: after the one that is under way, if there is one."""
         self._requested = True
         self.look()
 
     async def make_room(self) -> None:
-        """After a truncation: gives back the space that only the checkpoint held, if that is worth one. Never raises for its failure."""
+        """Gives back, after a truncation, the space that only the checkpoint held, if that is worth one. A failure is only logged."""
         if self._running is not None:
             await asyncio.wait((self._running,))
         self.look()
@@ -96,7 +98,7 @@ class Checkpointer:
             await asyncio.wait((self._running,))
 
     async def close(self) -> None:
-        """Ends what is under way and makes a last one, so that the next opening has nothing to replay. Idempotent."""
+        """Waits for the checkpoint under way and makes a last one, so that the next opening has nothing to replay. Idempotent."""
         if self._running is not None:
             await asyncio.wait((self._running,))
         if not self._ended and self.ledger.is_due_at_close(end=self._end(), keyed=self._state.changes):
@@ -104,7 +106,7 @@ class Checkpointer:
         self._ended = True
 
     def _begin(self) -> asyncio.Task[None]:
-        # The state is that of this turn: nothing may come between the end of the log and the snapshot.
+        # The state is that of this turn: nothing may happen between reading the end of the log and the snapshot.
         self._requested = False
         changes = self._state.take_changes()
         checkpoint = self.ledger.begin(end=self._end(), keyed=changes.keyed + changes.copies)
@@ -119,11 +121,11 @@ class Checkpointer:
     async def _guarded(
         self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, changes: Changes, keyed_bytes: int
     ) -> None:
-        """Takes the steps. What was counted since the checkpoint before counts again if they fail."""
+        """Makes a checkpoint. If it fails, the changes since the previous one are counted again."""
         try:
             await self._store(checkpoint, snapshot)
         except (ChannelFencedError, ClosedError):
-            self._ended = True  # whoever took over, or opens the log next, goes on from the last one
+            self._ended = True  # the next writer goes on from the last checkpoint
         except Exception as error:
             self._state.give_back(changes)
             self._requested = self._requested or bool(changes.forgotten)

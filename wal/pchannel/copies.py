@@ -1,13 +1,13 @@
-"""CopyTable: which broadcasts have copies in a pchannel's log, and where, until they are over. Pure.
+"""CopyTable: which broadcasts have copies in a pchannel's log, and where, until the broadcasts are over. Pure.
 
-It is told what became durable and which broadcasts are over, and answers where a vchannel's copy lies. What it knows never depends on a
-window: a broadcast stays until it is forgotten, over restarts by the checkpoint and the frames behind it. So no copy is appended twice,
-and retention keeps what is not over.
+It is told which copies became durable and which broadcasts are over, and answers where a vchannel's copy is. It has no window: a broadcast
+stays until it is forgotten, and survives restarts in the checkpoint and the frames written after it. So no copy is appended twice, and
+retention keeps the copies of broadcasts that are not over.
 
-    (unknown) --durable--> listed --forget--> (unknown)       a checkpoint that was made behind `forget` does not list it
+    (unknown) --durable--> listed --forget--> (unknown)       a checkpoint made after `forget` does not list it
 
-A vchannel that was dropped has had its copy all the same: one that is made anew under its name gets none of a broadcast to the one
-before. `forgotten` are the broadcasts whose end no checkpoint knows of yet. What is recovered holds equal names once (`copies_names`).
+A vchannel that was dropped keeps its entry: one that is recreated under its name gets no copy of a broadcast to the earlier incarnation.
+`forgotten` are the broadcasts that ended since the last checkpoint.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from wal.message import BroadcastHeader, MessageType
 from wal.pchannel.copies_state import CopiesPart, ListedBroadcast, NamePool, decode_copies, encode_copies
 from wal.reading import shared_copies
 
-__all__ = ["CopiesPart", "CopyPlace", "CopyTable", "ListedBroadcast", "names_of"]
+__all__ = ["CopiesPart", "CopyPosition", "CopyTable", "ListedBroadcast", "names_of"]
 
 
-class CopyPlace(msgspec.Struct, frozen=True, gc=False):
-    """Where a vchannel's copy lies: its frame, index and tick, and the incarnation that it is for."""
+class CopyPosition(msgspec.Struct, frozen=True, gc=False):
+    """The log position of a vchannel's copy and its tick, and the incarnation that it is for."""
 
     position: int
     index: int
@@ -34,54 +34,54 @@ class CopyPlace(msgspec.Struct, frozen=True, gc=False):
 
 
 class CopyTable:
-    """The broadcasts of one pchannel. `changes` counts what happened since it was last set to 0: parts, and ends of broadcasts."""
+    """The broadcasts of one pchannel. `changes` counts the parts and the ends of broadcasts since it was last set to 0."""
 
     def __init__(self) -> None:
         self.changes: int = 0
         self.forgotten: set[int] = set()
         self._broadcasts: dict[int, ListedBroadcast] = {}
         self._pool: NamePool | None = None
-        """During recovery only."""
+        """Holds equal names once; only during recovery."""
 
     def __len__(self) -> int:
         return len(self._broadcasts)
 
-    def find(self, broadcast_id: int, vchannels: Iterable[str], *, aborts: bool) -> dict[str, CopyPlace]:
-        """The places of those of these vchannels that have their copy (with `aborts`: their message that it was aborted)."""
+    def find(self, broadcast_id: int, vchannels: Iterable[str], *, aborts: bool) -> dict[str, CopyPosition]:
+        """Returns where the copies are, for those of these vchannels that have one (with `aborts`: the message about the abort)."""
         listed = self._broadcasts.get(broadcast_id)
         if listed is None:
             return {}
-        places: dict[str, CopyPlace] = {}
+        places: dict[str, CopyPosition] = {}
         for part in listed.parts:
             if part.aborts == aborts:
                 for at, (name, incarnation) in enumerate(part.names):
-                    places.setdefault(name, CopyPlace(part.position, part.index + at, part.tick + at, incarnation))
+                    places.setdefault(name, CopyPosition(part.position, part.index + at, part.tick + at, incarnation))
         return {name: places[name] for name in vchannels if name in places}
 
     def get(self, broadcast_id: int) -> ListedBroadcast | None:
-        """What this log holds of it; None when nothing, or when it is over."""
+        """Returns what this log holds of the broadcast; None if that is nothing, or the broadcast is over."""
         return self._broadcasts.get(broadcast_id)
 
     def listed(self) -> list[ListedBroadcast]:
-        """All that are not over, in the order in which they came to this log."""
+        """Returns the broadcasts that are not over, in the order of their first copies."""
         return list(self._broadcasts.values())
 
     def pins(self) -> list[tuple[tuple[int, int], int]]:
-        """(position, index) of the first that each broadcast has in this log, and its id: nothing at or above it may be dropped."""
+        """Returns the log position of each broadcast's first copy, and its id. Nothing at or above that position may be dropped."""
         return [
             ((listed.parts[0].position, listed.parts[0].index), broadcast_id)
             for broadcast_id, listed in self._broadcasts.items()
         ]
 
     def durable(self, header: BroadcastHeader, part: CopiesPart) -> None:
-        """These copies are in the log."""
+        """Adds copies that are in the log."""
         listed = self._broadcasts.get(header.broadcast_id)
         parts = (part,) if listed is None else (*listed.parts, part)
         self._broadcasts[header.broadcast_id] = ListedBroadcast(header if listed is None else listed.header, parts)
         self.changes += 1
 
     def forget(self, broadcast_id: int) -> None:
-        """The broadcast is over. Unknown ones are fine."""
+        """Forgets a broadcast that is over; it may be unknown."""
         self._broadcasts.pop(broadcast_id, None)
         self.forgotten.add(broadcast_id)
         self.changes += 1
@@ -89,7 +89,7 @@ class CopyTable:
     # -- recovery
 
     def replay(self, position: int, view: FrameView) -> int:
-        """Applies the copies of one durable frame, those behind what was restored, in their order; answers how many parts there are."""
+        """Applies the copies of one durable frame written after the checkpoint, in order; returns how many parts there are."""
         if not view.header.compatible & BROADCAST:
             return 0
         first_tick = view.header.first_tick
@@ -103,15 +103,15 @@ class CopyTable:
         return len(found)
 
     def snapshot(self) -> Iterator[bytes]:
-        """The state as of this call, in pieces that are cheap to make one by one, whatever happens meanwhile."""
+        """Returns the state as of this call, in pieces that are cheap to make one by one; what happens meanwhile is not in it."""
         return encode_copies(self.listed())
 
     def restore(self, blob: bytes) -> None:
-        """Sets an empty table to the state of a snapshot. CorruptionError for what is none, FormatError for a newer version."""
+        """Sets an empty table to the state of a snapshot. CorruptionError if it is damaged, FormatError for a newer version."""
         self._broadcasts.update((listed.header.broadcast_id, listed) for listed in decode_copies(blob, self._names()))
 
     def recovered(self) -> None:
-        """Nothing more is restored or replayed: what only served that is let go."""
+        """Releases what was only needed for recovery."""
         self._pool = None
 
     def _names(self) -> NamePool:
@@ -121,7 +121,7 @@ class CopyTable:
 
 
 def names_of(parts: Sequence[CopiesPart], *, aborts: bool) -> Iterator[RunName]:
-    """The vchannels of these parts, of the one kind."""
+    """Yields the vchannels of those parts that are copies, or (`aborts`) messages about an abort."""
     for part in parts:
         if part.aborts == aborts:
             yield from part.names

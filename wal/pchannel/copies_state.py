@@ -1,13 +1,14 @@
-"""What is remembered of broadcasts with copies in a log, and its bytes in a recovery checkpoint. Pure.
+"""The broadcasts with copies in a log, as rows and as bytes in a recovery checkpoint. Pure.
 
-Owns the rows that the table keeps and the form of their pieces (`pieces`):
+Owns the rows that the table keeps and the form of their pieces (see `pieces`):
 
     3 copies    [3, sets of vchannels, sets of copies, rows]
     row         [broadcast id, number of its set of vchannels, resource keys, needs_ack, parts]
     part        [position, index, tick, number of its set of copies, 1 for aborts else 0]
 
-A set of vchannels is a list of names, a set of copies a list of names and one of incarnations, each in the order of the broadcast. Those
-that no piece before has named stand in the piece; they are numbered as they come, since most broadcasts go to the same vchannels.
+A set of vchannels is a list of names; a set of copies is a list of names and one of incarnations; each is in the order of the broadcast.
+Most broadcasts go to the same vchannels, so a piece holds only the sets that no earlier piece has held; sets are numbered in the order
+they appear.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ __all__ = [
 ]
 
 PIECE_NAMES: Final = 1024
-"""A piece is cut when the sets that it is the first to name have so many vchannels, or so many rows with their parts."""
+"""A piece is cut when its new sets have this many vchannels, or its rows this many parts."""
 
 
 class CopiesPart(msgspec.Struct, frozen=True, gc=False):
-    """The copies of a broadcast (or, with `aborts`, the messages that it was aborted) in one frame.
+    """The copies of a broadcast in one frame, or, with `aborts`, the messages that it was aborted.
 
-    The k-th of `names` has the index `index` + k and the tick `tick` + k.
+    Number k of `names` has the index `index` + k and the tick `tick` + k.
     """
 
     position: int
@@ -49,14 +50,14 @@ class CopiesPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class ListedBroadcast(msgspec.Struct, frozen=True, gc=False):
-    """A broadcast that is not forgotten, and what this log holds of it, in the order of the log."""
+    """A broadcast that is not over, and the parts of it in this log, in their order."""
 
     header: BroadcastHeader
     parts: tuple[CopiesPart, ...]
 
 
 def encode_copies(broadcasts: Sequence[ListedBroadcast]) -> Iterator[bytes]:
-    """The pieces, one after the other. The rows must not change meanwhile."""
+    """Yields the pieces. The rows must not change meanwhile."""
     yield encode_header()
     vchannels = _Sets()
     copies = _Sets()
@@ -80,9 +81,9 @@ def encode_copies(broadcasts: Sequence[ListedBroadcast]) -> Iterator[bytes]:
 
 
 def decode_copies(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
-    """The rows of a blob in their order, their names those of the pool.
+    """Returns the rows of a blob in their order, with the names of the pool.
 
-    CorruptionError for what is none, FormatError for one of a newer version.
+    CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
     """
     try:
         return _decode(blob, pool)
@@ -101,7 +102,7 @@ def _decode(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
             continue
         piece = _decoder.decode(data)
         vchannels += map(pool.vchannels, piece.vchannels)
-        copies += [pool.copies(tuple(zip(names, lives, strict=True))) for names, lives in piece.copies]
+        copies += [pool.copies(tuple(zip(names, incarnations, strict=True))) for names, incarnations in piece.copies]
         for row in piece.rows:
             header = BroadcastHeader(row.broadcast_id, vchannels[row.vchannels], row.resource_keys, row.needs_ack)
             parts = [
@@ -113,7 +114,7 @@ def _decode(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
 
 
 class _Sets:
-    """Numbers for tuples of names; `fresh` are those that were not written yet, `size` how many names they have."""
+    """Numbers for tuples of names. `fresh` are the tuples that were not written yet; they have `size` names in all."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -134,7 +135,7 @@ class _Sets:
 
 
 def _piece(vchannels: _Sets, copies: _Sets, rows: list[Any]) -> bytes:
-    columns = [([name for name, _ in names], [life for _, life in names]) for names in copies.take()]
+    columns = [([name for name, _ in names], [incarnation for _, incarnation in names]) for names in copies.take()]
     return encode_piece(PieceKind.COPIES, [vchannels.take(), columns, rows])
 
 
@@ -157,7 +158,12 @@ _decoder: Final = msgspec.msgpack.Decoder(_Piece)
 
 
 class NamePool:
-    """Tuples of names of vchannels, and of (name, incarnation)."""
+    """One object for equal names and equal tuples of them, while a table of broadcasts is recovered.
+
+    Every frame and every checkpoint is decoded by itself, so the same thousand names come again with each broadcast: apart they take a
+    hundred KB a broadcast, through the pool eight bytes a name for each different set. It forgets nothing, so it lives only as long as
+    the recovery, in which all that it holds is in use.
+    """
 
     __slots__ = ("_copies", "_runs", "_texts", "_vchannels")
 
@@ -168,7 +174,7 @@ class NamePool:
         self._texts: dict[str, str] = {}
 
     def vchannels(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The tuple that is held for these names."""
+        """Returns the tuple that is held for these names."""
         held = self._vchannels.get(names)
         if held is None:
             held = tuple(map(self._texts.setdefault, names, names))
@@ -176,7 +182,7 @@ class NamePool:
         return held
 
     def copies(self, names: tuple[RunName, ...]) -> tuple[RunName, ...]:
-        """The tuple that is held for these names with their incarnations."""
+        """Returns the tuple that is held for these names with their incarnations."""
         held = self._copies.get(names)
         if held is None:
             held = tuple(map(self._run, names))

@@ -12,7 +12,7 @@ __all__ = ["InFlight"]
 
 
 class InFlight:
-    """Bytes in flight, at most `bytes_max`, but always room for one item of any size. Waiters are served in order."""
+    """At most `bytes_max` bytes in flight, but always room for one item of any size. Callers that wait are served in order."""
 
     __slots__ = ("_cause", "_waiters", "bytes_max", "queued", "size")
 
@@ -21,12 +21,12 @@ class InFlight:
         self.size: int = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.queued: bool = False
-        """Whether a newcomer has to wait or is refused, however little it asks for."""
+        """Whether a new caller has to wait or is refused, however little it asks for."""
         self._cause: Callable[[], BaseException] | None = None
 
     @property
     def waiting(self) -> int:
-        """How many callers wait for room."""
+        """The number of callers that wait for room."""
         return len(self._waiters)
 
     def take_nowait(self, size: int) -> None:
@@ -36,7 +36,7 @@ class InFlight:
         self.size += size
 
     def refusal(self, size: int) -> BaseException:
-        """Why there is no room for so much: WouldBlockError, or the cause that ended it."""
+        """Returns why there is no room for so much: a WouldBlockError, or the cause given to `fail`."""
         if self._cause is not None:
             return self._cause()
         return WouldBlockError(
@@ -45,11 +45,11 @@ class InFlight:
         )
 
     def force(self, size: int) -> None:
-        """Takes room that must not be refused: a commit of bodies that were bounded when they were appended."""
+        """Takes room without asking, for a commit: its bodies were bounded when they were appended."""
         self.size += size
 
     def has_room(self, size: int) -> bool:
-        """Whether `take_nowait` would succeed."""
+        """Returns whether `take_nowait` would succeed."""
         return not self.queued and (self.size + size <= self.bytes_max or not self.size)
 
     async def take(self, size: int) -> None:
@@ -66,21 +66,23 @@ class InFlight:
         try:
             await future
         except asyncio.CancelledError:
-            if waiter in self._waiters:  # gave up in the line: whoever stood behind may fit
+            if waiter in self._waiters:  # it gave up waiting: the next caller may fit
                 self._waiters.remove(waiter)
                 self._serve()
-            elif not future.cancelled() and future.exception() is None:  # was served, and never heard of it
+            elif (
+                not future.cancelled() and future.exception() is None
+            ):  # it was served, but the caller does not learn of it
                 self.release(size)
             raise
 
     def release(self, size: int) -> None:
-        """Gives room back and serves those who wait."""
+        """Gives room back and serves the callers that wait."""
         self.size -= size
         if self._waiters:
             self._serve()
 
     def fail(self, cause: Callable[[], BaseException]) -> None:
-        """Nobody gets room any more: everyone who waits, or asks from now on, gets this error. Nothing of theirs was sent."""
+        """Gives no room any more: every caller, waiting or new, gets this error. Nothing of theirs was sent."""
         self._cause = cause
         self.queued = True
         while self._waiters:

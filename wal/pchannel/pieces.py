@@ -1,11 +1,11 @@
-"""Pieces: the form of the state in a recovery checkpoint, whichever table a piece of it belongs to. Pure.
+"""The pieces that the state in a recovery checkpoint consists of, whichever table they belong to. Pure.
 
     piece       length u32, little-endian | MessagePack of an array, its first element the kind of the piece
-    0 header    [0, version]: the first, and of each table's state the first again
-    1 keys      2 producers: `idempotency_state`       3 copies: `copies_state`
+    0 header    [0, version]: the first piece, and the first one of each table's state
+    1 keys      2 producers: `idempotency/state`       3 copies: `copies_state`
 
-A table reads the kinds that are its own and passes over the others'. A kind that nobody knows was written by a newer version, which
-remembers what this one would forget: that is a FormatError.
+A table reads its own kinds and skips the others. An unknown kind was written by a newer version, which remembers something that this one
+would forget: that is a FormatError.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ VERSION: Final = 1
 
 
 class PieceKind(enum.IntEnum):
+    """The kind of a piece."""
+
     HEADER = 0
     KEYS = 1
     PRODUCERS = 2
@@ -32,20 +34,20 @@ class PieceKind(enum.IntEnum):
 
 
 def encode_header() -> bytes:
-    """The piece before a table's own."""
+    """Returns the piece that comes before a table's own."""
     return encode_piece(PieceKind.HEADER, [VERSION])
 
 
 def encode_piece(kind: PieceKind, fields: Sequence[Any]) -> bytes:
-    """The piece of this kind."""
+    """Returns a piece of this kind."""
     data = _encoder.encode([int(kind), *fields])
     return _LENGTH.pack(len(data)) + data
 
 
 def split_pieces(blob: bytes) -> Iterator[tuple[PieceKind, memoryview]]:
-    """The kind of each piece and its bytes, not decoded, without the headers.
+    """Yields the kind of each piece and its bytes, not decoded, without the headers.
 
-    FormatError for a newer version, ValueError or struct.error for what is no row of pieces.
+    FormatError for a newer version, ValueError or struct.error for bytes that are no sequence of pieces.
     """
     view = memoryview(blob)
     at = 0
@@ -53,10 +55,10 @@ def split_pieces(blob: bytes) -> Iterator[tuple[PieceKind, memoryview]]:
         (length,) = _LENGTH.unpack_from(blob, at)
         start, at = at + _LENGTH.size, at + _LENGTH.size + length
         if at > len(blob) or length < 2 or not _ARRAY <= view[start] <= _ARRAY_END:
-            raise ValueError("a piece is cut short, or none")
+            raise ValueError("a piece is incomplete, or is not a piece")
         kind, data = view[start + 1], view[start:at]
         if start == _LENGTH.size and kind != PieceKind.HEADER:
-            raise ValueError("it does not begin with a header")
+            raise ValueError("the first piece is not a header")
         if kind not in _KINDS:
             raise FormatError(f"the checkpoint has pieces of kind {kind}: upgrade to read them")
         if kind == PieceKind.HEADER:
@@ -70,6 +72,6 @@ def split_pieces(blob: bytes) -> Iterator[tuple[PieceKind, memoryview]]:
 _LENGTH: Final = struct.Struct("<I")
 _ARRAY: Final = 0x90
 _ARRAY_END: Final = 0x9F
-"""The first byte of an array of up to 15 elements; the kind is the next."""
+"""The first byte of an array of up to 15 elements; the next byte is the kind."""
 _KINDS: Final = frozenset(map(int, PieceKind))
 _encoder: Final = msgspec.msgpack.Encoder()

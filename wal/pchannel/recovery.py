@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What happened between two checkpoints: counts, and the broadcasts that ended."""
+    """The changes between two checkpoints: counts, and the broadcasts that ended."""
 
     keyed: int
     copies: int
@@ -35,7 +35,10 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class RecoveryState:
-    """The tables of one pchannel."""
+    """The tables of one pchannel: idempotency keys, and copies of broadcasts.
+
+    They share one blob in a checkpoint, one pass over the frames written after it, and one count of changes since then.
+    """
 
     def __init__(self, keys: IdempotencyTable, copies: CopyTable) -> None:
         self.keys = keys
@@ -43,11 +46,11 @@ class RecoveryState:
 
     @property
     def changes(self) -> int:
-        """How much happened since the last checkpoint."""
+        """The number of changes since the last checkpoint."""
         return self.keys.keyed_since_checkpoint + self.copies.changes
 
     def take_changes(self) -> Changes:
-        """A checkpoint of this moment is being made: from now on changes count for the next."""
+        """Returns the changes since the last checkpoint, for one that is made now; later changes count for the next."""
         copies = self.copies
         taken = Changes(self.keys.keyed_since_checkpoint, copies.changes, frozenset(copies.forgotten))
         self.keys.keyed_since_checkpoint = copies.changes = 0
@@ -55,26 +58,29 @@ class RecoveryState:
         return taken
 
     def give_back(self, changes: Changes) -> None:
-        """It was not stored: they count again."""
+        """Counts changes again whose checkpoint was not stored."""
         self.keys.keyed_since_checkpoint += changes.keyed
         self.copies.changes += changes.copies
         self.copies.forgotten |= changes.forgotten
 
     def replay(self, position: int, view: FrameView, *, live: Callable[[RunName], bool] | None = None) -> int:
-        """Applies one durable frame behind what was restored; answers how much there was. `live`: whether a vchannel still exists."""
+        """Applies one durable frame written after the checkpoint; returns how many changes it holds.
+
+        `live` returns whether a vchannel still exists.
+        """
         return self.keys.replay(position, view, live=live) + self.copies.replay(position, view)
 
     def snapshot(self) -> Iterator[bytes]:
-        """The state as of this call, in pieces that are cheap to make one by one; joined they are the blob."""
+        """Returns the state as of this call, in pieces that are cheap to make one by one; joined they are the blob."""
         return chain(self.keys.snapshot(), self.copies.snapshot())
 
     def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
-        """Sets empty tables to the state of a snapshot. CorruptionError for what is none, FormatError for a newer version."""
+        """Sets empty tables to the state of a snapshot. CorruptionError if it is damaged, FormatError for a newer version."""
         self.keys.restore(blob, live=live)
         self.copies.restore(blob)
 
     def recovered(self) -> None:
-        """Nothing more is restored or replayed: what only served that is let go."""
+        """Releases what was only needed for recovery."""
         self.copies.recovered()
 
 
@@ -84,17 +90,18 @@ PAGE_BYTES: Final = 1 << 20
 async def recover(
     log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, *, live: Callable[[RunName], bool] | None = None
 ) -> tuple[int, int]:
-    """Sets empty tables to what they were when the log ended; answers as `replay`. `live`: whether a vchannel still exists.
+    """Sets empty tables to what they were when the log ended; returns what `replay` returns.
 
-    CorruptionError when the checkpoint's state is missing or damaged; it names the file, and what can be done.
+    `live` returns whether a vchannel still exists. The log must not be written meanwhile. CorruptionError when the checkpoint's state is
+    missing or damaged: it names the file, and what can be done.
     """
-    # What is made here stays: a collector that looks through it again and again, as it grows, takes a sixth of the time.
+    # The objects made here stay. Without this, a sixth of the time is spent on garbage collections that find nothing.
     collecting = gc.isenabled()
     gc.disable()
     try:
         if checkpoint.state is not None:
             await _restore(log, state, checkpoint, live)
-        # The same few vchannels are asked for again and again.
+        # Cached, since most events are of the same few vchannels.
         found = await replay(log, state, checkpoint.position, live=None if live is None else functools.cache(live))
         state.recovered()
         return found
@@ -106,7 +113,10 @@ async def recover(
 async def replay(
     log: PChannelLog, state: RecoveryState, start: int, *, live: Callable[[RunName], bool] | None = None
 ) -> tuple[int, int]:
-    """Applies what happened at or after `start`; answers how many keyed events and broadcasts, and the bytes of their frames."""
+    """Applies the frames at or after `start`; returns how many keyed events and broadcasts there were, and the bytes of their frames.
+
+    Only frames that hold some are read: the log's index knows which.
+    """
     count = size = 0
     reading = asyncio.ensure_future(log.read_keyed(start, bytes_max=PAGE_BYTES))
     try:
@@ -123,7 +133,7 @@ async def replay(
                 return count, size
     finally:
         if not reading.cancel() and not reading.cancelled():
-            reading.exception()  # it was said already, or something else was
+            reading.exception()  # retrieved: the caller has this error, or an earlier one
 
 
 async def _restore(
@@ -132,12 +142,12 @@ async def _restore(
     assert checkpoint.state is not None
     try:
         blob = await log.load_state(checkpoint.state)
-        # In a thread, so that tens of thousands of keys do not hold the loop; nobody else has the tables yet.
+        # In a thread, so that tens of thousands of keys do not hold the loop; nothing else uses the tables yet.
         await asyncio.to_thread(state.restore, blob, live=live)
     except CorruptionError as error:
         raise CorruptionError(
-            f"{error}. What is known of idempotency keys, producers and broadcasts below position {checkpoint.position} of pchannel "
-            f"{log.pchannel} is in there alone: restore it from a copy of the directory, or give that up by removing the key "
+            f"{error}. Only this file holds the idempotency keys, producers and broadcasts below position {checkpoint.position} of "
+            f"pchannel {log.pchannel}: restore it from a copy of the directory, or give them up by removing the key "
             f"'checkpoints/{log.pchannel}' from the metadata",
             path=error.path,
             offset=error.offset,

@@ -1,11 +1,11 @@
-"""TxnTable: the open transactions of a pchannel. Pure: it is told the lease time and answers with data or a typed error.
+"""TxnTable: the open transactions of a pchannel, and LeaseClock: the time by which they expire. Pure.
 
-Bodies wait here until commit, so a transaction that is rolled back or expires never touches the log. The life of a transaction, whose
-every edge is a method of the table:
+Bodies wait here until the commit, so a transaction that is rolled back or expires never touches the log. Each edge of a transaction's
+states is a method of the table:
 
     (none) --begin--> OPEN --append--> OPEN
     OPEN --commit--> taken (it can no longer expire)      OPEN --rollback--> ended
-    OPEN --expire | fail (exclusive message) | drop (vchannel dropped) | poison--> ended; later calls say why
+    OPEN --expire | fail (exclusive message, vchannel dropped or failed)--> ended; later calls raise the reason
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 BODY_OVERHEAD: Final = 32
-"""Bytes counted for each body beside its size: its row in the frame's tables, rounded up."""
+"""The bytes counted for each body in addition to its size: its row in the frame's tables, rounded up."""
 NAME_OVERHEAD: Final = 80
-"""Bytes counted for each vchannel of a transaction beside its name: its run and its commit row."""
+"""The bytes counted for each vchannel of a transaction in addition to its name: its run and its commit row."""
 _ENDED_MAX: Final = 4096
-"""How many ended transactions are remembered by the reason that ended them."""
+"""The number of ended transactions whose reason is remembered."""
 
 
 class TxnLimits(msgspec.Struct, frozen=True):
@@ -54,8 +54,8 @@ class TxnLimits(msgspec.Struct, frozen=True):
 class OpenTxn(msgspec.Struct, gc=False):
     """An open transaction.
 
-    `size` counts its bodies as the bounds do, `stored` as they will lie in the frame, with its names; `deadline` is in lease
-    time, `barrier` the largest of its bodies'.
+    `size` counts its bodies as the bounds do, `stored` as they take space in the frame, with its names. `deadline` is in lease time.
+    `barrier` is the largest barrier of its bodies.
     """
 
     context: TxnContext
@@ -68,7 +68,7 @@ class OpenTxn(msgspec.Struct, gc=False):
 
 
 class TxnTable:
-    """The open transactions by id. `size` is the sum of theirs."""
+    """The open transactions by id; `size` is the sum of their sizes. The caller tells it the lease time."""
 
     def __init__(self, limits: TxnLimits) -> None:
         self.size: int = 0
@@ -89,7 +89,7 @@ class TxnTable:
     ) -> TxnContext:
         """Opens a transaction on these vchannels; InvalidArgumentError when their names alone would not fit a frame.
 
-        The keepalive is taken in whole milliseconds, as the log keeps it. `key_bytes`: of the idempotency key in a commit row.
+        The keepalive is rounded to whole milliseconds, as the log keeps it. `key_bytes` is the size of the idempotency key in a commit row.
         """
         keepalive = whole_ms(keepalive)
         context = TxnContext(txn_id, keepalive)
@@ -99,10 +99,10 @@ class TxnTable:
         return context
 
     def append(self, txn_id: int, name: RunName, record: Record, *, size: int, barrier: int, now: float) -> int:
-        """Adds a body and refreshes the lease; answers how many bodies the transaction has.
+        """Adds a body and refreshes the lease; returns how many bodies the transaction has.
 
-        TransactionExpiredError when it is over; InvalidArgumentError when it would get too large, WouldBlockError when all open
-        transactions together would: both leave it open and unchanged but for its lease.
+        TransactionExpiredError when the transaction is over; InvalidArgumentError when it would get too large, WouldBlockError when all
+        open transactions together would: both leave it open, with only its lease refreshed.
         """
         txn = self._open.get(txn_id)
         if txn is None or txn.deadline <= now:
@@ -131,7 +131,7 @@ class TxnTable:
         return len(bodies)
 
     def get(self, txn_id: int, *, now: float) -> OpenTxn:
-        """The open transaction; TransactionExpiredError when it is over."""
+        """Returns the open transaction; TransactionExpiredError when it is over."""
         return self._live(txn_id, now)
 
     def commit(self, txn_id: int, *, now: float) -> OpenTxn:
@@ -142,12 +142,12 @@ class TxnTable:
         return txn
 
     def rollback(self, txn_id: int) -> None:
-        """Forgets the transaction; one that is already over is nothing to complain about."""
+        """Forgets the transaction; does nothing if it is over already."""
         if txn_id in self._open:
             self._end(txn_id, lambda: TransactionExpiredError(f"transaction {txn_id} was rolled back: begin a new one"))
 
     def expire(self, now: float) -> list[int]:
-        """Ends every transaction whose lease ran out; returns their ids."""
+        """Ends every transaction whose lease has run out; returns their ids."""
         over = [txn_id for txn_id, txn in self._open.items() if txn.deadline <= now]
         for txn_id in over:
             self._expired(txn_id)
@@ -218,22 +218,27 @@ def check_txn_size(bodies: int, size: int, stored: int, limits: TxnLimits) -> No
 
 
 def whole_ms(keepalive: float) -> float:
-    """A keepalive in whole milliseconds, at least one: what the log keeps of it."""
+    """Returns the keepalive in whole milliseconds, at least one, as the log keeps it."""
     return max(round(keepalive * 1000), 1) / 1000
 
 
 def record_size(record: Record) -> int:
-    """Bytes that a record takes in a frame, at most."""
+    """Returns how many bytes a record takes in a frame at most."""
     return len(record.payload) + len(record.properties) + len(record.ext) + BODY_OVERHEAD
 
 
 def names_size(names: Iterable[RunName]) -> int:
-    """Bytes that the vchannels of a transaction take in a frame, at most."""
+    """Returns how many bytes the vchannels of a transaction take in a frame at most."""
     return sum(NAME_OVERHEAD + 4 * len(name) for name, _ in names)
 
 
 class LeaseClock:
-    """`now` is the lease time in seconds since the clock was made; it only moves in `advance`, and reads in `at`."""
+    """A clock that stands still with the log, so that no transaction expires because the log did not move.
+
+    It runs with the monotonic clock, with two exceptions: a gap between two timer turns counts as at most twice the interval (the process
+    was stopped, or the loop was blocked), and the clock stands still while a frame has been unsynced for longer than that (the disk
+    stalls). `now` is the lease time in seconds since the clock was made; `advance` moves it.
+    """
 
     __slots__ = ("_gap_max", "_last", "now")
 
@@ -243,16 +248,16 @@ class LeaseClock:
         self._gap_max = 2 * interval_s
 
     def advance(self, monotonic: float, *, unsynced_since: float | None) -> float:
-        """A timer turn: moves the clock and returns it. `unsynced_since`: when the oldest frame not yet durable was handed over."""
+        """Moves the clock at a timer turn and returns `now`. `unsynced_since` is when the oldest frame in flight was handed over."""
         self.now = self.at(monotonic, unsynced_since=unsynced_since)
         self._last = monotonic
         return self.now
 
     def at(self, monotonic: float, *, unsynced_since: float | None) -> float:
-        """The lease time between two timer turns, without moving the clock."""
+        """Returns the lease time between two timer turns, without moving the clock."""
         gap_max = self._gap_max
         if unsynced_since is not None and monotonic > unsynced_since + gap_max:
-            monotonic = unsynced_since + gap_max  # from here on the frame was unsynced for too long: it stands still
+            monotonic = unsynced_since + gap_max  # the frame has been unsynced for too long: the clock stands still
         gap = monotonic - self._last
         if gap <= 0.0:
             return self.now

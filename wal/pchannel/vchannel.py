@@ -96,7 +96,7 @@ class VChannel(Member):
         self._handled_to = 0
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """A defect in handling a message: this vchannel takes nothing any more, its neighbours go on."""
+        """Takes nothing any more after a defect in handling a message; the other vchannels go on."""
 
         def closed() -> WALError:
             error = UnknownError(
@@ -109,10 +109,10 @@ class VChannel(Member):
         self.refuse(unhandled[self._handled_to :], closed())
 
     def add_body(self, txn_id: int, record: Record, *, counted: int, barrier: int) -> int:
-        """Adds a body to an open transaction, at once; answers how many bodies it has now.
+        """Adds a body to an open transaction at once; returns how many bodies it has now.
 
-        It takes no turn: nobody sees a body before the commit, and only that has a place in the order of the calls. What is
-        called before it and fails the transaction in a later turn fails the commit.
+        A body takes no turn: no reader sees it before the commit, and only the commit has a place in the order of the calls. A call
+        before it that fails the transaction in a later turn fails the commit.
         """
         if self.closed is not None:
             raise self.closed()
@@ -122,9 +122,9 @@ class VChannel(Member):
         )
 
     def released(self, operation: OrderedAppend | TxnSubmission | Atomic) -> None:
-        """The promise passed the barrier this operation waited for."""
+        """Goes on with an operation, since the promised tick passed its barrier."""
         if isinstance(operation, KeyedAppend | KeyedTxnSubmission):
-            self._released_keyed(operation)  # also when its caller was cancelled: others may share its result
+            self._released_keyed(operation)  # even if its caller was cancelled: other callers may share its result
         elif operation.future.cancelled():
             self.pchannel.in_flight.release(
                 operation.in_flight if isinstance(operation, TxnSubmission) else operation.size
@@ -139,7 +139,7 @@ class VChannel(Member):
             self._submit_ordered(operation)
 
     def refuse(self, operations: list[Any], error: BaseException) -> None:
-        """Fails operations that were not submitted, and gives back their room."""
+        """Fails operations that were not submitted, and gives their room back."""
         for operation in operations:
             if isinstance(operation, TxnSubmission):
                 self.pchannel.in_flight.release(operation.in_flight)
@@ -164,7 +164,7 @@ class VChannel(Member):
         self._frames.submit_plain(self.run_name, [operation])
 
     def fail_spanned(self, message_type: int) -> None:
-        """Ends the transactions on this vchannel, which must not span an exclusive message of this type."""
+        """Fails the open transactions on this vchannel, which must not span an exclusive message of this type."""
         kind = MessageType(message_type).name
         self.pchannel.fail_transactions(
             self.run_name,
@@ -181,7 +181,7 @@ class VChannel(Member):
             if keyed.answered(self.scope, operation.key, operation.future):
                 if operation.future.done():
                     pchannel.in_flight.release(operation.size)
-                else:  # it shares one in flight, and takes room until that is settled
+                else:  # it shares an append in flight, and takes room until that is settled
                     operation.future.add_done_callback(lambda _: pchannel.in_flight.release(operation.size))
                 return
             claim = operation.claim = keyed.table.claim(self.scope, operation.key, barrier=operation.barrier)
@@ -266,7 +266,7 @@ class VChannel(Member):
         except WALError as error:
             fail_future(operation.future, error)
             return
-        if operation.future.done():  # nobody will ever end it
+        if operation.future.done():  # its caller was cancelled and will never end it
             pchannel.table.rollback(txn_id)
         else:
             operation.future.set_result(context)
@@ -294,7 +294,7 @@ class VChannel(Member):
             txn = pchannel.table.get(operation.txn_id, now=now)
             scope = tuple(sorted(txn.names))
             if keyed.answered(scope, operation.key, operation.future):
-                pchannel.table.commit(operation.txn_id, now=now)  # it is over, and its bodies are dropped
+                pchannel.table.commit(operation.txn_id, now=now)  # the transaction is over; its bodies are not written
                 return
             claim = keyed.table.claim(scope, operation.key, barrier=txn.barrier)
         except WALError as error:
@@ -328,7 +328,7 @@ class VChannel(Member):
 
     def _drop(self, operation: Drop) -> None:
         def closed() -> WALError:
-            return ChannelNotExistError(f"vchannel {self.channel!r} was dropped: append to it again to make a new one")
+            return ChannelNotExistError(f"vchannel {self.channel!r} was dropped: append to it again to recreate it")
 
         self._end(closed)
         self.pchannel.dropped(self)
