@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from actors import Group, Member
+from actors.group import Group
+from actors.member import Member
 
 TURN = 4_096
 ROUNDS = 7

@@ -20,6 +20,7 @@ from wal import (
     MessageType,
     MessageTypes,
     ReadPosition,
+    Settings,
     StartAfter,
     StartFrom,
     TimeTickGT,
@@ -280,9 +281,12 @@ def test_whoever_knows_arrows_streams_reads_it_as_it_is(data: str) -> None:
         assert pa.table(batches).schema == batches.schema == schema(["payload"])
 
 
-def test_a_log_on_pulsar_has_no_files_and_the_error_says_where_to_read_it() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"lies on Pulsar.*service\.url"):
-        bridge.record_batches("pulsar://127.0.0.1:6650/public/default", "orders")
+@pytest.mark.parametrize(
+    ("settings", "says"), [(Settings(), "give the setting kv"), (Settings(kv="kv"), "one process has for itself")]
+)
+def test_a_log_on_pulsar_needs_metadata_that_several_processes_can_use(settings: Settings, says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says):
+        bridge.record_batches("pulsar://127.0.0.1:6650/public/default", "orders", settings=settings)
 
 
 @pytest.mark.parametrize("read", [bridge.record_batches, bridge.iterate])

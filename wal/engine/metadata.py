@@ -1,4 +1,4 @@
-"""Opening the KV that a setting names: a sqlite file, or a root path in etcd.
+"""What the settings say of servers: the KV of the metadata (a sqlite file, or a root path in etcd), and the address of Pulsar.
 
 Owns: the way from the text to an open KV, the reading of the password's file, and which root path of the metadata belongs to whom. It
 imports etcd's client only when an `etcd://` location is opened. The caller closes the KV.
@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from wal.engine.late_import import import_late
 from wal.errors import InvalidArgumentError
 from wal.kv import KVBase, SqliteKV
-from wal.location import EtcdLocation, parse_kv
+from wal.location import EtcdLocation, PulsarLocation, parse_kv
 from wal.secret import Secret
+from wal.settings import Settings
 
-__all__ = ["BROADCAST_ROOT", "CURSOR_ROOT", "PULSAR_ROOT", "open_metadata"]
+if TYPE_CHECKING:
+    from wal.backends.pulsar import PulsarAddress
+
+__all__ = ["BROADCAST_ROOT", "CURSOR_ROOT", "PULSAR_ROOT", "open_metadata", "pulsar_address"]
 
 BROADCAST_ROOT: Final = "broadcasts"
 """The root path of the broadcaster's records."""
@@ -24,6 +28,20 @@ CURSOR_ROOT: Final = "cursors"
 """The root path of cursors, where the log has no directory for them."""
 PULSAR_ROOT: Final = "pulsar"
 """The root path of the Pulsar backend's records."""
+
+
+def pulsar_address(location: PulsarLocation, settings: Settings) -> PulsarAddress:
+    """Returns the address of the Pulsar at this location, with what the settings say of getting in."""
+    from wal.backends.pulsar import PulsarAddress  # most logs are journals
+
+    return PulsarAddress(
+        location.service_url,
+        location.tenant,
+        location.namespace,
+        admin_url=settings.pulsar_admin_url,
+        token=Secret.of(settings.pulsar_token) if settings.pulsar_token else None,
+        tls_authority=settings.pulsar_tls_authority,
+    )
 
 
 async def open_metadata(kv: str | Secret) -> KVBase:

@@ -14,7 +14,7 @@ Files:
 * row_reader     what a task does: frames become Arrow batches; the columns of a row
 * frame_source   the seam between the readers and the place where a log lies
 * sources        which source the options name, and which sources this process has open
-* journal_frames, pulsar_frames, pulsar_metadata  the sources: a journal's files, Pulsar's topics with their metadata
+* journal_frames, pulsar_frames  the sources: a journal's files, Pulsar's topics
 * local_session  a Spark session of this host, and what it needs
 * lag_report     how far a query lags behind its log
 * foreach/       a handler for the batches of a stream

@@ -24,6 +24,7 @@ from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.layout import text_of
 from wal.backends.pulsar.read_only import ReadOnlyTopic
 from wal.cursors import CursorStore
+from wal.engine.read_only.pulsar_metadata import KnownLives, PulsarMetadata
 from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError, WALError
 from wal.loop_thread import LoopThread
 from wal.message import FORM_PULSAR, Origin
@@ -32,7 +33,6 @@ from wal.spark.frame_source import LogMoment
 from wal.spark.offsets import Place
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import FrameWeight, LookedAt, weight_of
-from wal.spark.pulsar_metadata import KnownLives, PulsarMetadata
 
 __all__ = ["PulsarFrames", "PulsarSource"]
 
@@ -42,6 +42,8 @@ _PAGE_BYTES: Final = 1 << 20
 _LOOKED_MAX: Final = 16
 """(pchannel, choice)s of which it is remembered what was looked at."""
 _GONE_S: Final = 0.25
+_LIVES_S: Final = 0.2
+"""What is known of vchannels may be as old as this."""
 
 
 class PulsarSource(msgspec.Struct, frozen=True):
@@ -106,18 +108,18 @@ class PulsarFrames:
 
     def moment(self, pchannel: str) -> LogMoment:
         topic = self._topic(pchannel)
-        state = topic.refresh()
+        state = topic.reach()
         return LogMoment(
             Origin(pchannel, topic.incarnation, 0, FORM_PULSAR),
             state.earliest,
             state.durable_end,
             state.promised_tick,
             state.closed,
-            state.last_truncated,
+            topic.last_truncated,
         )
 
     def lives(self) -> KnownLives:
-        return self._metadata.lives()
+        return self._metadata.lives(age_s=_LIVES_S)
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
         # For a pattern every frame is looked at: Pulsar gives messages whole anyway.
@@ -197,7 +199,7 @@ class PulsarFrames:
         self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int
     ) -> Generator[FramePage, None, None]:
         topic = self._topic(pchannel)
-        if topic.state.durable_end < end and (durable := topic.refresh().durable_end) < end:
+        if topic.state.durable_end < end and (durable := topic.reach().durable_end) < end:
             raise CorruptionError(
                 f"{topic.topic} ends at {text_of(durable)}, and {text_of(end)} was planned from: this is an older copy of the log, or "
                 "another Pulsar",
@@ -246,7 +248,7 @@ class PulsarFrames:
                 "the options name another one"
             )
         if not hasattr(topic, "state"):
-            topic.refresh()
+            topic.reach()
         return topic
 
     def _looked_at(self, pchannel: str, choice: ChannelChoice, start: int) -> LookedAt:

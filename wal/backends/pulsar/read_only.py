@@ -1,19 +1,18 @@
-"""ReadOnlyTopic: one pchannel's log on Pulsar as a process sees it that does not write it.
+"""ReadOnlyTopic: one pchannel's log on Pulsar as a process reads it that does not write it.
 
-Owns: where the log ends, what is promised there, and which ledgers there are, as of the last `refresh`; and the reader of its frames. What
-counts and what does not (repeats, frames of fenced writers) is decided by the same floor as for the writer's own readers. It writes
-nothing, neither to the topic nor to the metadata, and leaves no subscription behind.
+Owns: the end of the log, the promised tick there, and the ledgers, as the last look found them; and the reader of its frames. The same
+fencing floor as for the writer's own readers decides which messages count. It writes nothing, neither to the topic nor to the metadata,
+and leaves no subscription behind.
 
-It blocks, for up to `PATIENCE_S` while a broker is away, and is used by one thread at a time.
+It blocks, for up to `PATIENCE_S` while a broker is away. Any number of threads may call it.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
-
-import msgspec
 
 from wal.backends.base import FramePage
 from wal.backends.pulsar.admin import Admin
@@ -25,36 +24,28 @@ from wal.backends.pulsar.layout import ledger_of, position_of, text_of
 from wal.backends.pulsar.ledgers import LedgerTable
 from wal.backends.pulsar.reader import LogReader
 from wal.backends.pulsar.recovery import end_before
-from wal.errors import CorruptionError, StorageError
+from wal.backends.read_only import LogSnapshot
+from wal.errors import ClosedError, CorruptionError, StorageError
 
-__all__ = ["LookAtControl", "ReadOnlyTopic", "TopicState"]
+__all__ = ["LookAtControl", "ReadOnlyTopic"]
 
 _T = TypeVar("_T")
 FOLLOW_ENTRIES: Final = 64
-"""So many new messages are read one after the other; of more only the last ones are looked at."""
+"""Up to this number new messages are all read; of more only the last ones are."""
+FOLLOW_MIN_S: Final = 0.02
+FOLLOW_MAX_S: Final = 0.1
+"""How old an answer of `refresh` may be while the log moves, and where it does not: it costs the broker and the metadata a question."""
 PATIENCE_S: Final = 60.0
 RETRY_S: Final = 0.25
 
 LookAtControl = Callable[[], tuple[ControlRecord, dict[int, int]]]
-"""The control record as it is now, and the position of the mark of each term."""
-
-
-class TopicState(msgspec.Struct, frozen=True, gc=False):
-    """The log at one moment. Everything at or below `promised_tick` lies below `durable_end`, and events above `earliest` are there.
-
-    `newest`: (position, index) of the newest event, where it is known; it may have been truncated. `closed`: its writer closed it.
-    """
-
-    durable_end: int
-    promised_tick: int
-    newest: tuple[int, int] | None
-    earliest: tuple[int, int]
-    last_truncated: tuple[int, int] | None
-    closed: bool
+"""Returns the control record as it is now, and the position of the mark of each term."""
 
 
 class ReadOnlyTopic:
-    """Reads one log. `look` asks the metadata; `connection` was started."""
+    """Reads one log; see `ReadOnlyPChannelLog`. `look` asks the metadata; `connection` was started. `reach` comes before other calls."""
+
+    refresh_waits: bool = True
 
     def __init__(
         self, connection: Connection, admin: Admin, look: LookAtControl, *, pchannel: str, incarnation: int
@@ -63,7 +54,8 @@ class ReadOnlyTopic:
         self.incarnation = incarnation
         self.topic: str = connection.address.topic(pchannel)
         self.ledgers: LedgerTable = LedgerTable(())
-        self.state: TopicState
+        self.state: LogSnapshot
+        """The log as the last look found it."""
         self._connection = connection
         self._admin = admin
         self._look = look
@@ -71,7 +63,11 @@ class ReadOnlyTopic:
         self._record: ControlRecord
         self._terms: dict[int, int] = {}
         self._end = 0
-        self._promise = 0
+        self._promised_tick = 0
+        self._lock = threading.RLock()
+        self._pause_s = FOLLOW_MIN_S
+        self._fresh_until_s = 0.0
+        self._closed = False
         self._newest: tuple[int, int] | None = None
         self._reader = LogReader(
             connection,
@@ -85,53 +81,85 @@ class ReadOnlyTopic:
             term_at=self._term_at,
         )
 
-    def refresh(self) -> TopicState:
-        """The log as it is now: one question to the broker, one to the metadata, and the messages that have come since.
+    @property
+    def earliest(self) -> tuple[int, int]:
+        """The first event that is not truncated, as the last question to the metadata answered."""
+        return self._record.earliest
 
-        CorruptionError when Pulsar does not have what the metadata knows of, StorageError when it does not answer.
+    @property
+    def last_truncated(self) -> tuple[int, int] | None:
+        """The newest event below `earliest`, if it is known."""
+        return self._record.last_truncated
+
+    def refresh(self) -> LogSnapshot:
+        """Returns the log as it was `FOLLOW_MIN_S` ago at most, `FOLLOW_MAX_S` where nothing has moved for a while; see `reach`."""
+        with self._lock:
+            self._check_open()
+            return self.state if time.monotonic() < self._fresh_until_s else self._look_at_all()
+
+    def reach(self) -> LogSnapshot:
+        """Returns the log as it is now: one question to the broker, one to the metadata, and the messages that were added since.
+
+        CorruptionError when Pulsar does not have what the metadata knows of, StorageError when it does not answer, ClosedError when
+        another log was created in its place.
         """
-        # In this order: what the metadata say is never older than the messages it is held against, nor than the list of ledgers.
-        end = self._find_end()
-        record, terms = self._look()
-        if end <= max((place for place in terms.values() if place >= record.kept_from), default=-1):
-            end = self._find_end()  # that mark may have come since
-        self._take_over(record, terms, end)
-        end = max(end, record.kept_from)
-        if end > self._end:
-            self._follow(end)
-        promised_tick = self._promise
-        if end >= record.end:  # it was given for everything below that
-            promised_tick = max(promised_tick, record.promised_tick)
-        self.state = TopicState(
-            end,
-            promised_tick,
-            max(filter(None, (self._newest, record.newest)), default=None),
-            record.earliest,
-            record.last_truncated,
-            record.clean,
-        )
-        return self.state
+        with self._lock:
+            self._check_open()
+            return self._look_at_all()
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """Returns about how many bytes of log lie in [start, end)."""
+        return self.ledgers.bytes_between(start, end)
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """The wanted frames in [start, end), see `LogReader.page`. TruncatedError also for what goes while it is read."""
+        """Returns the wanted frames in [start, end), see `LogReader.page`. TruncatedError also for what is truncated meanwhile."""
+        self._check_open()
         return self._reading(start, end, lambda: self._reader.page(start, end, names, bytes_max))
 
     def heads(self, start: int, end: int, bytes_max: int) -> FramePage:
-        """All frames in [start, end) by their heads, see `LogReader.heads`."""
+        """Returns all frames in [start, end) by their heads, see `LogReader.heads`."""
         return self._reading(start, end, lambda: self._reader.heads(start, end, bytes_max))
 
     def has_writer(self) -> bool:
-        """Whether somebody has a producer on the topic now."""
+        """Whether any producer is connected to the topic now."""
         return self._admin.producers(self.topic) > 0
 
     def close(self) -> None:
-        """Lets go of the readers. Idempotent."""
+        """Closes the readers; every later call is a ClosedError. Idempotent."""
+        self._closed = True
         self._reader.close()
 
     # -- the end of the log
 
+    def _look_at_all(self) -> LogSnapshot:
+        # In this order: what the metadata says is never older than the messages it is compared with, nor than the list of ledgers.
+        end = self._find_end()
+        record, terms = self._look()
+        if end <= max((mark for mark in terms.values() if mark >= record.kept_from), default=-1):
+            end = self._find_end()  # that mark may have been written since
+        self._take_over(record, terms, end)
+        end = max(end, record.kept_from)
+        if end > self._end:
+            self._follow(end)
+        promised_tick = self._promised_tick
+        if end >= record.end:  # it was given for everything below that
+            promised_tick = max(promised_tick, record.promised_tick)
+        newest = max(filter(None, (self._newest, record.newest)), default=None)
+        before, self.state = (
+            getattr(self, "state", None),
+            LogSnapshot(record.term, end, record.earliest, promised_tick, record.clean, newest),
+        )
+        self._pause_s = FOLLOW_MIN_S if self.state != before else min(2 * self._pause_s, FOLLOW_MAX_S)
+        self._fresh_until_s = time.monotonic() + self._pause_s
+        self._reader.close_idle()
+        return self.state
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+
     def _find_end(self) -> int:
-        """The position behind the newest message; 0 when there is none. The ledgers reach up to it afterwards."""
+        """Returns the position after the newest message, 0 when there is none. The ledgers reach up to it afterwards."""
         last = self._patiently(lambda: self._admin.last(self.topic))
         if last is None:
             return 0
@@ -144,18 +172,23 @@ class ReadOnlyTopic:
             open_ = None
         if open_ is not None and open_.entries <= last[1]:
             new = last[1] + 1 - open_.entries
-            self.ledgers.added(position, new * open_.size // open_.entries)  # about: until it is asked for again
+            self.ledgers.added(position, new * open_.size // open_.entries)  # about: until the ledgers are listed again
         elif self.ledgers.first_at(position) is None:
             self.ledgers.added(position, 0)
         return position + 1
 
     def _take_over(self, record: ControlRecord, terms: dict[int, int], end: int) -> None:
-        """What the metadata say from now on. CorruptionError when the topic is not the one that they tell of."""
-        marks = {term: place for term, place in terms.items() if place >= record.kept_from}
+        """Takes what the metadata says now. CorruptionError when the topic is not the one that it describes."""
+        if record.incarnation != self.incarnation:
+            raise ClosedError(
+                f"another log was created in the place of pchannel {self.pchannel!r} (incarnation {record.incarnation:#x}): open the log "
+                "again to read that one"
+            )
+        marks = {term: mark for term, mark in terms.items() if mark >= record.kept_from}
         newest = max(marks.values(), default=-1)
-        if record.incarnation != self.incarnation or end <= newest:
+        if end <= newest:
             raise CorruptionError(
-                f"{self.topic} ends at {text_of(end)}, and the metadata know of a writer that took it over at {text_of(newest)}: messages "
+                f"{self.topic} ends at {text_of(end)}, and the metadata knows of a writer that took it over at {text_of(newest)}: messages "
                 "are gone, or this is another Pulsar or namespace than the log's",
                 path=self.topic,
                 offset=ledger_of(end),
@@ -167,11 +200,11 @@ class ReadOnlyTopic:
             self._floors.add(record.kept_from, FencingFloor(*record.floor), lasting=True)
             self._floors.drop_below(record.kept_from)
         self.ledgers.drop_below(record.kept_from)
-        for term, place in marks.items():
-            self._floors.add(place + 1, FencingFloor(term, -1), lasting=True)
+        for term, mark in marks.items():
+            self._floors.add(mark + 1, FencingFloor(term, -1), lasting=True)
 
     def _follow(self, end: int) -> None:
-        """Takes in what lies between the end that was known and this one."""
+        """Takes the messages between the end that was known and this one."""
         at = self._end
         if at < self._record.earliest[0] or self.ledgers.entries_between(at, end) > FOLLOW_ENTRIES:
             found = end_before(
@@ -183,19 +216,19 @@ class ReadOnlyTopic:
                 floors=self._floors,
                 term_at=self._term_at,
             )
-            self._promise = max(self._promise, found.promised_tick)
+            self._promised_tick = max(self._promised_tick, found.promised_tick)
             self._newest = found.newest or self._newest
         else:
             while at < end:
                 page = self._reader.heads(at, end, 1 << 20)
-                self._promise = max(self._promise, page.promised_tick)
+                self._promised_tick = max(self._promised_tick, page.promised_tick)
                 self._newest = page.last_event or self._newest
                 at = page.next_position
         self._end = end
 
     def _term_at(self, position: int) -> int:
-        """The last term whose mark lies below this position."""
-        return max((term for term, place in self._terms.items() if place < position), default=0)
+        """Returns the last term whose mark lies below this position."""
+        return max((term for term, mark in self._terms.items() if mark < position), default=0)
 
     # -- asking
 
@@ -203,12 +236,13 @@ class ReadOnlyTopic:
         try:
             return read()
         except CorruptionError:
-            self._record, self._terms = self._look()
-            self._reader.check(start, end)  # it may be gone because it was truncated meanwhile
+            with self._lock:
+                self._record, self._terms = self._look()
+            self._reader.check(start, end)  # the frames may be gone because they were truncated meanwhile
             raise
 
     def _patiently(self, ask: Callable[[], _T]) -> _T:
-        """What Pulsar's admin REST answers; a broker that is away is waited for."""
+        """Returns what Pulsar's admin REST answers; waits for a broker that is away."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:

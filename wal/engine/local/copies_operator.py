@@ -29,7 +29,7 @@ __all__ = ["CopiesOperator", "OperatedLog"]
 
 
 class OperatedLog(Protocol):
-    """The parts of the log that the operator needs."""
+    """What the operator needs of the log."""
 
     settings: Settings
     in_flight: InFlight

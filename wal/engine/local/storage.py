@@ -19,13 +19,12 @@ from wal.backends.journal import JournalBackend
 from wal.backends.memory import MemoryBackend
 from wal.channels import load_pchannels
 from wal.engine.late_import import import_late
-from wal.engine.metadata import PULSAR_ROOT, open_metadata
+from wal.engine.metadata import PULSAR_ROOT, open_metadata, pulsar_address
 from wal.errors import FormatError, InvalidArgumentError
 from wal.files import HeldDirectory
 from wal.kv import KVBase, MemoryKV, SqliteKV
 from wal.location import Location, parse_kv
 from wal.pchannel import TxnLimits
-from wal.secret import Secret
 from wal.settings import Settings
 from wal.timestamp import COUNT_MAX
 
@@ -102,18 +101,10 @@ async def open_storage(location: Location, settings: Settings, undo: Undo, *, cr
 async def _make_backend(location: Location, settings: Settings, kv: KVBase | None, *, create: bool) -> LogBackend:
     if location.pulsar is not None and kv is not None:
         await import_late("wal.backends.pulsar")
-        from wal.backends.pulsar import Allowances, PulsarAddress, PulsarBackend
+        from wal.backends.pulsar import Allowances, PulsarBackend
 
-        address = PulsarAddress(
-            location.pulsar.service_url,
-            location.pulsar.tenant,
-            location.pulsar.namespace,
-            admin_url=settings.pulsar_admin_url,
-            token=Secret.of(settings.pulsar_token) if settings.pulsar_token else None,
-            tls_authority=settings.pulsar_tls_authority,
-        )
         allowed = Allowances(message_ttl=settings.allow_message_ttl, backlog_quota=settings.allow_backlog_quota)
-        return PulsarBackend(address, kv.under(PULSAR_ROOT), allowed=allowed)
+        return PulsarBackend(pulsar_address(location.pulsar, settings), kv.under(PULSAR_ROOT), allowed=allowed)
     if location.path is None:
         return MemoryBackend()
     return JournalBackend(

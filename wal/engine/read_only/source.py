@@ -74,21 +74,20 @@ class ReadOnlySource(Protocol):
 
 def check_source(location: Location) -> None:
     """Checks that the log at this location can be read by another process than the one that writes it; else InvalidArgumentError."""
-    if location.pulsar is not None:
-        raise InvalidArgumentError(
-            f"the log at {location} lies on Pulsar, where only the process that has it open and Spark (service.url) can read it: name a "
-            "journal's directory, or open it for writing, which takes it over"
-        )
-    if location.path is None:
+    if location.path is None and location.pulsar is None:
         raise InvalidArgumentError(
             f"the log at {location} lies in the memory of the process that opened it, and no other opening can read it: read it "
-            "there, with log.read() or blocking(), or name a journal's directory"
+            "there, with log.read() or blocking(), or name a journal's directory or a log on Pulsar"
         )
 
 
 def source_of(location: Location, settings: Settings) -> ReadOnlySource:
     """Returns the source that reads the log at this location; InvalidArgumentError as of `check_source`. Imports its backend."""
     check_source(location)
+    if location.pulsar is not None:
+        from wal.engine.read_only.pulsar import ReadOnlyPulsarSource
+
+        return ReadOnlyPulsarSource(location.pulsar, settings)
     assert location.path is not None
     from wal.engine.read_only.journal import ReadOnlyJournalSource
 

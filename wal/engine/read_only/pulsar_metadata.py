@@ -1,19 +1,20 @@
-"""PulsarMetadata: what the metadata of a log on Pulsar say, for who only reads: pchannels, owners, vchannels.
+"""PulsarMetadata: the metadata of a log on Pulsar for a process that reads it: pchannels, control records, vchannels, cursors.
 
-Owns an open KV and the loop in a thread that it needs; what is called here blocks. It writes nothing. It is for one thread at a time.
+Owns an open KV and the loop in a thread that the KV needs. Its calls block. It writes nothing but cursors.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from wal.backends.pulsar.control import Control, ControlRecord
 from wal.channels import PChannelMeta, load_pchannels
-from wal.cursors import CursorsBesideWriter
+from wal.cursors import Cursor, CursorsBesideWriter
 from wal.engine.metadata import CURSOR_ROOT, PULSAR_ROOT, open_metadata
 from wal.errors import CorruptionError
 from wal.kv import KVBase
@@ -22,18 +23,18 @@ from wal.secret import Secret
 
 __all__ = ["KnownLives", "PulsarMetadata"]
 
-_LIVES_S: Final = 0.2
-"""What is known of vchannels may be as old as this, …"""
-_LIVES_COSTS: Final = 20
-"""… or as many times what it takes to ask for them: there may be tens of thousands."""
+_CHEAP_S: Final = 0.02
+_COSTS: Final = 20
+"""An answer about the vchannels that took longer than `_CHEAP_S`, because there are tens of thousands, is used again for `_COSTS` times
+as long."""
 _VCHANNEL: Final = "vchannel"
 _RECORDS: Final = "vchannels/"
 _NEXT: Final = "vchannel-incarnations"
-"""As `wal.channels.directory` has them; both begin with `_VCHANNEL`, so that one look sees both at one moment."""
+"""The keys of `wal.channels.directory`. Both begin with `_VCHANNEL`, so that one question reads both at one moment."""
 
 
 class KnownLives(msgspec.Struct, frozen=True):
-    """The vchannels at one moment: name → (pchannel, incarnation). See `Lives`."""
+    """The vchannels at one moment: name → (pchannel, incarnation). Every incarnation below `next_incarnation` is in it, or is over."""
 
     records: Mapping[str, tuple[str, int]]
     next_incarnation: int
@@ -53,9 +54,9 @@ class KnownLives(msgspec.Struct, frozen=True):
 
 
 class PulsarMetadata:
-    """The metadata at `kv`, open until `close`. Errors are those of the KV: UnavailableError when it does not answer.
+    """The metadata at `kv`, an `etcd://…` location, open until `close`. UnavailableError when it does not answer.
 
-    `closing` is awaited before the KV is closed, in the loop.
+    `closing` is awaited before the KV is closed, in the loop. `pchannels` and `lives` are for one thread at a time.
     """
 
     def __init__(self, kv: Secret, *, closing: Callable[[], Awaitable[None]]) -> None:
@@ -67,49 +68,74 @@ class PulsarMetadata:
             raise
         self.thread.closing = _Closing(closing, self._kv)
         self._pulsar = self._kv.under(PULSAR_ROOT)
-        self.cursors: CursorsBesideWriter = self.thread.call(_cursors, self._kv)
+        self.cursors: CursorsBesideWriter = self.thread.call(_cursors, self._kv, self._earliest)
         self._lives = KnownLives({}, 0)
-        self._lives_until = 0.0
+        self._lives_since = float("-inf")
+        self._lives_cost_s = 0.0
 
     def pchannels(self) -> dict[str, PChannelMeta]:
-        """The pchannels by name as they are now, in the order of their numbers."""
+        """Returns the pchannels by name as they are now, in the order of their numbers."""
         return self.thread.call(load_pchannels, self._kv)
 
     def control(self, pchannel: str) -> Callable[[], tuple[ControlRecord, dict[int, int]]]:
-        """What asks for the control record and the marks of this pchannel; CorruptionError when there is none."""
+        """Returns a function that loads the control record and the marks of this pchannel. CorruptionError when there is none."""
         control = Control(self._pulsar, pchannel)
 
         def look() -> tuple[ControlRecord, dict[int, int]]:
             record = self.thread.call(control.look)
             if record is None:
                 raise CorruptionError(
-                    f"the metadata have no control record of pchannel {pchannel!r}",
+                    f"the metadata has no control record of pchannel {pchannel!r}",
                     expected=f"{PULSAR_ROOT}/{pchannel}",
                 )
             return record, control.terms
 
         return look
 
-    def lives(self) -> KnownLives:
-        """The vchannels as they were some tenths of a second ago."""
+    def lives(self, *, age_s: float = 0.0) -> KnownLives:
+        """Returns the vchannels as they were at most `age_s` ago; longer ago where there are tens of thousands."""
         now = time.monotonic()
-        if now >= self._lives_until:
+        kept_s = max(age_s, _COSTS * self._lives_cost_s) if self._lives_cost_s > _CHEAP_S else age_s
+        if now >= self._lives_since + kept_s:
             self._lives = _known(*self.thread.call(self._kv.load_with_prefix, _VCHANNEL))
-            done = time.monotonic()
-            self._lives_until = done + max(_LIVES_S, _LIVES_COSTS * (done - now))
+            self._lives_since = time.monotonic()
+            self._lives_cost_s = self._lives_since - now
         return self._lives
 
     def close(self) -> None:
-        """Ends it. Idempotent; it also ends with the interpreter."""
+        """Closes the KV and ends the thread. Idempotent; the interpreter's exit does it too."""
         self.thread.stop()
 
+    def _earliest(self, pchannel: str) -> tuple[int, int]:
+        return self.control(pchannel)()[0].earliest
 
-async def _cursors(kv: KVBase) -> CursorsBesideWriter:
-    return CursorsBesideWriter(kv.under(CURSOR_ROOT))
+
+class _Cursors(CursorsBesideWriter):
+    """The cursors of the log. A save asks the metadata for the earliest event, whatever its caller knows of it."""
+
+    def __init__(self, kv: KVBase, earliest: Callable[[str], tuple[int, int]]) -> None:
+        super().__init__(kv)
+        self._earliest = earliest
+
+    def save(
+        self,
+        cursor: Cursor,
+        *,
+        earliest: Callable[[], tuple[int, int]],
+        since_s: float | None = None,
+        forward_only: bool = False,
+    ) -> bool:
+        """See `CursorStore.save`."""
+        now = partial(self._earliest, cursor.pchannel)
+        return super().save(cursor, earliest=now, since_s=since_s, forward_only=forward_only)
+
+
+async def _cursors(kv: KVBase, earliest: Callable[[str], tuple[int, int]]) -> CursorsBesideWriter:
+    return _Cursors(kv.under(CURSOR_ROOT), earliest)
 
 
 class _Closing:
-    """What is closed, in the loop. It knows nothing of who uses it, so that who is forgotten can be let go of."""
+    """Closes everything, in the loop. It does not hold the PulsarMetadata, so that one which nobody closed can be collected."""
 
     def __init__(self, closing: Callable[[], Awaitable[None]], kv: KVBase) -> None:
         self._closing = closing

@@ -1,0 +1,119 @@
+"""ReadOnlyPulsarSource: a log on Pulsar as a log that is read and not written, from its topics and its metadata in etcd.
+
+The end of a log, its frames and its ledgers come from Pulsar; pchannels, vchannels, control records and cursors come from the metadata,
+which nothing but cursors is written to. It fences no writer and holds no message: its readers leave no subscription behind.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from pathlib import Path
+
+from wal.backends.pulsar import PulsarAddress, PulsarBackend
+from wal.backends.pulsar.admin import Admin
+from wal.backends.pulsar.connection import Connection
+from wal.backends.pulsar.read_only import ReadOnlyTopic
+from wal.channels import VChannelInfo, VChannelMap, VChannelView
+from wal.engine.metadata import pulsar_address
+from wal.engine.read_only.pulsar_metadata import PulsarMetadata
+from wal.engine.read_only.source import ReadOnlySource
+from wal.errors import FormatError, InvalidArgumentError
+from wal.location import PulsarLocation, parse_kv
+from wal.loop_thread import LoopThread
+from wal.secret import Secret
+from wal.settings import Settings
+
+__all__ = ["ReadOnlyPulsarSource"]
+
+
+class ReadOnlyPulsarSource(ReadOnlySource):
+    """The log in this namespace. See `ReadOnlySource`. InvalidArgumentError unless the setting `kv` is an `etcd://…` location."""
+
+    name = PulsarBackend.name
+    form = PulsarBackend.form
+
+    def __init__(self, location: PulsarLocation, settings: Settings) -> None:
+        self.location = str(location)
+        self._address: PulsarAddress = pulsar_address(location, settings)
+        self._kv = _shared_kv(self.location, settings)
+        self._metadata: PulsarMetadata | None = None
+        self._connection = Connection(self._address)
+        self._admin = Admin(self._address)
+        self._logs: dict[str, ReadOnlyTopic] = {}
+
+    def absence(self, waited_s: float) -> FormatError | None:
+        if self._opened().pchannels():
+            return None
+        waited = f" and none was created within {waited_s:g} s" if waited_s else ""
+        return FormatError(
+            f"the metadata of the setting kv knows of no log at {self.location}{waited}: a log is created by opening it for writing; give "
+            "the kv that it is opened with"
+        )
+
+    def open(self) -> None:
+        self.cursors = self._opened().cursors
+        self._connection.start()
+        self._admin.check_namespace()
+
+    def pchannels(self) -> list[str]:
+        return list(self._opened().pchannels())
+
+    def open_log(self, pchannel: str) -> ReadOnlyTopic:
+        metadata = self._opened()
+        log = ReadOnlyTopic(
+            self._connection,
+            self._admin,
+            metadata.control(pchannel),
+            pchannel=pchannel,
+            incarnation=metadata.pchannels()[pchannel].incarnation,
+        )
+        log.reach()
+        self._logs[pchannel] = log
+        return log
+
+    def vchannels(self) -> VChannelView:
+        lives = self._opened().lives()
+        maps = {
+            pchannel: VChannelMap(log.incarnation, lives.next_incarnation, lives.on(pchannel))
+            for pchannel, log in self._logs.items()
+        }
+        return VChannelView({name: VChannelInfo(name, *at) for name, at in lives.records.items()}, maps)
+
+    def close(self) -> None:
+        self._connection.abandon()
+        if self._metadata is not None:
+            self._metadata.close()
+
+    def _opened(self) -> PulsarMetadata:
+        if self._metadata is None:
+            self._metadata = PulsarMetadata(self._kv, closing=self._connection.close)
+            # A read of the bridge may be collected without being closed. At the interpreter's exit the thread stops by itself.
+            weakref.finalize(self, _release_soon, self._logs, self._metadata.thread).atexit = False
+        return self._metadata
+
+
+def _release_soon(logs: dict[str, ReadOnlyTopic], thread: LoopThread) -> None:
+    """Closes what a source left open, in a thread: a collector must not wait."""
+
+    def release() -> None:
+        for log in logs.values():
+            log.close()
+        thread.stop()
+
+    if not thread.stopped:
+        threading.Thread(target=release, name="wal-pulsar-release", daemon=True).start()
+
+
+def _shared_kv(location: str, settings: Settings) -> Secret:
+    """Returns the setting `kv`, if several processes can use it at once."""
+    if settings.kv is None:
+        raise InvalidArgumentError(
+            f"to read the log at {location}, give the setting kv that it is opened with for writing: etcd://host:port/root"
+        )
+    if isinstance(parse_kv(settings.kv), Path):
+        raise InvalidArgumentError(
+            f"kv={str(settings.kv)!r} is a file, which one process has for itself, so no other process can read the log at {location} "
+            "beside its writer: keep the metadata of a log that others read in etcd (kv=etcd://host:port/root)"
+        )
+    return Secret.of_url(settings.kv)
