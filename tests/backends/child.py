@@ -1,4 +1,4 @@
-"""A process that writes a journal until it is killed, and tells its parent of each frame that was acknowledged.
+"""A process that writes a journal until it is killed, and reports each acknowledged frame to its parent.
 
 python -m tests.backends.child acknowledge DIRECTORY TERM     through a JournalBackend; a line "position sequence" for each
 python -m tests.backends.child fence DIRECTORY TERM COUNT     past the directory's lock, as a process that does not know it;
@@ -24,13 +24,13 @@ from wal.errors import ChannelFencedError
 
 
 def payload(term: int, sequence: int) -> bytes:
-    """What stands in the frame of this term and sequence: anyone can say what it must be."""
+    """Returns the content of the frame with this term and sequence, so that every test can compute it."""
     rng = random.Random(term << 32 | sequence)
     return rng.randbytes(rng.randrange(1, 5_000))
 
 
 async def open_past_the_lock(place: Path, term: int, pool: concurrent.futures.ThreadPoolExecutor) -> JournalLog:
-    """A handle without the directory's lock."""
+    """Opens a handle without the directory's lock."""
     disk = Disk()
     recovered = await asyncio.to_thread(
         recover_log, disk, folder(place), pchannel=PCHANNEL, incarnation=INCARNATION, term=term

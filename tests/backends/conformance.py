@@ -1,7 +1,7 @@
-"""What every backend promises (wal.backends.base), as one suite: a backend passes by inheriting it and naming its factory.
+"""The promises of every backend (wal.backends.base), as one suite: a backend joins by inheriting it and naming its factory.
 
-The cases are those of the seeds' `walimplstest` framework (three pchannels, terms 1 to 3, concurrent appends with two readers
-that agree, reads from the middle, truncation, reopening), and the laws that `PChannelLog` states beyond them.
+The cases are those of the seeds' `walimplstest` framework (three pchannels, terms 1 to 3, concurrent appends with two readers that
+agree, reads from the middle, truncation, reopening), and the laws that `PChannelLog` states beyond them.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ PCHANNELS = ("p-0", "p-1", "p-2")
 
 
 class BackendConformance:
-    """Inherit it, give `make`, and every test below runs against that backend."""
+    """The suite: a subclass defines `make`, and every test below runs against its backend."""
 
     def make(self, place: Path) -> LogBackend:
-        """A backend on `place`; one made on the same place later finds what was written there."""
+        """Returns a backend on `place`; a later one on the same place finds what was written there."""
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
     async def opened(
         self, place: Path, term: int = 1, pchannel: str = "p-0", *, checkpoint: int | None = None
     ) -> AsyncIterator[PChannelLog]:
-        """A log opened by a backend of its own, closed with it; made first when the term is 1."""
+        """Yields a log opened by a backend of its own, and closes both; creates the log first when the term is 1."""
         backend = self.make(place)
         try:
             if term == 1:
@@ -121,7 +121,7 @@ class BackendConformance:
         return max(events, default=None)
 
     async def _until_tick(self, log: PChannelLog, term: int) -> list[tuple[int, tuple[object, ...]]]:
-        """A reader that follows the log until the TimeTick frame of this term."""
+        """Follows the log until the TimeTick frame of this term, and returns what it read."""
         found: list[tuple[int, tuple[object, ...]]] = []
         start = 0
         while True:
@@ -179,7 +179,7 @@ class BackendConformance:
                     frame.view.check_body()
 
     async def test_pages_tile_the_log(self, tmp_path: Path) -> None:
-        """Whatever the page size: extents join up, and each tells its newest event and its largest promise."""
+        """Whatever the page size, the extents of pages join up, and each page names its newest event and its largest promised tick."""
         maker = FrameMaker(1)
         frames = [
             maker.time_tick() if i % 5 == 4 else maker.data(*[(f"v-{i % 3}", b"x" * 300)] * (i % 4 + 1))
@@ -319,7 +319,7 @@ class BackendConformance:
             await backend.open("p-0", incarnation=INCARNATION, term=5)
         await backend.close()
 
-    async def test_create_and_open_refuse_what_does_not_fit(self, tmp_path: Path) -> None:
+    async def test_create_and_open_refuse_a_wrong_log(self, tmp_path: Path) -> None:
         backend = self.make(tmp_path)
         with pytest.raises(CorruptionError):
             await backend.open("p-0", incarnation=INCARNATION, term=1)
@@ -371,7 +371,7 @@ class BackendConformance:
             assert log.earliest == (end, 0)
             assert [frame.position for frame in await read_all(log, end)] == [position]
 
-    async def test_stretches_are_what_space_is_given_back_in(self, tmp_path: Path) -> None:
+    async def test_space_is_given_back_in_extents(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)
         frames = [maker.time_tick() if i % 3 == 2 else maker.data(("v", bytes(60_000))) for i in range(400)]
         events: list[tuple[int, int]] = []
@@ -389,7 +389,7 @@ class BackendConformance:
             extents = log.extents()
             assert len(extents) > 2
             async with asyncio.timeout(10):
-                while not sealed or sealed[-1] < len(extents):  # it is told on the loop, of a thread's work
+                while not sealed or sealed[-1] < len(extents):  # a thread's work is reported on the loop
                     await asyncio.sleep(0)
             assert [extent.sealed for extent in extents] == [True] * (len(extents) - 1) + [False]
             assert extents[0].start <= positions[0]
@@ -418,7 +418,7 @@ class BackendConformance:
             await log.truncate(positions[-1] + 1, 0)
             assert log.extents()[-1].end == log.durable_end, "the one that is not sealed never goes"
 
-    async def test_stretches_that_only_the_checkpoint_holds_are_there(self, tmp_path: Path) -> None:
+    async def test_extents_that_only_the_checkpoint_holds_are_listed(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)
         async with self.opened(tmp_path, checkpoint=0) as log:
             await append_all(log, [maker.data(("v", bytes(60_000))) for _ in range(200)])
@@ -496,7 +496,7 @@ class BackendConformance:
                 assert page.last_event == events[-1]
                 assert page.next_position == log.durable_end
 
-    async def test_what_recovery_needs_is_held(self, tmp_path: Path) -> None:
+    async def test_frames_that_recovery_needs_are_held(self, tmp_path: Path) -> None:
         maker = FrameMaker(1)
         frames = [maker.keyed(("v", b"%04d" % i + b"x" * 60_000)) for i in range(200)]
         async with self.opened(tmp_path, checkpoint=0) as log:

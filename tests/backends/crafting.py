@@ -1,6 +1,6 @@
-"""Crafted files: each field of a layout set to what it can hold at most, at least and just beside, under CRCs that are right.
+"""Crafted files: each field of a layout set to its largest and smallest value and to values just beside, under right CRCs.
 
-A CRC tells accidents from what was written. It says nothing of a file that a broken tool, or somebody who means harm, has written.
+A CRC finds accidents. It proves nothing about a file that a broken tool or an attacker has written.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import google_crc32c
 __all__ = ["Field", "crafted", "fields_of", "sealed"]
 
 Field = tuple[int, str]
-"""Where a field lies, and its format (of `struct`)."""
+"""The offset of a field, and its format (of `struct`)."""
 
 
 def fields_of(layout: str, start: int = 0) -> list[Field]:
-    """The fields of a packed little-endian layout such as "4sIQQ", without its strings of bytes."""
+    """Returns the fields of a packed little-endian layout such as "4sIQQ", without its strings of bytes."""
     fields, at, count = [], start, ""
     for form in layout:
         if form.isdigit():
@@ -31,13 +31,13 @@ def fields_of(layout: str, start: int = 0) -> list[Field]:
 
 
 def sealed(data: bytes | bytearray, crc_at: int | None = None) -> bytes:
-    """The bytes with the CRC32C of everything before it put at `crc_at`, or in place of the last four bytes."""
+    """Returns the bytes with the CRC32C of everything before it at `crc_at`, or in place of the last four bytes."""
     at = len(data) - 4 if crc_at is None else crc_at
     return bytes(data[:at]) + struct.pack("<I", google_crc32c.value(bytes(data[:at]))) + bytes(data[at + 4 :])
 
 
 def crafted(data: bytes, fields: Sequence[Field], crc_at: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """Each field at its bounds, one at a time: what was done, and the bytes."""
+    """Yields each field at its bounds, one at a time: a description, and the bytes."""
     for at, form in fields:
         bits = 8 * struct.calcsize(form)
         (value,) = struct.unpack_from(f"<{form.upper()}", data, at)

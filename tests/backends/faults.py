@@ -1,4 +1,5 @@
-"""Disks that misbehave (FaultyDisk), look on (WatchedDisk) or wait (GatedDisk, HeldDisk), as the test sets them; the rest is real."""
+"""Disks that fail (FaultyDisk, BrokenDisk), observe (WatchedDisk) or wait (GatedDisk, HeldDisk) as the test sets them; the rest is
+real."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class _WatchedFile(JournalFile):
 
 
 class GatedDisk(Disk):
-    """Files with this in their name (of checkpoints, by default) cannot be opened while `gate` is clear: that waits."""
+    """A disk on which files with `name` in their names (checkpoints, by default) cannot be opened while `gate` is clear: opening waits."""
 
     def __init__(self, name: str = "checkpoint-") -> None:
         self.name = name
@@ -60,7 +61,7 @@ class GatedDisk(Disk):
 
 
 class HeldDisk(Disk):
-    """The first file with this in its name that is to be made is not, until `go` is set; the thread that would make it waits there."""
+    """A disk on which the creation of the first file with `name` in its name waits until `go` is set."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -69,7 +70,7 @@ class HeldDisk(Disk):
         self._lock = threading.Lock()
 
     async def until_held(self) -> None:
-        """Returns when it has come to that."""
+        """Waits until a thread waits for `go`."""
         assert await asyncio.to_thread(self.held.wait, 10), f"nobody made a file with {self.name!r} in its name"
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> JournalFile:

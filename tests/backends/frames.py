@@ -1,4 +1,4 @@
-"""Frames for the tests of backends: made as the write path makes them, and compared by what a reader gets out of them."""
+"""Frames for the tests of backends: made as the write path makes them, and compared by what a reader gets from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wal.message import MessageType
 
 INCARNATION = 0x1CE
 CLOCK = itertools.count(1 << 20)
-"""Ticks for all frames of a test session: what is made later has the larger ticks."""
+"""Ticks for all frames of a test session: later frames have larger ticks."""
 
 
 class FrameMaker:
@@ -24,21 +24,21 @@ class FrameMaker:
         self.sequence = 0
 
     def data(self, *records: tuple[str, bytes], properties: bytes = b"") -> EncodedFrame:
-        """A frame with these (vchannel, payload), in this order."""
+        """Returns a frame with these (vchannel, payload), in this order."""
         draft = FrameDraft()
         for name, payload in records:
             draft.append((name, 1), [Record(payload, properties=properties)])
         return self._encode(draft)
 
     def keyed(self, *records: tuple[str, bytes]) -> EncodedFrame:
-        """The same, each with the start of its payload as its idempotency key."""
+        """Returns the same frame, each record with the start of its payload as its idempotency key."""
         draft = FrameDraft()
         for name, payload in records:
             draft.append((name, 1), [Record(payload, ext=encode_key(payload[:40].decode()))], keyed=True)
         return self._encode(draft)
 
     def time_tick(self) -> EncodedFrame:
-        """A frame without an event, as a TimeTick is."""
+        """Returns a frame without an event, as a TimeTick is."""
         return self._encode(FrameDraft())
 
     def term_start(self, previous_term: int = 0, previous_last_sequence: int = 0) -> EncodedFrame:
@@ -71,7 +71,7 @@ class FrameMaker:
 
 
 def append(log: PChannelLog, frame: EncodedFrame) -> asyncio.Future[int]:
-    """Hands a frame over; the future is its position, or its error. A second answer to one frame fails loudly."""
+    """Hands a frame over; the future is its position, or its error. A second answer to one frame raises."""
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     answered = False
 
@@ -91,12 +91,12 @@ def append(log: PChannelLog, frame: EncodedFrame) -> asyncio.Future[int]:
 
 
 async def append_all(log: PChannelLog, frames: Iterable[EncodedFrame]) -> list[int]:
-    """Hands all of them over at once; their positions, when all are durable."""
+    """Hands all frames over at once; returns their positions when all are durable."""
     return list(await asyncio.gather(*[append(log, frame) for frame in frames]))
 
 
 def content(view: FrameView, names: frozenset[str] | None = None) -> tuple[object, ...]:
-    """Everything that a reader of these names (None: of all) can get out of a frame, for comparison."""
+    """Returns everything that a reader of these names (None: of all) can get from a frame, for comparison."""
     runs = list(view.runs)
     shared = {run.shared for run in runs if names is not None and run.kind == RunKind.COPY and run.name in names}
     return (
@@ -110,7 +110,7 @@ def content(view: FrameView, names: frozenset[str] | None = None) -> tuple[objec
 
 
 def content_of(frame: EncodedFrame, names: frozenset[str] | None = None) -> tuple[object, ...]:
-    """The same of a frame that was not written yet."""
+    """Returns the same for a frame that was not written yet."""
     head, *blocks = frame.buffers
     body = b"".join(blocks)
     return content(FrameView.decode(head, lambda start, end: body[start:end]), names)
@@ -124,7 +124,7 @@ async def pages(
     bytes_max: int = 1 << 20,
     end: int | None = None,
 ) -> list[FramePage]:
-    """The pages from `start` to what is durable when this is called, each following where the one before ended."""
+    """Returns the pages from `start` to the durable end at the call, each beginning where the one before ended."""
     end = log.durable_end if end is None else end
     found: list[FramePage] = []
     while start < end:
@@ -143,7 +143,7 @@ async def read_all(
 
 
 async def keyed_pages(log: PChannelLog, start: int, *, bytes_max: int = 1 << 20) -> list[FramePage]:
-    """The pages of frames with keyed events, from `start` to what is durable."""
+    """Returns the pages of frames with keyed events, from `start` to the durable end."""
     end = log.durable_end
     found: list[FramePage] = []
     while start < end:

@@ -1,4 +1,4 @@
-"""A journal with one pchannel, opened for a test and closed behind it."""
+"""A journal with one pchannel, opened for a test and closed after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PCHANNEL = "p"
 
 
 def folder(place: Path) -> Path:
-    """Where the files of the pchannel lie."""
+    """Returns the folder with the files of the pchannel."""
     return place / "pchannels" / PCHANNEL
 
 
@@ -31,7 +31,7 @@ async def journal(
     disk: Disk | None = None,
     group_readable: bool | None = None,
 ) -> AsyncIterator[JournalLog]:
-    """The log; made first when the term is 1."""
+    """Yields the log; creates it first when the term is 1."""
     backend = JournalBackend(
         place,
         first_segment_bytes=first or segment,

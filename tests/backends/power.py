@@ -1,9 +1,9 @@
-"""PowerCutDisk: a Disk on which the power fails, and what is left of the files then.
+"""PowerCutDisk: a Disk on which the power fails, and what the files hold after that.
 
-It remembers, for every 512-byte sector written since the last sync of its file, what was there before; for every name made, changed
-or removed since the last sync of its directory, what was there before; for the mapped control page, what the last sync of it wrote.
-When the power fails, each such sector independently keeps the old or the new content, the control page too, and a random number of
-the newest changes of names is undone (a file system's journal keeps their order). The result is a directory to recover from.
+For every 512-byte sector written since the last sync of its file, and for every name that was made, changed or removed since the last
+sync of its directory, it remembers the content before; of the mapped control page it remembers what the last sync wrote. When the power
+fails, each such sector independently keeps the old or the new content, the control page too, and a random number of the newest changes
+of names is undone (a file system's journal keeps their order). The result is a directory to recover from.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from wal.backends.journal.layout import SECTOR_BYTES
 
 
 class PowerCutDisk(Disk):
-    """Fails after `operations` writes, syncs and changes of names: the power, leaving `left_over` behind, or only the process.
+    """Fails after `operations` writes, syncs and changes of names: either the power, which leaves `left_over`, or only the process.
 
-    After `crash` the files stand as the kernel has them, synced or not; `go_on` lets the next process have them.
+    After `crash` the files are as the kernel has them, synced or not; `go_on` gives them to the next process.
     """
 
     def __init__(self, rng: random.Random, root: Path, left_over: Path) -> None:
@@ -43,17 +43,17 @@ class PowerCutDisk(Disk):
         for control in root.glob("pchannels/*/control"):
             self._maps[control] = control.read_bytes()
         self.dead = False
-        self._boot = rng.randbytes(16)  # of the machine that this disk is in; what it leaves behind is found by another
+        self._boot = rng.randbytes(16)  # the boot of this machine; the next one finds the files in another
 
     def go_on(self, operations: int, *, power: bool) -> None:
-        """A process begins, and is to end after so many operations: by a power cut, or (`power` False) alone."""
+        """Begins a process that ends after so many operations: by a power cut, or (`power` False) alone."""
         with self._lock:
             self._operations = operations
             self._power = power
             self.dead = False
 
     def cut(self) -> None:
-        """The power fails now, if it has not yet."""
+        """Makes the power fail now, if it has not yet."""
         with self._lock:
             if not self._power or not self.dead:
                 self._fail()
@@ -186,7 +186,7 @@ class _PowerCutFile(JournalFile):
         self._disk = disk
 
     def bypass_cache(self) -> None:
-        """Never: what is written goes through the disk above, wherever its bytes lie in memory."""
+        """Does nothing: every write goes through the disk above, wherever its bytes lie in memory."""
 
     def _pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> int:
         return self._disk.write(self.fd, buffers, offset)

@@ -1,6 +1,6 @@
-"""Files of a journal that were crafted, with right CRCs: an index is made again, all else is what it says or a CorruptionError.
+"""Crafted files of a journal, with right CRCs: an index is computed again; any other file is read as it is or raises CorruptionError.
 
-No other exception, no endless loop, and no memory for what a field promises and the file does not have.
+There is no other exception, no endless loop, and no memory for what a field claims and the file does not have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLOT: Final = fields_of("4sIQQQQQIIQQ")
 SLOT_BYTES: Final = 72
 UNFINISHED: Final = shutil.ignore_patterns("*.tmp", "*.spare", "*.zeros")
 SAMPLE: Final = 60
-"""So many of the crafted files of a kind, drawn at random; all of them in a soak."""
+"""How many of the crafted files of a kind are tried, drawn at random; a soak tries all of them."""
 MEMORY_BYTES: Final = 4 << 30
 
 Seen = list[tuple[int, tuple[object, ...]]]
@@ -38,12 +38,12 @@ Seen = list[tuple[int, tuple[object, ...]]]
 
 @pytest.fixture(autouse=True)
 def blockbuster() -> None:
-    """An ReadOnlyJournalLog blocks, on purpose."""
+    """Allows blocking calls, because a ReadOnlyJournalLog blocks on purpose."""
 
 
 @pytest.fixture(autouse=True)
 def bounded_memory() -> Iterator[None]:
-    """What asks for the memory that a crafted length promises gets a MemoryError, which no test expects."""
+    """Makes an allocation of a crafted length raise MemoryError, which no test expects."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, hard))
     yield
@@ -52,7 +52,7 @@ def bounded_memory() -> Iterator[None]:
 
 @pytest.fixture
 async def original(tmp_path: Path) -> Path:
-    """A log of some sealed segments and one that is not full, closed in order."""
+    """Makes a log of some sealed segments and one that is not full, and closes it in order."""
     maker = FrameMaker(1)
     place = tmp_path / "original"
     frames = [maker.keyed((f"v{i % 5}", b"%04d" % i), ("é", b"x")) for i in range(60)]
@@ -68,7 +68,7 @@ def chosen(rng: random.Random, cases: Iterator[tuple[str, bytes]], soak: int) ->
 
 
 def observe(place: Path) -> Seen:
-    """Everything, as another process that only reads gets it."""
+    """Returns everything that a process which only reads gets."""
     log: ReadOnlyJournalLog = ReadOnlyJournal(place).open(PCHANNEL)
     try:
         state = log.reach()
@@ -88,13 +88,13 @@ def observe(place: Path) -> Seen:
 
 
 async def write(place: Path, term: int) -> Seen:
-    """Everything, as its next writer gets it."""
+    """Returns everything that the next writer gets."""
     async with journal(place, term) as log:
         return [(frame.position, content(frame.view)) for frame in await read_all(log, log.earliest[0])]
 
 
 def index_cells(data: bytes) -> list[tuple[int, str]]:
-    """Some of what the columns and rows of an index hold."""
+    """Returns some cells of the columns and rows of an index."""
     (frames,) = struct.unpack_from("<I", data, 68)
     at = 88
     cells = []
@@ -106,7 +106,7 @@ def index_cells(data: bytes) -> list[tuple[int, str]]:
     return cells + [(offset, "B") for offset in range(at, len(data) - 4, max(1, (len(data) - at) // 25))]
 
 
-async def test_an_index_is_made_again(original: Path, tmp_path: Path, soak: int) -> None:
+async def test_a_crafted_index_is_computed_again(original: Path, tmp_path: Path, soak: int) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -130,7 +130,7 @@ async def test_an_index_is_made_again(original: Path, tmp_path: Path, soak: int)
 
 
 def test_an_index_of_any_bytes_is_read_or_refused() -> None:
-    """Behind a right CRC: no other exception, whatever the counts and lengths say."""
+    """With a right CRC there is no other exception, whatever the counts and lengths say."""
     index = SegmentIndex(0x4000)
     data = index.encode(incarnation=3, generation=5)
     rng = random.Random(7)
@@ -147,7 +147,7 @@ def test_an_index_of_any_bytes_is_read_or_refused() -> None:
 
 
 async def outcome(place: Path, term: int, expected: Seen, what: str) -> None:
-    """A reader and then a writer: what they get is of the log, or they are refused in one of the ways that are documented."""
+    """Runs a reader and then a writer: each gets content of the log, or a documented error."""
     for who in (asyncio.to_thread(observe, place), write(place, term)):
         try:
             async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""A defect in the preparer's thread reaches whoever appends: nothing waits for ever, and the log still closes."""
+"""A defect in the preparer's thread reaches the appends: nothing waits for ever, and the log still closes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_S = 10.0
 async def test_a_defect_in_the_preparers_thread_ends_the_writing(
     tmp_path: Path, suffix: str, segment: int, defect: Exception
 ) -> None:
-    """The three are the next segment being filled, a part of an index, and the index of a full segment."""
+    """The three cases are the next segment while it is filled, a part of an index, and the index of a full segment."""
     disk = BrokenDisk(suffix)
     maker = FrameMaker(1)
     acknowledged: list[int] = []

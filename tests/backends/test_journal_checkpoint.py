@@ -1,4 +1,4 @@
-"""Checkpoints on disk: cut off between any two steps, recovery has all it needs; damage is named; a full disk harms nothing."""
+"""Checkpoints on disk: after a crash between any two steps recovery has all it needs; damage is named; a full disk harms nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def new_table() -> IdempotencyTable:
 
 
 class Life:
-    """One writer's work: keyed frames, checkpoints and truncations in turn. `recorded` is what the metadata would say."""
+    """One writer's work: keyed frames, checkpoints and truncations in turn. `recorded` is what the metadata would hold."""
 
     def __init__(self) -> None:
         self.recorded = Checkpoint(0)
@@ -76,7 +76,7 @@ class Life:
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("power", [False, True])
-async def test_cut_off_between_any_two_steps(tmp_path: Path, power: bool, soak: int) -> None:
+async def test_a_crash_between_any_two_steps_loses_nothing(tmp_path: Path, power: bool, soak: int) -> None:
     origin = tmp_path / "origin"
     backend = JournalBackend(origin, first_segment_bytes=SEGMENT, segment_bytes=SEGMENT)
     await backend.create(PCHANNEL, incarnation=INCARNATION)
@@ -118,7 +118,7 @@ async def test_cut_off_between_any_two_steps(tmp_path: Path, power: bool, soak: 
 
 @contextlib.asynccontextmanager
 async def journal_at(place: Path, checkpoint: int) -> AsyncIterator[JournalLog]:
-    """What was left there, opened in a term above the others."""
+    """Opens the files that were left there, in a term above the others."""
     backend = JournalBackend(place, first_segment_bytes=SEGMENT, segment_bytes=SEGMENT)
     try:
         log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=9, checkpoint=checkpoint)
@@ -130,7 +130,7 @@ async def journal_at(place: Path, checkpoint: int) -> AsyncIterator[JournalLog]:
         await backend.close()
 
 
-async def test_segments_go_when_both_have_passed_them(tmp_path: Path) -> None:
+async def test_segments_go_when_truncation_and_checkpoint_have_passed_them(tmp_path: Path) -> None:
     async with journal(tmp_path, segment=SEGMENT) as log:
         assert log.checkpointed is None
         await log.release(0, state=None)
@@ -205,7 +205,7 @@ async def test_a_checkpoint_under_way_is_no_checkpoint(tmp_path: Path) -> None:
         assert checkpoints(tmp_path) == [f"checkpoint-{1:016x}", f"checkpoint-{2:016x}"]
 
 
-async def test_large_checkpoints_are_synced_bit_by_bit(tmp_path: Path) -> None:
+async def test_large_checkpoints_are_synced_in_parts(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with journal(tmp_path, disk=disk) as log:
         pieces = [bytes([number]) * 70_000 for number in range(100)]
@@ -248,7 +248,7 @@ async def test_a_failed_checkpoint_is_tried_again_and_fails_no_append(
             table.replay(position, frame.view)
             end = position + 1
 
-        disk.room = 10  # also for the room that is kept for a checkpoint
+        disk.room = 10  # this also holds for the reserve of a checkpoint
         await add(1)
         await checkpointer.make_room()
         assert saved == [], "one event is not enough"
@@ -311,7 +311,7 @@ def _raise_term(control: Path) -> None:
     page.close()
 
 
-async def test_a_checkpoint_that_finds_no_room_goes_into_the_room_that_was_kept(tmp_path: Path) -> None:
+async def test_a_checkpoint_without_room_uses_the_reserve(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with journal(tmp_path, segment=1 << 20, disk=disk) as log:
         position = await append(log, FrameMaker(1).data(("v", b"1"))) + 1

@@ -1,4 +1,4 @@
-"""Damage anywhere in a journal: it is harmless, or loud, or (only above what is known to be durable) cut as a torn tail."""
+"""Damage anywhere in a journal is harmless, or an error, or (only above the durable position) cut as a torn tail."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fast() -> Iterator[Path]:
 
 
 async def images(place: Path) -> tuple[Path, Path, list[EncodedFrame]]:
-    """A log over three segments as a crash left it, the same closed, and its frames."""
+    """Returns a log over three segments as a crash left it, the same log closed, and its frames."""
     maker = FrameMaker(1)
     frames = [maker.term_start(), maker.time_tick()]
     frames += [maker.data(("a", b"x" * (20 * i)), ("b", b"y" * 30)) for i in range(16)]
@@ -41,7 +41,7 @@ async def images(place: Path) -> tuple[Path, Path, list[EncodedFrame]]:
 
 
 async def outcome(place: Path, frames: list[EncodedFrame]) -> str:
-    """What opening and reading the whole log comes to: "whole", "short" or "loud". Anything wrong fails here."""
+    """Opens and reads the whole log: returns "whole", "short" or "loud" (an error). Anything wrong fails here."""
     try:
         async with journal(place, 2, segment=8 << 10) as log:
             found = await read_all(log)
@@ -55,13 +55,13 @@ async def outcome(place: Path, frames: list[EncodedFrame]) -> str:
 
 
 def used(path: Path) -> list[int]:
-    """The offsets of a file at which something stands, and a few of those where nothing does."""
+    """Returns the offsets of a file at which it has content, and a few of those where it has none."""
     data = path.read_bytes()
     return [at for at in range(len(data)) if data[at] or at % 97 == 0]
 
 
 @pytest.mark.one_loop
-async def test_every_flip_is_harmless_or_loud(fast: Path) -> None:
+async def test_every_flipped_bit_is_harmless_or_an_error(fast: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -112,7 +112,7 @@ async def test_a_torn_tail_is_cut_only_above_the_durable_position(fast: Path) ->
 
 
 async def outcome_again(place: Path, frames: list[EncodedFrame]) -> str:
-    """The log is whole, and takes new frames where the torn one stood."""
+    """Returns whether the log is whole, and takes new frames in place of the torn one."""
     async with journal(place, 3, segment=8 << 10) as log:
         assert [content(frame.view) for frame in await read_all(log)] == [content_of(frame) for frame in frames]
         more = FrameMaker(3).data(("a", b"again"))
@@ -121,7 +121,7 @@ async def outcome_again(place: Path, frames: list[EncodedFrame]) -> str:
     return "whole"
 
 
-async def test_a_broken_frame_before_a_whole_one_is_loud_even_if_nothing_is_known_to_be_durable(fast: Path) -> None:
+async def test_a_broken_frame_before_a_whole_one_is_an_error_whatever_is_durable(fast: Path) -> None:
     crashed, _, frames = await images(fast)
     tail = segments(crashed)[-1]
     (folder(crashed) / "control").write_bytes(b"")
@@ -136,7 +136,7 @@ async def test_a_broken_frame_before_a_whole_one_is_loud_even_if_nothing_is_know
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-async def test_a_missing_segment_is_loud(fast: Path, which: int) -> None:
+async def test_a_missing_segment_is_an_error(fast: Path, which: int) -> None:
     crashed, _, _ = await images(fast)
     segments(crashed)[which].unlink()
     with pytest.raises(CorruptionError):
@@ -144,7 +144,7 @@ async def test_a_missing_segment_is_loud(fast: Path, which: int) -> None:
             pass
 
 
-async def test_indices_are_made_again(fast: Path) -> None:
+async def test_indices_are_computed_again(fast: Path) -> None:
     _, closed, frames = await images(fast)
     indices = sorted(folder(closed).glob("*.idx"))
     assert len(indices) == 3
@@ -159,7 +159,7 @@ async def test_indices_are_made_again(fast: Path) -> None:
     assert [path.read_bytes() for path in indices] == before
 
 
-async def test_the_control_page_is_made_again(fast: Path) -> None:
+async def test_the_control_page_is_rebuilt(fast: Path) -> None:
     crashed, _, frames = await images(fast)
     for page in (b"", bytes(CONTROL_BYTES), b"\xff" * CONTROL_BYTES, None):
         copy = fast / "copy"

@@ -1,4 +1,4 @@
-"""No file descriptor is left at a change of segment: nothing was written, the append can be made again, and the log goes on."""
+"""No file descriptor is left when the next segment begins: nothing is written, the append can be made again, and the log goes on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def no_descriptor(number: int) -> OSError:
 
 
 async def spare_ready(place: Path) -> None:
-    """Waits for the preparer, so that what is opened next is opened by an append."""
+    """Waits for the preparer, so that an append opens the next file."""
     while not [path for path in await asyncio.to_thread(lambda: list(place.rglob("*.spare"))) if path]:
         await asyncio.sleep(0)
 
@@ -67,7 +67,7 @@ async def fill_segment(log: JournalLog, maker: FrameMaker, frames: list) -> None
 
 
 async def test_a_segment_that_cannot_be_made_for_want_of_a_descriptor(tmp_path: Path) -> None:
-    """The preparer meets it first; the append that needs the segment tries again, and is refused itself."""
+    """The preparer fails first; the append that needs the segment tries again, and is refused itself."""
     maker = FrameMaker(1)
     disk = BrokenDisk("-1.zeros", no_descriptor(errno.EMFILE))
     async with journal(tmp_path, disk=disk) as log:

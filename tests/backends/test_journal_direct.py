@@ -1,7 +1,7 @@
-"""Segments past the page cache: that they are, that the journal works where they cannot be, and that readers see only what is true.
+"""Segments that bypass the page cache: they do, the journal works where they cannot, and readers see only right bytes.
 
-Readers go through the page cache while the writer goes around it. What keeps the two together is the kernel; that it does, on this
-machine and file system, is what the last test looks at.
+Readers use the page cache while the writer bypasses it. The kernel keeps the two consistent; the last test checks that it does, on this
+machine and file system.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_direct(file: JournalFile) -> bool:
 
 
 def can_be_direct(directory: Path) -> bool:
-    """What the kernel says of this directory's file system and disk, asked without the product: a sector, read directly."""
+    """Returns whether the kernel can read a sector of this directory's file system directly, asked without the product."""
     path = directory / "probe"
     path.write_bytes(bytes(HEADER_PAGE_BYTES))
     try:
@@ -52,7 +52,7 @@ def can_be_direct(directory: Path) -> bool:
 
 
 def can_bypass(directory: Path) -> bool:
-    """Whether what is written directly stays out of the page cache: a tmpfs takes the flag, but is nothing but page cache."""
+    """Returns whether direct writes stay out of the page cache: a tmpfs takes the flag, but is nothing but page cache."""
     if not can_be_direct(directory):
         return False
     path = directory / "probe"
@@ -67,7 +67,7 @@ def can_bypass(directory: Path) -> bool:
 
 
 class BufferedDisk(Disk):
-    """A file system that has no direct writes: setting the flag fails, as it does there."""
+    """A file system without direct writes: setting the flag fails, as it does there."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -98,7 +98,7 @@ class _BufferedFile(JournalFile):
 
 
 def resident(path: Path, offset: int, length: int) -> int:
-    """How many of the pages of this stretch the page cache holds, without bringing any in."""
+    """Returns how many pages of this range the page cache holds, without bringing any in."""
     page = mmap.PAGESIZE
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
         count = length // page
@@ -112,7 +112,8 @@ def resident(path: Path, offset: int, length: int) -> int:
 
 
 async def test_the_active_segment_bypasses_the_page_cache(tmp_path: Path) -> None:
-    """From the first segment over every roll, and after a reopening; where the file system has none of it, none is claimed."""
+    """Holds from the first segment over every change of segment, and after a reopening; a file system without the flag is not claimed
+    to have it."""
     direct = can_be_direct(tmp_path)
     maker = FrameMaker(1)
     place = tmp_path / "journal"
@@ -132,8 +133,8 @@ async def test_the_active_segment_bypasses_the_page_cache(tmp_path: Path) -> Non
         assert len(await read_all(log)) == 17
 
 
-async def test_what_was_written_is_not_in_the_page_cache(tmp_path: Path) -> None:
-    """The flag is a promise, the kernel's count of pages is the fact."""
+async def test_written_frames_are_not_in_the_page_cache(tmp_path: Path) -> None:
+    """The flag is a promise; the kernel's count of pages is the fact."""
     bypassed = can_bypass(tmp_path)
     maker = FrameMaker(1)
     async with journal(tmp_path / "journal", segment=4 << 20) as log:
@@ -159,7 +160,7 @@ async def test_where_the_flag_is_refused_writes_go_through_the_cache(tmp_path: P
         assert [content(frame.view) for frame in await read_all(log)] == list(map(content_of, frames))
 
 
-def test_a_disk_whose_sectors_are_larger_is_left_to_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_with_larger_sectors_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The flag can be set there, and the first write of 512 bytes would fail: a read finds out before."""
     path = tmp_path / "segment"
     path.write_bytes(bytes(64 << 10))
@@ -179,7 +180,7 @@ def test_a_disk_whose_sectors_are_larger_is_left_to_the_cache(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(("offset", "length"), [(SECTOR_BYTES, 700), (SECTOR_BYTES + 3, SECTOR_BYTES), (1, 1)])
-def test_what_is_not_whole_sectors_is_written_through_the_cache(tmp_path: Path, offset: int, length: int) -> None:
+def test_partial_sectors_are_written_through_the_cache(tmp_path: Path, offset: int, length: int) -> None:
     path = tmp_path / "segment"
     path.write_bytes(bytes(64 << 10))
     file = Disk().open(path)
@@ -201,7 +202,7 @@ def test_what_is_not_whole_sectors_is_written_through_the_cache(tmp_path: Path, 
 
 
 async def test_a_direct_write_that_is_cut_short_is_finished_through_the_cache(tmp_path: Path) -> None:
-    """The rest of a write that stopped within a sector: the frame is whole, and so are those before and behind it."""
+    """A write stops within a sector: the frame is whole, and so are those before and after it."""
     disk = FaultyDisk()
     maker = FrameMaker(1)
     frames = [maker.data(("v", os.urandom(30_000))) for _ in range(3)]
@@ -228,10 +229,10 @@ async def test_a_frame_larger_than_the_aligned_buffer(tmp_path: Path) -> None:
 
 
 async def test_readers_of_another_process_never_see_wrong_bytes(tmp_path: Path) -> None:
-    """For a second frames are written directly, while another process reads through the page cache right below the durable end.
+    """Frames are written directly for a second, while another process reads through the page cache right below the durable end.
 
-    The file is a recycled one, full of what must not be seen. Frames share pages with those before and behind them, so that
-    the reader has the page in the cache that the next write goes to, and its readahead fetches what is not written yet.
+    The file is a recycled one, full of bytes that must not be seen. Frames share pages with those before and after them, so that the
+    reader has the page in the cache to which the next write goes, and its readahead fetches what is not written yet.
     """
     size = 32 << 20
     path = tmp_path / "segment"

@@ -1,4 +1,4 @@
-"""The journal's directory: what is taken, what is refused, what opening costs, and what may be called what."""
+"""The journal's directory: which directories are taken or refused, what opening costs, and which names are valid."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
         await JournalBackend(tmp_path).start()
 
 
-async def test_what_others_keep_there_is_left_alone(tmp_path: Path) -> None:
+async def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     async with journal(tmp_path):
         pass
     (tmp_path / "meta.sqlite3").write_bytes(b"theirs")
@@ -77,7 +77,7 @@ async def test_two_starts_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "nul\0", "x" * 256, "ü" * 128])
-async def test_names_that_cannot_name_a_folder(tmp_path: Path, name: str) -> None:
+async def test_names_that_cannot_name_a_folder_are_refused(tmp_path: Path, name: str) -> None:
     backend = JournalBackend(tmp_path)
     with pytest.raises(InvalidArgumentError):
         await backend.create(name, incarnation=1)
@@ -87,15 +87,15 @@ async def test_names_that_cannot_name_a_folder(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("sizes", [{"segment_bytes": 4096}, {"segment_bytes": 10_000}, {"first_segment_bytes": 0}])
-def test_segment_sizes_that_cannot_be(tmp_path: Path, sizes: dict[str, int]) -> None:
+def test_impossible_segment_sizes_are_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(sizes))):
         JournalBackend(tmp_path, **sizes)  # type: ignore[arg-type]
 
 
 async def test_opening_an_empty_log_waits_for_its_small_first_segment_only(tmp_path: Path) -> None:
-    """How long that takes is measured in benchmarks/opening.py; here it counts what has to be written before."""
+    """benchmarks/opening.py measures how long that takes; this test counts what has to be written before."""
     disk = GatedDisk("-1.zeros")
-    disk.gate.clear()  # the second segment, which is prepared behind the scenes, gets nowhere
+    disk.gate.clear()  # the second segment, which is prepared in the background, makes no progress
     backend = JournalBackend(tmp_path, disk=disk)
     await backend.create(PCHANNEL, incarnation=INCARNATION)
     log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=1)
@@ -118,8 +118,8 @@ async def test_segments_double_up_to_the_limit(tmp_path: Path) -> None:
     assert set(sizes[4:]) <= {64 << 10}
 
 
-async def test_a_half_made_log_is_made_again(tmp_path: Path) -> None:
-    """A crash at any point of `create` leaves something that `create` takes for what it is."""
+async def test_a_half_made_log_is_recreated(tmp_path: Path) -> None:
+    """After a crash at any point of `create`, the next `create` recognises what is left."""
     async with journal(tmp_path):
         pass
     for missing in ("control", f"{0:016x}.wal"):
@@ -134,7 +134,7 @@ async def test_a_half_made_log_is_made_again(tmp_path: Path) -> None:
         await backend.close()
 
 
-async def test_a_cancelled_opening_lets_go(tmp_path: Path) -> None:
+async def test_a_cancelled_opening_releases_the_log(tmp_path: Path) -> None:
     async with journal(tmp_path):
         pass
     backend = JournalBackend(tmp_path)

@@ -1,4 +1,4 @@
-"""A disk that fails, is full, or writes less than asked: what is told to whom, and what is in the log afterwards."""
+"""A disk that fails, is full, or writes less than asked: which call gets which error, and what is in the log afterwards."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_partial_writes_are_finished(tmp_path: Path) -> None:
 
 
 async def test_a_frame_of_many_buffers(tmp_path: Path) -> None:
-    """More blocks than one pwritev takes."""
+    """The frame has more blocks than one pwritev takes."""
     disk = FaultyDisk()
     frame = FrameMaker(1).data(*[("v", bytes([i % 251]) * 16_384) for i in range(1_500)])
     assert len(frame.buffers) == 1_501
@@ -96,7 +96,7 @@ async def test_a_frame_of_many_buffers(tmp_path: Path) -> None:
 
 
 async def _fill(log, maker: FrameMaker, rounds: int = 400) -> list[int]:  # type: ignore[no-untyped-def]
-    """Appends pairs of frames until there is no room; the positions of those that were written."""
+    """Appends pairs of frames until there is no room; returns the positions of the written ones."""
     acked: list[int] = []
     for _ in range(rounds):
         sequence = maker.sequence
@@ -141,7 +141,7 @@ async def test_no_room_for_the_next_segment(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A file system of 1 MiB, of its own: a tmpfs for root, else a quota in the Disk does (the test above)."""
+    """Yields a file system of 1 MiB of its own: a tmpfs for root; for others a quota in the Disk does (the test above)."""
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", directory], check=True)
         try:

@@ -1,4 +1,4 @@
-"""A journal's directory is replaced in the midst of its work: what the threads do next stays in the directory that was theirs."""
+"""A journal's directory is replaced while it works: the next steps of its threads stay in the old directory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_a_file_that_is_being_made_meanwhile_stays_in_the_old_directory(da
     disk = HeldDisk(name)
     backend = JournalBackend(data_dir, segment_bytes=64 << 10, first_segment_bytes=64 << 10, disk=disk)
     if name == ".zeros":
-        disk.go.set()  # that of the creation
+        disk.go.set()  # the first held file is that of the creation
         disk.held.set()
     await backend.create(PCHANNEL, incarnation=INCARNATION)
     disk.held.clear()
@@ -123,7 +123,7 @@ def test_the_first_difference_is_final(tmp_path: Path) -> None:
     held.close()
 
 
-def test_names_depend_on_those_that_they_are_within(tmp_path: Path) -> None:
+def test_names_depend_on_the_names_around_them(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     whole = HeldDirectory(tmp_path)
     whole.watch(tmp_path / "file", os.stat(tmp_path / "file"))
@@ -135,7 +135,7 @@ def test_names_depend_on_those_that_they_are_within(tmp_path: Path) -> None:
     whole.close()
 
 
-def test_a_name_that_was_let_go_of_may_go(tmp_path: Path) -> None:
+def test_a_released_name_may_go(tmp_path: Path) -> None:
     held = HeldNames()
     (tmp_path / "file").write_bytes(b"")
     held.watch(tmp_path / "file", os.stat(tmp_path / "file"))
@@ -146,7 +146,7 @@ def test_a_name_that_was_let_go_of_may_go(tmp_path: Path) -> None:
 
 
 def test_a_name_whose_owner_has_changed_is_no_loss(tmp_path: Path) -> None:
-    """What `released` raises comes before the loss, which is not noted then."""
+    """The error of `released` comes before the loss, which is not noted then."""
     owned = True
 
     def released() -> None:

@@ -1,4 +1,4 @@
-"""The stored index: parts of a growing segment, what a damaged or older file is worth, and what a recovery has of it."""
+"""The stored index: parts of a growing segment, damaged and older files, and what a recovery gets from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDENTITY = {"incarnation": 3, "generation": 5}
 
 
 def grown(rng: random.Random, count: int) -> tuple[SegmentIndex, list[int], list[bytes]]:
-    """An index of so many frames, the ordinals where a part of it began, and the parts."""
+    """Returns an index of so many frames, the ordinals where its parts begin, and the parts."""
     index = SegmentIndex(BASE)
     starts, parts = [0], []
     for ordinal in range(count):
@@ -73,7 +73,7 @@ def test_the_parts_are_the_whole() -> None:
             assert len(decode(whole, end_max=prefix.end)) == (count if prefix.end == index.end else 0)
 
 
-def test_a_part_that_does_not_hold_ends_the_index() -> None:
+def test_an_invalid_part_ends_the_index() -> None:
     rng = random.Random(2)
     _, starts, parts = grown(rng, 200)
     assert len(parts) > 5
@@ -96,7 +96,7 @@ def of_version(data: bytes, version: int) -> bytes:
     return body + struct.pack("<I", google_crc32c.value(body))
 
 
-async def test_an_index_of_an_older_version_is_made_again(tmp_path: Path) -> None:
+async def test_an_index_of_an_older_version_is_computed_again(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     frames = [maker.keyed(("v", b"%04d" % i)) if i % 7 == 0 else maker.data(("v", bytes(3_000))) for i in range(200)]
     async with journal(tmp_path) as log:
@@ -114,7 +114,7 @@ async def test_an_index_of_an_older_version_is_made_again(tmp_path: Path) -> Non
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize(("runs", "batch"), [(1, PART_FRAMES), (512, PART_RUNS // 512)])
-async def test_after_a_crash_little_is_missing(tmp_path: Path, runs: int, batch: int) -> None:
+async def test_a_crash_loses_little_of_the_index(tmp_path: Path, runs: int, batch: int) -> None:
     maker = FrameMaker(1)
     count = 2 * batch + batch // 2
     frames = [maker.keyed(*[(f"v-{run}", b"%d" % i) for run in range(runs)]) for i in range(count)]
@@ -125,7 +125,7 @@ async def test_after_a_crash_little_is_missing(tmp_path: Path, runs: int, batch:
         async with asyncio.timeout(10):
             while not path.exists() or path.stat().st_size < 40 * 2 * batch:
                 await asyncio.sleep(0.01)
-        shutil.copytree(tmp_path / "data", crashed)  # as a killed process would leave it
+        shutil.copytree(tmp_path / "data", crashed)  # a killed process would leave these files
     (header,) = [path.read_bytes()[:HEADER_PAGE_BYTES] for path in folder(crashed).glob("*.wal")]
     generation = struct.unpack_from("<Q", header, 24)[0]
     stored = SegmentIndex.decode(

@@ -46,7 +46,7 @@ SLOT_GOLDEN = (
 
 
 def sealed(golden: str) -> bytes:
-    """The golden bytes and their CRC32C."""
+    """Returns the golden bytes and their CRC32C."""
     data = bytes.fromhex(golden)
     return data + struct.pack("<I", google_crc32c.value(data))
 
@@ -109,7 +109,7 @@ async def test_a_sealed_segment_and_its_successor(tmp_path: Path) -> None:
     assert newest == second + slot_bytes(3_000 + 200)
 
 
-def test_what_is_no_header() -> None:
+def test_bytes_that_are_no_header_are_refused() -> None:
     page = HEADER.pack()
     for damaged in (b"", page[:100], bytes(4096), page[:50] + b"\1" + page[51:]):
         with pytest.raises(CorruptionError):
@@ -129,7 +129,7 @@ def test_slots_are_whole_sectors(length: int) -> None:
 @given(st.data())
 @settings(max_examples=60)
 def test_find_is_the_naive_search(data: st.DataObject) -> None:
-    """Envelopes of this and other generations, at their own and other positions, aligned and not."""
+    """The data holds envelopes of this and other generations, at their own and other positions, aligned and not."""
     generation, base, offset = 0x1122334455667788, 0x40000, 0x3000
     content = bytearray(random.Random(data.draw(st.integers(0, 99))).randbytes(4096))
     for _ in range(data.draw(st.integers(0, 6))):
@@ -200,7 +200,7 @@ def test_no_flip_in_an_index_is_believed() -> None:
 
 @given(st.lists(st.integers(0, (1 << 63) - 1), min_size=1, max_size=20), st.integers(0, 1))
 @settings(max_examples=25)
-def test_a_control_page_with_one_torn_slot_says_the_other(
+def test_a_control_page_with_a_torn_slot_uses_the_other(
     tmp_path_factory: pytest.TempPathFactory, ends: list[int], torn: int
 ) -> None:
     path = tmp_path_factory.mktemp("control") / "control"

@@ -1,8 +1,8 @@
-"""More than 300 power cuts: nothing acknowledged is lost, no frame is wrong, and the log goes on after each.
+"""More than 300 power cuts: no acknowledged frame is lost, no frame is wrong, and the log goes on after each.
 
-A life of a log is: open what the last cut left, check it, append, truncate, until the power fails again at a random operation. Small
-segments, so that most lives seal, recycle and begin some; recycled ones are full of frames of earlier lives. In some lives only the
-process ends, and what it left unsynced in the page cache meets the next life, and its power cut; a few close the log.
+One run of a log is: open what the last cut left, check it, append, truncate, until the power fails again at a random operation.
+Segments are small, so that most runs seal, recycle and begin some; recycled ones are full of frames of earlier runs. In some runs only
+the process ends, and its unsynced writes in the page cache meet the next run, and its power cut; a few runs close the log.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ LIVES = 60
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """In memory where there is a memory file system: the power is cut by us, not by the disk."""
+    """Yields a directory in memory where there is a memory file system: the test cuts the power, not the disk."""
     shm = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None, prefix="wal-power-") as directory:
         yield Path(directory)
 
 
 class Model:
-    """What must be in the log after a cut, whatever the cut did."""
+    """The frames that must be in the log after a cut."""
 
     def __init__(self) -> None:
         self.acked: list[tuple[int, EncodedFrame]] = []
@@ -47,7 +47,7 @@ class Model:
         self.extra_kept = 0
 
     async def check(self, log: PChannelLog) -> None:
-        """Compares the log with the model, and takes over what of the frames in flight turned out to be there."""
+        """Compares the log with the model, and adds the frames in flight that turned out to be there."""
         assert log.earliest in (self.earliest, self.truncating), (log.earliest, self.earliest, self.truncating)
         self.earliest = self.truncating = log.earliest
         found = await read_all(log, log.earliest[0], bytes_max=20_000)
@@ -150,7 +150,7 @@ async def test_power_cuts(place: Path, chain: int) -> None:
             else:
                 await model.live(log, rng, FrameMaker(life))
         except StorageError:
-            clean = None  # while it opened, truncated or closed: what it had marked by then is its own affair
+            clean = None  # The power failed while the log opened, truncated or closed, so either mark is right.
         if log is not None:
             recycled += log.statistics().recycled
             with contextlib.suppress(WALError):
@@ -179,7 +179,7 @@ async def test_power_cuts(place: Path, chain: int) -> None:
 
 
 async def test_a_name_that_only_the_kernel_knew(place: Path) -> None:
-    """The process ends between naming a segment and syncing that; it is opened again; then the power fails."""
+    """The process ends between naming a segment and syncing the name; the log is opened again; then the power fails."""
 
     class EndsThere(PowerCutDisk):
         armed = True

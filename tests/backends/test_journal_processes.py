@@ -1,4 +1,5 @@
-"""Several processes: killed ones lose nothing they acknowledged, fenced ones write nothing, locked-out ones are told by whom."""
+"""Several processes: killed ones lose no acknowledged frame, fenced ones write nothing, locked-out ones learn which process has the
+lock."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ KILLS = 12
 
 @contextlib.asynccontextmanager
 async def child(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A child that has said that it is open."""
+    """Starts a child, and waits until it reports that its log is open."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -47,7 +48,7 @@ async def child(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]
 
 
 async def positions_of(log: PChannelLog) -> dict[tuple[int, int], int]:
-    """(term, sequence) → position of every frame; each holds what it must."""
+    """Returns the position of every frame by (term, sequence), and checks its content."""
     found: dict[tuple[int, int], int] = {}
     for frame in await read_all(log):
         header = frame.view.header
@@ -134,7 +135,7 @@ async def test_the_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
 
 
 async def test_a_handle_past_the_lock_is_a_handle_like_any_other(tmp_path: Path) -> None:
-    """What the fencing test's child does is what a JournalBackend does: the same log comes out of both."""
+    """The fencing test's child does what a JournalBackend does: the same log comes out of both."""
     async with journal(tmp_path, segment=32 << 10) as log:
         await append(log, FrameMaker(1).data(("v", payload(1, 0))))
     with concurrent.futures.ThreadPoolExecutor() as pool:

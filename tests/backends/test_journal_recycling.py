@@ -1,4 +1,4 @@
-"""Truncated segments: given to the writer again, or removed while a reader is in them; never read as what they are not."""
+"""Truncated segments: reused by the writer, or removed while a reader has them open; never read as what they are not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEGMENT = 32 << 10
 
 
 async def fill_segments(log: JournalLog, maker: FrameMaker, count: int) -> list[int]:
-    """Appends until so many segments more are held."""
+    """Appends until so many more segments are held."""
     positions: list[int] = []
     goal = log.statistics().segments_held + count
     while log.statistics().segments_held < goal:
@@ -40,16 +40,16 @@ async def test_a_truncated_segment_is_written_again(tmp_path: Path) -> None:
         assert [frame.position for frame in await read_all(log, log.earliest[0])] == [
             position for position in positions if position >= log.earliest[0]
         ]
-    # Not before the log is closed: the thread that stores an index may just be taking back that of a segment that went meanwhile.
+    # Checked only after the log is closed: the thread that stores an index may just be removing that of a segment that went meanwhile.
     assert not indices_without_segment(tmp_path)
 
 
 def indices_without_segment(place: Path) -> list[Path]:
-    """A log has none of these once it is closed; the next opening would remove them, so this is asked before it."""
+    """Returns indices without a segment. A closed log has none; the next opening would remove them, so the test looks before it."""
     return [path for path in folder(place).glob("*.idx*") if not path.with_name(f"{path.stem}.wal").exists()]
 
 
-async def test_an_index_is_not_stored_behind_its_segment(tmp_path: Path) -> None:
+async def test_an_index_is_not_stored_after_its_segment_went(tmp_path: Path) -> None:
     """The segment is sealed and truncated while the thread that stores its index stands still."""
     disk = HeldDisk(".idx.")
     async with journal(tmp_path, segment=SEGMENT, disk=disk) as log:
@@ -62,7 +62,7 @@ async def test_an_index_is_not_stored_behind_its_segment(tmp_path: Path) -> None
     assert len(list(folder(tmp_path).glob("*.idx"))) == 1, "that of the segment that is left"
 
 
-async def test_an_index_that_a_reader_made_is_not_stored_behind_its_segment(tmp_path: Path) -> None:
+async def test_an_index_that_a_reader_computed_is_not_stored_after_its_segment_went(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         positions = await fill_segments(log, maker, 1)
@@ -79,10 +79,10 @@ async def test_an_index_that_a_reader_made_is_not_stored_behind_its_segment(tmp_
         assert not indices_without_segment(tmp_path)
 
 
-async def test_a_fenced_writer_stores_no_index_behind_its_segment(
+async def test_a_fenced_writer_stores_no_index_of_a_removed_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what is left of its segment's index nor all of it: the next writer has truncated there meanwhile."""
+    """The writer stores neither the rest of its segment's index nor all of it: the next writer has truncated that segment meanwhile."""
     monkeypatch.setattr(active, "PART_FRAMES", 1)
     disk = HeldDisk(".idx")
     backend = JournalBackend(tmp_path, segment_bytes=SEGMENT, first_segment_bytes=SEGMENT, disk=disk)
@@ -121,8 +121,8 @@ async def test_a_segment_that_is_being_read_is_not_written_again(tmp_path: Path)
             os.close(fd)
 
 
-async def test_readers_beside_truncation_get_the_truth_or_truncated(tmp_path: Path) -> None:
-    """Readers at the start of the log while it moves: what they get is what was written there, or TruncatedError."""
+async def test_readers_during_a_truncation_get_right_frames_or_truncated(tmp_path: Path) -> None:
+    """Readers read at the start of the log while it moves: they get what was written there, or TruncatedError."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -165,7 +165,7 @@ async def test_readers_beside_truncation_get_the_truth_or_truncated(tmp_path: Pa
 
 
 async def test_a_fenced_handle_reads_what_is_left(tmp_path: Path) -> None:
-    """Its own idea of the log is old: positions that the new writer truncated are answered as such."""
+    """A fenced handle's view of the log is old: positions that the new writer truncated raise TruncatedError."""
     backend = JournalBackend(tmp_path, segment_bytes=SEGMENT)
     await backend.create("p", incarnation=INCARNATION)
     old = await backend.open("p", incarnation=INCARNATION, term=1)

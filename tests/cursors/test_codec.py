@@ -1,4 +1,4 @@
-"""The bytes of a cursor: what was put in comes out, and nothing else ever does."""
+"""The bytes of a cursor: decoding returns what was encoded, and nothing else ever."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_it_comes_back(saved: Cursor) -> None:
 
 
 @given(cursors(), st.data())
-def test_every_flipped_bit_is_loud(saved: Cursor, data: st.DataObject) -> None:
+def test_every_flipped_bit_is_an_error(saved: Cursor, data: st.DataObject) -> None:
     content = bytearray(encode_cursor(saved))
     at = data.draw(st.integers(0, len(content) - 1))
     content[at] ^= 1 << data.draw(st.integers(0, 7))
@@ -38,7 +38,7 @@ def test_every_flipped_bit_is_loud(saved: Cursor, data: st.DataObject) -> None:
 
 
 @given(cursors(), st.data())
-def test_every_other_length_is_loud(saved: Cursor, data: st.DataObject) -> None:
+def test_every_other_length_is_an_error(saved: Cursor, data: st.DataObject) -> None:
     content = encode_cursor(saved)
     with pytest.raises(CorruptionError):
         decode_cursor(content[: data.draw(st.integers(0, len(content) - 1))])
@@ -47,7 +47,7 @@ def test_every_other_length_is_loud(saved: Cursor, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_a_body_that_is_none_is_loud_also_with_its_checksum(body: bytes) -> None:
+def test_a_wrong_body_is_an_error_even_with_a_right_checksum(body: bytes) -> None:
     with pytest.raises(CorruptionError):
         decode_cursor(framed(body))
 

@@ -1,4 +1,4 @@
-"""The files between processes: one that is stopped or killed in the middle of a save harms nobody for good."""
+"""Cursor files between processes: a process that is stopped or killed in the middle of a save harms no other for good."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 @contextmanager
 def child(program: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs this with `files` on the directory; it has said its first line."""
+    """Starts a process that runs this program with `files` on the directory, and has printed its first line."""
     source = f"""
 import sys
 from pathlib import Path
@@ -57,7 +57,7 @@ while True:
 """
 
 
-def test_a_process_that_is_stopped_while_it_saves_is_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
+def test_a_save_waits_a_bounded_time_for_a_stopped_process(tmp_path: Path) -> None:
     files = CursorFiles(tmp_path)
     with child(HOLDER, tmp_path) as process:
         process.send_signal(signal.SIGSTOP)
@@ -73,7 +73,7 @@ def test_a_killed_save_leaves_the_old_or_the_new(tmp_path: Path, soak: int) -> N
     for _ in range(3 * soak):
         with child(SAVER, tmp_path) as process:
             before = 0
-            while before < 20:  # so it is at work
+            while before < 20:  # so the child is at work
                 (found,) = files.load_all()
                 assert isinstance(found, Cursor)
                 assert found.start[0] >= before
@@ -88,7 +88,7 @@ def test_a_killed_save_leaves_the_old_or_the_new(tmp_path: Path, soak: int) -> N
 
 
 def test_processes_that_save_and_one_that_truncates_agree(tmp_path: Path, soak: int) -> None:
-    """The earliest event is a file here; it never passes a cursor that a save has returned for."""
+    """The earliest event is a file in this test; it never passes a cursor whose save has returned."""
     (tmp_path / "earliest").write_text("0")
     program = f"""
 import random

@@ -1,4 +1,4 @@
-"""What every store of cursors does, in memory and in files."""
+"""The promises of every store of cursors, in memory and in files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def save(store: CursorStore, saved: Cursor, earliest: Callable[[], tuple[int, in
     store.save(saved, earliest=earliest)
 
 
-def test_what_was_saved_last_is_there(store: CursorStore) -> None:
+def test_the_last_save_counts(store: CursorStore) -> None:
     key = cursor().key
     assert store.load(key) is None
     assert store.load_all() == []
@@ -67,14 +67,14 @@ def test_delete(store: CursorStore) -> None:
     assert store.load_all() == []
 
 
-def test_none_is_saved_behind_a_truncation(store: CursorStore) -> None:
+def test_no_cursor_is_saved_below_a_truncation(store: CursorStore) -> None:
     save(store, cursor(start=(100, 4)), lambda: (100, 4))
     with pytest.raises(TruncatedError, match="billing"):
         save(store, cursor(start=(100, 3)), lambda: (100, 4))
     assert store.load(cursor().key) == cursor(start=(100, 4))
 
 
-def test_a_stale_one_is_not_saved_over_until_it_is_deleted(store: CursorStore) -> None:
+def test_a_stale_cursor_is_not_replaced_until_it_is_deleted(store: CursorStore) -> None:
     save(store, cursor())
     stale = cursor(stale="its reader is too far behind")
     with store.locked():
@@ -89,7 +89,7 @@ def test_a_stale_one_is_not_saved_over_until_it_is_deleted(store: CursorStore) -
     save(store, cursor(start=(9999, 0)))
 
 
-def test_lives_of_a_vchannel_do_not_mix(store: CursorStore) -> None:
+def test_incarnations_of_a_vchannel_do_not_mix(store: CursorStore) -> None:
     save(store, cursor(incarnations=(5,)))
     with pytest.raises(ChannelNotExistError):
         save(store, cursor(incarnations=(4,)))
@@ -98,7 +98,7 @@ def test_lives_of_a_vchannel_do_not_mix(store: CursorStore) -> None:
     assert store.load(later.key) == later
 
 
-def test_another_life_of_the_pchannel_is_an_error(store: CursorStore) -> None:
+def test_another_incarnation_of_the_pchannel_is_an_error(store: CursorStore) -> None:
     save(store, cursor())
     with pytest.raises(InvalidArgumentError, match="delete_cursor"):
         save(store, cursor(incarnation=78))
@@ -106,7 +106,7 @@ def test_another_life_of_the_pchannel_is_an_error(store: CursorStore) -> None:
     save(store, cursor(incarnation=78))
 
 
-def test_who_waits_too_long_for_the_lock_is_told(store: CursorStore) -> None:
+def test_a_wait_for_the_lock_is_bounded(store: CursorStore) -> None:
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -128,7 +128,7 @@ def test_who_waits_too_long_for_the_lock_is_told(store: CursorStore) -> None:
 
 
 def test_a_save_looks_at_the_earliest_event_under_the_lock(store: CursorStore) -> None:
-    """As whoever truncates does it: none of them overtakes the other."""
+    """A truncation does the same, so neither overtakes the other."""
     earliest = [(0, 0)]
     begun = threading.Event()
     outcomes: list[object] = []
@@ -171,7 +171,7 @@ def test_many_at_once(store: CursorStore) -> None:
 # -- files only
 
 
-def test_nothing_is_made_before_the_first_save(tmp_path: Path) -> None:
+def test_no_file_exists_before_the_first_save(tmp_path: Path) -> None:
     files = CursorFiles(tmp_path)
     assert files.load_all() == []
     files.delete_named("billing", None)
@@ -186,7 +186,7 @@ def test_another_store_on_the_directory_sees_them(tmp_path: Path) -> None:
         pass
 
 
-def test_a_damaged_one_is_loud_for_its_own_use_and_shown_to_who_looks(tmp_path: Path) -> None:
+def test_a_damaged_cursor_is_an_error_when_used_and_is_listed(tmp_path: Path) -> None:
     files = CursorFiles(tmp_path)
     save(files, cursor("good"))
     save(files, cursor("bad"))
@@ -218,7 +218,7 @@ def test_a_file_under_another_name_is_no_cursor(tmp_path: Path) -> None:
         files.load(cursor("b").key)
 
 
-def test_what_lies_beside_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     files = CursorFiles(tmp_path)
     save(files, cursor())
     (tmp_path / "cursors" / "saving.tmp").write_bytes(b"half of it, of one that was killed")

@@ -1,4 +1,4 @@
-"""A system call that fails in this process from now on, by a filter of the kernel: as on file systems that have no such call."""
+"""Makes a system call fail in this process from now on, by a filter of the kernel: as on file systems without that call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 
 
 def deny_flock(errno: int) -> None:
-    """Every later flock of the calling thread, and of threads that it starts, fails with this error."""
+    """Makes every later flock of the calling thread, and of threads that it starts, fail with this error."""
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))

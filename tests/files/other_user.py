@@ -1,4 +1,4 @@
-"""Processes of another user of the machine, who is in one more group at most; root alone can start them."""
+"""Processes of another user of the machine, who is in one more group at most; only root can start them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ root_only = pytest.mark.skipif(
 class OtherUser(Other):
     """A process of user `uid` and group `gid` that runs `job(line, *args)`, as `Other` does.
 
-    `uses_log`: it imports first what a log needs, as it might not be allowed to later.
+    `uses_log`: it first imports the modules that a log needs, because it might not be allowed to later.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class OtherUser(Other):
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that every user can enter, and that hands its group, READERS, to what is created below it."""
+    """Yields a directory that every user can enter, and that hands its group, READERS, to everything created below it."""
     directory = Path(tempfile.mkdtemp(prefix="wal-place-"))
     try:
         os.chown(directory, -1, READERS)
@@ -57,12 +57,12 @@ def place() -> Iterator[Path]:
 
 
 def modes(directory: Path) -> dict[str, int]:
-    """The permission bits of this directory, as ".", and of everything below it, by relative path."""
+    """Returns the permission bits of this directory, as ".", and of everything below it, by relative path."""
     found = {".": directory.stat().st_mode & 0o777}
     for root, directories, files in os.walk(directory):
         for name in (*directories, *files):
             path = Path(root, name)
-            with contextlib.suppress(FileNotFoundError):  # renamed meanwhile, by an open log
+            with contextlib.suppress(FileNotFoundError):  # an open log renamed it meanwhile
                 found[str(path.relative_to(directory))] = path.stat().st_mode & 0o777
     return found
 
@@ -79,7 +79,7 @@ def _drop_and_run(line: Line, job: Callable[..., Any], uid: int, gid: int, uses_
 
 
 def _use_everything_once() -> None:
-    """What Python and the product import when it is first needed, another user may not be allowed to read."""
+    """Imports now what Python and the product would import later, when another user may not be allowed to read it."""
     with tempfile.TemporaryDirectory() as directory:
         with bridge.blocking(directory, segment_bytes=1 << 20) as log:
             log.raw_append(Message("orders", b"1"))

@@ -1,4 +1,4 @@
-"""A child that was forked from a writer and outlives it keeps no lock; where one does, LockedError says which process that is."""
+"""A forked child that outlives the writer keeps no lock; where one does, LockedError names that process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def by_os_fork() -> int:
 
 
 def by_multiprocessing() -> int:
-    multiprocessing.current_process()._config.pop("daemon", None)  # which would not be allowed a child
+    multiprocessing.current_process()._config.pop("daemon", None)  # a daemon may not have a child
     process = multiprocessing.get_context("fork").Process(target=signal.pause)
     process.start()
     assert process.pid is not None
@@ -45,7 +45,7 @@ def by_subprocess() -> int:
 
 
 def by_the_c_library() -> int:
-    """As an extension module forks, which tells Python nothing."""
+    """Forks as an extension module does, which tells Python nothing."""
     libc = ctypes.PyDLL(None)
     pid: int = libc.fork()
     if pid == 0:
@@ -103,7 +103,7 @@ async def test_a_child_that_was_forked_in_the_middle_of_an_append_keeps_no_lock(
         while (word := await parent.hear()) > 0:
             children.append(word)
         await parent.kill()
-        async with asyncio.timeout(WAIT_S):  # the fence is waited for
+        async with asyncio.timeout(WAIT_S):  # the append waits for the fence
             async with open_wal(str(data_dir)) as log:
                 assert len(await payloads(log, "orders")) >= -word
     finally:
@@ -113,7 +113,7 @@ async def test_a_child_that_was_forked_in_the_middle_of_an_append_keeps_no_lock(
 
 
 async def write_and_let_a_child_open(line: Line, directory: str) -> None:
-    """The child waits until this process is gone, and tells how opening the log ended."""
+    """Lets a child open the log after this process has ended, and report how that went."""
     warnings.simplefilter("ignore", DeprecationWarning)
     log = await open_wal(directory)
     await log.raw_append(Message("orders", b"1"))
@@ -136,7 +136,7 @@ async def open_and_close(directory: str) -> None:
 
 
 async def test_a_child_that_opens_the_log_of_its_killed_parent_is_told_why_it_cannot(data_dir: Path) -> None:
-    """It is sqlite that lets it not; a process that was started on its own can."""
+    """Sqlite refuses the file to the child; a process that was started on its own can open it."""
     parent = Other(write_and_let_a_child_open, str(data_dir))
     assert "forked" in await parent.hear()
     await open_and_close(str(data_dir))
@@ -191,7 +191,7 @@ def fork_within_the_lock(line: Line, directory: str) -> None:
             line.tell(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             line.hear_now()
     if pid == 0:
-        os._exit(7)  # it has left the block, where it had nothing to let go of
+        os._exit(7)  # the child left the block, where it had nothing to release
 
 
 def test_a_child_leaves_its_parents_lock_alone(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_a_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: 
 
 
 async def test_a_pid_that_was_given_to_another_process_is_not_named(data_dir: Path) -> None:
-    """As after a restart in a container, where the same few pids are given again."""
+    """After a restart in a container the same few pids are given again."""
     parent = Other(write_and_fork, str(data_dir), by_os_fork)
     child = await parent.hear()
     try:

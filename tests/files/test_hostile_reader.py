@@ -1,4 +1,4 @@
-"""A user who may read the files of a log, and holds a lock on every one of them that it can open, stops nobody."""
+"""A user who may read the files of a log, and locks every one that it can open, stops nobody."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["place"]
 
 MIB = 1 << 20
 ENOUGH_S = 60
-"""Far more than everything here takes: a lock that is waited for is not let go before the test ends."""
+"""Far more than these tests take: a lock that is waited for is not released before the test ends."""
 LOCKS = [fcntl.LOCK_EX, fcntl.LOCK_SH]
 
 
 def hold_everything(line: Line, directory: str, kind: int) -> None:
-    """Holds such a lock on each file and directory that this user can open, also on those that appear later; answers which, when asked."""
+    """Holds a lock of this kind on each file and directory that this user can open, also on later ones; reports which, when asked."""
     held: dict[tuple[int, int], int] = {}
     while True:
         for path in _everything(directory):
@@ -68,7 +68,7 @@ def _everything(directory: str) -> Iterator[str]:
 
 
 async def names_held(reader: OtherUser, *wanted: str) -> list[str]:
-    """Waits until it holds these."""
+    """Waits until the reader holds locks on these names."""
     async with asyncio.timeout(ENOUGH_S):
         while True:
             reader.tell("which")
@@ -114,7 +114,7 @@ async def test_a_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, 
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
 async def test_a_writer_that_was_killed_is_followed_by_another_one(place: Path, kind: int) -> None:
-    """Recovery reads what a stranger holds locks on, and the fence is taken from a process that is gone."""
+    """Recovery reads files on which a stranger holds locks, and takes the fence from a process that is gone."""
     directory = place / "data"
     async with OtherUser(hold_everything, str(directory), kind, uses_log=False) as reader:
         async with OtherUser(append_until_killed, str(directory), uid=0, uses_log=False) as writer:

@@ -1,4 +1,4 @@
-"""Which users of the machine may do what with the files of a log, and that the umask has no say in it."""
+"""Which users of the machine may do what with the files of a log, whatever the umask is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 async def use_all(directory: str, **settings: Any) -> None:
-    """Lets a log create each kind of file that it knows: several segments, indices, a checkpoint, cursors, what Spark's sink stages."""
+    """Makes a log create each kind of file: several segments, indices, a checkpoint, cursors, and the files that Spark's sink stages."""
     async with open_wal(directory, segment_bytes=MIB, **settings) as log:
         results = [await log.raw_append(Message("orders", bytes(120_000)), idempotency_key=f"{n}") for n in range(12)]
         async with log.read("orders", cursor="billing", follow=False) as scanner:
@@ -56,9 +56,7 @@ async def use_all_under(line: Line, umask: int, directory: str, settings: dict[s
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 @pytest.mark.parametrize("group_readable", [False, True])
-async def test_modes_are_what_the_setting_says_whatever_the_umask_is(
-    tmp_path: Path, umask: int, group_readable: bool
-) -> None:
+async def test_modes_follow_the_setting_whatever_the_umask_is(tmp_path: Path, umask: int, group_readable: bool) -> None:
     directory = tmp_path / "data"
     settings = {"group_readable": True} if group_readable else {}
     async with Other(use_all_under, umask, str(directory), settings) as other:
@@ -77,7 +75,7 @@ async def test_modes_are_what_the_setting_says_whatever_the_umask_is(
 
 
 def is_for_writers(name: str) -> bool:
-    """Locks, and what no reader of the log needs."""
+    """Returns whether the name is a lock, or a file that no reader of the log needs."""
     return Path(name).name in ("LOCK", "cursors.lock", "fence") or name.startswith(("meta.sqlite3", "spark"))
 
 
@@ -100,14 +98,14 @@ async def test_directories_above_the_log_are_made_as_mkdir_makes_them(tmp_path: 
 
 
 def loosen(directory: Path) -> None:
-    """Gives everything the modes that the log's files had before they were private."""
+    """Gives all files the modes that they had before the log's files were private."""
     for root, _, files in os.walk(directory):
         os.chmod(root, 0o755)
         for name in files:
             os.chmod(Path(root, name), 0o644)
 
 
-async def test_a_journal_that_others_could_read_is_tightened_and_that_is_said_once(
+async def test_a_journal_that_others_could_read_is_closed_with_one_warning(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await use_all(str(data_dir))
@@ -123,7 +121,7 @@ async def test_a_journal_that_others_could_read_is_tightened_and_that_is_said_on
     assert not loose, "the sink's files lie in spark/, which nobody else can enter"
 
 
-async def test_what_was_set_is_remembered_until_it_is_set_again(data_dir: Path) -> None:
+async def test_the_setting_is_remembered_until_it_is_set_again(data_dir: Path) -> None:
     async def mode_after(**settings: Any) -> tuple[str, str, str]:
         async with open_wal(str(data_dir), **settings) as log:
             await log.raw_append(Message("orders", b"1"))
@@ -144,7 +142,7 @@ async def test_what_was_set_is_remembered_until_it_is_set_again(data_dir: Path) 
 
 
 async def read_everything(line: Line, directory: str) -> None:
-    """What a process does that reads and saves nothing; each word is what one way of reading found."""
+    """Reads in every way that saves nothing; each word is the result of one way."""
     async with open_wal(directory, read_only=True) as log:
         async with log.read("orders", follow=False) as scanner:
             line.tell([message.payload[:5] async for message in scanner])
@@ -266,7 +264,7 @@ async def append_and_save(line: Line, directory: str) -> None:
 
 @root_only
 async def test_a_service_writes_in_a_directory_that_another_user_owns(place: Path) -> None:
-    """As on a volume that an orchestrator hands out: the directory's own mode cannot be changed, what lies in it is private."""
+    """The directory's own mode cannot be changed, as on a volume of an orchestrator; the files in it are private."""
     directory = place / "data"
     directory.mkdir()
     directory.chmod(0o777)
@@ -279,8 +277,8 @@ async def test_a_service_writes_in_a_directory_that_another_user_owns(place: Pat
 
 
 @root_only
-async def test_what_root_does_in_a_services_journal_stays_the_services(place: Path) -> None:
-    """Somebody looks after a journal with sudo: the service goes on with it, also with the cursor that root saved."""
+async def test_files_that_root_creates_belong_to_the_service(place: Path) -> None:
+    """An administrator uses a journal with sudo: the service can still use all of it, also the cursor that root saved."""
     directory = place / "data"
     place.chmod(0o2777)
     async with OtherUser(append_and_save, str(directory), uid=SERVICE) as service:
@@ -296,7 +294,7 @@ async def test_what_root_does_in_a_services_journal_stays_the_services(place: Pa
 
 
 async def test_a_file_of_metadata_elsewhere_is_its_owners_alone(tmp_path: Path) -> None:
-    """Also one that others could read until now: sqlite's locks are taken by whoever may read."""
+    """A file that others could read until now becomes private too: a user who may read it could take sqlite's locks."""
     path = tmp_path / "kv.sqlite3"
     for _ in range(2):
         kv = await SqliteKV.open(path)
@@ -311,7 +309,7 @@ async def test_a_file_of_metadata_elsewhere_is_its_owners_alone(tmp_path: Path) 
 
 
 async def test_the_locks_of_an_open_file_of_metadata_are_kept_when_it_is_opened_again(tmp_path: Path) -> None:
-    """Closing any descriptor of a file lets go of the locks of its process: looking after the mode must not open it."""
+    """Closing any descriptor of a file releases the locks of its process, so checking the mode must not open the file."""
     path = tmp_path / "kv.sqlite3"
     kv = await SqliteKV.open(path)
     path.chmod(0o644)

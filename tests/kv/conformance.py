@@ -1,4 +1,4 @@
-"""What every KV promises, as tests. A KV passes by adding one line to FACTORIES in test_conformance.py.
+"""The promises of every KV, as tests. A KV joins by adding one line to FACTORIES in test_conformance.py.
 
 The class needs a fixture `kv`: an open, empty KV that the fixture closes.
 """
@@ -176,7 +176,7 @@ class KVConformance:
         await kv.multi_remove(list(most))
         assert await contents(kv) == {}
 
-    async def test_more_than_128_where_there_is_no_bound(self, kv: KVBase) -> None:
+    async def test_more_than_128_operations_without_a_bound(self, kv: KVBase) -> None:
         if kv.operations_max is not None:
             return
         many = {f"k{number:04}": str(number) for number in range(2000)}
@@ -269,7 +269,7 @@ class KVConformance:
             (PUT, "key", "1"), (DELETE, "key", None), (PUT, "key", "2"),
         ]  # fmt: skip
         first, second, third = (event.revision for event in events)
-        assert (second - first, third - second) == (3, 1)  # two saves in between; removing what is missing is no change
+        assert (second - first, third - second) == (3, 1)  # two saves in between; removing a missing key is no change
 
     async def test_one_multi_operation_is_one_revision(self, kv: KVBase) -> None:
         await kv.multi_save({"p/gone": "x", "p/1": "x"})
@@ -326,7 +326,7 @@ class KVConformance:
                 assert not waiting.done()
                 save = asyncio.ensure_future(kv.save("a", str(number)))
                 if number % 2:
-                    await save  # the event is there, and the waiter perhaps already on its way with it
+                    await save  # the event is there, and the waiter may be on its way with it
                 waiting.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     assert (await waiting).value == str(number)
@@ -334,7 +334,7 @@ class KVConformance:
                 await save
                 assert (await take(watch, 1))[0].value == str(number)
 
-    async def test_a_watch_that_falls_behind_ends_loudly(self, kv: KVBase) -> None:
+    async def test_a_watch_that_falls_behind_ends_with_an_error(self, kv: KVBase) -> None:
         watch = await kv.watch_with_prefix("", buffer_max=3)
         await kv.multi_save({"a": "1", "b": "2"})
         await kv.multi_save({"c": "3", "d": "4"})

@@ -1,4 +1,4 @@
-"""What tests do to an etcd behind the client's back: etcd's own JSON gateway, asked off the loop."""
+"""What tests do to an etcd without the client: calls of etcd's own JSON gateway, off the loop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["call", "compact", "leases", "revoke", "text", "watchers"]
 
 
 def text(value: str) -> str:
-    """Bytes as the gateway has them."""
+    """Returns bytes as the gateway has them."""
     return base64.b64encode(value.encode()).decode()
 
 
 async def call(
     address: str, path: str, *, tls: ssl.SSLContext | None = None, token: str | None = None, **request: Any
 ) -> dict[str, Any]:
-    """`/v3/…` with a JSON body; the answer. urllib.error.HTTPError when etcd refuses."""
+    """Calls `/v3/…` with a JSON body and returns the answer. Raises urllib.error.HTTPError when etcd refuses."""
     url = f"{'http' if tls is None else 'https'}://{address}/v3/{path}"
     headers = {} if token is None else {"Authorization": token}
     asked = urllib.request.Request(url, json.dumps(request).encode(), headers)
@@ -42,7 +42,7 @@ async def leases(address: str) -> set[int]:
 
 
 async def watchers(address: str) -> int:
-    """Watchers that the server holds, as its metrics say."""
+    """Returns the number of watchers that the server holds, as its metrics say."""
     page = await asyncio.to_thread(_page, f"http://{address}/metrics")
     (line,) = [line for line in page.splitlines() if line.startswith("etcd_debugging_mvcc_watcher_total ")]
     return int(float(line.split()[1]))

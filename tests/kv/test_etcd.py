@@ -1,4 +1,4 @@
-"""EtcdKV on real servers: what every KV promises, on etcd 3.6 and on 3.4, and what only a server has: bounds, sizes, other clients."""
+"""EtcdKV on real servers: the promises of every KV, on etcd 3.6 and 3.4, and what only a server has: bounds, sizes, other clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def kv(etcd_address: str) -> AsyncIterator[EtcdKV]:
         yield kv
 
 
-async def test_what_is_larger_than_a_message_of_grpc_is_loaded_at_one_revision(kv: EtcdKV) -> None:
+async def test_a_prefix_larger_than_a_grpc_message_is_loaded_at_one_revision(kv: EtcdKV) -> None:
     values = {f"k{number:03}": f"{number}" * (300_000 // len(str(number))) for number in range(40)}
     for key, value in values.items():
         await kv.save(key, value)
@@ -114,7 +114,7 @@ async def test_a_smaller_bound_of_the_server_is_a_typed_error_too(etcd_binary: o
         server.close()
 
 
-async def test_what_another_program_wrote_and_is_no_text_is_loud(kv: EtcdKV) -> None:
+async def test_bytes_of_another_program_that_are_no_text_are_an_error(kv: EtcdKV) -> None:
     put = rpc.PutRequest(key=kv.calls.full_key("a") + b"\xff", value=b"\xfe")
     await kv.calls.transact([], [rpc.RequestOp(request_put=put)], "a foreign write")
     with pytest.raises(CorruptionError, match="not UTF-8"):

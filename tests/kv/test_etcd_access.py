@@ -1,4 +1,4 @@
-"""TLS with client certificates, users and passwords, on real servers: who is let in, what a refusal says, tokens that end."""
+"""TLS with client certificates, users and passwords, on real servers: which clients get in, what a refusal says, tokens that expire."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_S = 60.0
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a certificate of 127.0.0.1, one of a client, and a client's of another authority."""
+    """Makes an authority, a certificate of 127.0.0.1, one of a client, and one of a client of another authority."""
     openssl = shutil.which("openssl")
     if openssl is None:
         if os.environ.get("CI"):
@@ -64,16 +64,16 @@ async def test_tls_with_a_client_certificate(tls_server: EtcdServer, certificate
             assert (await anext(watch)).value == "1"
 
 
-async def test_a_log_with_its_metadata_behind_tls(tls_server: EtcdServer, certificates: Path, data_dir: Path) -> None:
+async def test_a_log_with_its_metadata_over_tls(tls_server: EtcdServer, certificates: Path, data_dir: Path) -> None:
     files = f"ca={certificates}/ca.pem&certificate={certificates}/client.pem&key={certificates}/client.key"
     async with open_wal(
         data_dir, kv=f"etcd+ssl://localhost:{tls_server.port}/{data_dir.parent.name}/meta?{files}"
-    ) as log:  # of this test's own
+    ) as log:  # a directory of this test
         await log.raw_append(Message("orders", b"1"))
         assert [info.name for info in await log.vchannels()] == ["orders"]
 
 
-async def test_who_is_not_let_in_is_told_by_whom_and_why(tls_server: EtcdServer, certificates: Path) -> None:
+async def test_a_refused_client_learns_who_refused_it_and_why(tls_server: EtcdServer, certificates: Path) -> None:
     ours = EtcdTls(ca=certificates / "ca.pem", certificate=certificates / "client.pem", key=certificates / "client.key")
     wrong = {
         "no client certificate": EtcdTls(ca=certificates / "ca.pem"),
@@ -97,7 +97,7 @@ async def test_who_is_not_let_in_is_told_by_whom_and_why(tls_server: EtcdServer,
 
 
 async def enable_users(address: str, tls: ssl.SSLContext | None = None) -> None:
-    """root, who may everything, and `app`, who may what lies under `ours/`."""
+    """Adds root, who may do everything, and `app`, who may write below `ours/`."""
     await etcd_admin.call(address, "auth/user/add", tls=tls, name="root", password="root-password")
     await etcd_admin.call(address, "auth/user/add", tls=tls, name="app", password="app-password")
     await etcd_admin.call(address, "auth/role/add", tls=tls, name="app")
@@ -111,7 +111,7 @@ async def enable_users(address: str, tls: ssl.SSLContext | None = None) -> None:
 
 @pytest.fixture
 async def guarded(etcd_binary: Path) -> AsyncIterator[EtcdServer]:
-    """Its tokens end a second after their last use."""
+    """An etcd whose tokens expire a second after their last use."""
     server = EtcdServer(etcd_binary, options=["--auth-token-ttl", "1"])
     await asyncio.to_thread(server.start)
     await enable_users(server.address)
@@ -119,7 +119,7 @@ async def guarded(etcd_binary: Path) -> AsyncIterator[EtcdServer]:
     server.close()
 
 
-async def test_users_may_what_their_roles_say(guarded: EtcdServer, data_dir: Path, tmp_path: Path) -> None:
+async def test_users_may_do_what_their_roles_allow(guarded: EtcdServer, data_dir: Path, tmp_path: Path) -> None:
     address = guarded.address
     for user in (("app", "wrong"), ("nobody", "app-password")):
         with pytest.raises(InvalidArgumentError, match="check the user, the password") as caught:
@@ -136,7 +136,7 @@ async def test_users_may_what_their_roles_say(guarded: EtcdServer, data_dir: Pat
             await session.save("b", "2")
             assert await kv.load_with_prefix("") == (["a", "b"], ["1", "2"])
         beyond = kv.under("x")
-        beyond._root = "theirs/"  # as a program with a wrong root path would ask
+        beyond._root = "theirs/"  # a program with a wrong root path would ask this
         with pytest.raises(InvalidArgumentError, match="permission denied"):
             await beyond.watch("a")
         with pytest.raises(InvalidArgumentError, match="permission denied"):
@@ -147,8 +147,8 @@ async def test_users_may_what_their_roles_say(guarded: EtcdServer, data_dir: Pat
         await log.raw_append(Message("orders", b"1"))
 
 
-async def test_a_token_that_ended_is_renewed_by_whatever_meets_it_first(guarded: EtcdServer) -> None:
-    """A restart forgets all tokens, as the end of their time does: reads, writes, sessions and watches go on."""
+async def test_an_expired_token_is_renewed_by_the_call_that_meets_it(guarded: EtcdServer) -> None:
+    """A restart forgets all tokens, as their expiry does: reads, writes, sessions and watches go on."""
     async with (
         await EtcdKV.open([guarded.address], root_path="ours", user=("app", "app-password"), timeout_s=30) as kv,
         await kv.watch_with_prefix("") as watch,
@@ -177,10 +177,10 @@ async def test_a_token_that_was_not_used_for_long_is_renewed(guarded: EtcdServer
         await kv.save("a", "1")
         first = await kv.calls.connection.token()
         async with asyncio.timeout(WAIT_S):
-            while True:  # etcd looks for old tokens once a second; a refused token is the condition waited for
+            while True:  # etcd looks for old tokens once a second; the loop waits for a refused token
                 if await _is_refused(guarded.address, str(first)):
                     break
-                await asyncio.sleep(1.5)  # each look is a use of it
+                await asyncio.sleep(1.5)  # each look uses the token
         await kv.save("a", "2")
         assert await kv.load("a") == "2"
         assert await kv.calls.connection.token() != first

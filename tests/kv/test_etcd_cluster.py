@@ -1,4 +1,4 @@
-"""EtcdKV and three members: whichever is killed or frozen, the others are asked, and a watch that moves over sees each change once."""
+"""EtcdKV and three members: when one is killed or frozen, the others are asked, and a watch that moves sees each change once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.kv.test_etcd_faults import WAIT_S, Writer, check, collect
 from tests.servers.etcd import EtcdServer, cluster
 from wal.kv.etcd import EtcdKV
 
-pytestmark = pytest.mark.one_loop  # a server is killed or frozen in each of them
+pytestmark = pytest.mark.one_loop  # each test kills or freezes a server
 
 
 async def test_members_fail_in_turn_and_nothing_is_lost_or_seen_twice(etcd_binary: Path, soak: int) -> None:
@@ -44,7 +44,7 @@ async def test_members_fail_in_turn_and_nothing_is_lost_or_seen_twice(etcd_binar
 
 
 def _fail_for(member: EtcdServer, writer: Writer, loop: asyncio.AbstractEventLoop) -> None:
-    """Killed until others have taken twenty writes; then it comes back, and catches up while it is asked."""
+    """Kills a member until the others have taken twenty writes; then the member comes back, and catches up while it is asked."""
     member.kill()
     asyncio.run_coroutine_threadsafe(writer.more(20), loop).result(WAIT_S)
     member.start()

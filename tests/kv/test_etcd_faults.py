@@ -1,4 +1,5 @@
-"""EtcdKV when etcd is killed, frozen, compacted or restored: what was acknowledged is seen once and in order, or the watcher is told."""
+"""EtcdKV when etcd is killed, frozen, compacted or restored: each acknowledged change is seen once and in order, or the watch ends with
+an error."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from wal.errors import ClosedError, TruncatedError, UnavailableError, UnknownOut
 from wal.kv import Watch, WatchEvent
 from wal.kv.etcd import EtcdElection, EtcdKV
 
-pytestmark = pytest.mark.one_loop  # a server is killed or frozen in each of them
+pytestmark = pytest.mark.one_loop  # each test kills or freezes a server
 
 WAIT_S = 60.0
 
@@ -33,7 +34,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[EtcdServer]:
 
 @pytest.fixture
 def new_server(etcd_binary: Path) -> Iterator[EtcdServer]:
-    """One of the newest version, for what does not differ between versions."""
+    """Starts a server of the newest version, for behaviour that does not differ between versions."""
     with EtcdServer(etcd_binary) as server:
         yield server
 
@@ -51,7 +52,7 @@ async def new_kv(new_server: EtcdServer) -> AsyncIterator[EtcdKV]:
 
 
 class Writer:
-    """Saves numbered keys one after the other, and remembers which were acknowledged and which perhaps happened."""
+    """Saves numbered keys one after the other, and remembers which saves were acknowledged and which have an unknown outcome."""
 
     def __init__(self, kv: EtcdKV) -> None:
         self.acknowledged: list[int] = []
@@ -122,13 +123,14 @@ async def test_kill_9_loses_and_repeats_nothing_of_a_busy_watch(server: EtcdServ
         await writer.stop()
         await kv.save("last", "")
         check(await collect(watch), writer)
-    # Of each kill: the save whose answer was lost, and one that met a connection not known to be dead; and the one that `stop` cancelled.
+    # Each kill leaves the save whose answer was lost, and one that met a connection not known to be dead; `stop` leaves the one that it
+    # cancelled.
     assert len(writer.unknown) <= 2 * 3 * soak + 1
     assert set((await kv.load_with_prefix("k/"))[1]) <= {str(number) for number in writer.acknowledged + writer.unknown}
 
 
 async def test_an_idle_watch_sees_what_was_written_while_its_connection_was_cut(server: EtcdServer, kv: EtcdKV) -> None:
-    """The watch has seen no event yet: it goes on at its own start, not at what the store says when it comes back."""
+    """The watch has seen no event yet: it goes on at its own start, not at the revision that the store names when it comes back."""
     async with await kv.watch_with_prefix("k/") as watch:
         await asyncio.to_thread(server.kill)
         waiting = asyncio.ensure_future(anext(watch))
@@ -176,12 +178,12 @@ async def test_a_write_that_was_never_sent_is_not_called_unknown(new_server: Etc
                 await hasty.save("a", "1")
             except (UnavailableError, UnknownOutcomeError) as error:
                 seen.append(type(error))
-        assert len(seen) <= 2  # the first one may meet a connection that is not known to be dead yet
+        assert len(seen) <= 2  # the first call may meet a connection that is not known to be dead yet
         waiting = asyncio.ensure_future(kv.save("a", "2"))
         loading = asyncio.ensure_future(kv.load_with_prefix(""))
         await asyncio.to_thread(server.start)
         with contextlib.suppress(UnknownOutcomeError):
-            await waiting  # it waited for etcd instead of failing
+            await waiting  # it waits for etcd instead of failing
         assert await loading in (([], []), (["a"], ["2"]))
 
 
@@ -204,7 +206,7 @@ async def test_compaction_while_away_is_told(server: EtcdServer, kv: EtcdKV) -> 
 
 
 def _compact_before_the_watch_returns(server: EtcdServer, root: str) -> None:
-    """On another port, so that the watcher cannot be back first: changes, then a compaction above them; then the old port again."""
+    """Changes the keys on another port, where the watcher cannot be first, compacts above the changes, and goes back to the old port."""
     server.kill()
     with EtcdServer(Path(server.command[0]), folder=server.folder / "elsewhere", data_dir=server.data_dir) as hidden:
         asyncio.run(_write_and_compact(hidden.address, root))
@@ -218,7 +220,7 @@ async def _write_and_compact(address: str, root: str) -> None:
         await etcd_admin.compact(address, await other.store_revision())
 
 
-async def test_a_compaction_below_what_was_seen_disturbs_nobody(new_server: EtcdServer, new_kv: EtcdKV) -> None:
+async def test_a_compaction_below_the_seen_revision_disturbs_no_watch(new_server: EtcdServer, new_kv: EtcdKV) -> None:
     server, kv = new_server, new_kv
     async with await kv.watch_with_prefix("") as watch:
         for number in range(20):
@@ -232,7 +234,7 @@ async def test_a_compaction_below_what_was_seen_disturbs_nobody(new_server: Etcd
 
 
 async def test_progress_keeps_a_quiet_watch_above_compactions(etcd_binary: Path) -> None:
-    """Others write and compact; the watch has no event for long, and is told by etcd how far it is."""
+    """Other clients write and compact; the watch has no event for long, and etcd tells it how far it is."""
     server = EtcdServer(etcd_binary, options=["--experimental-watch-progress-notify-interval=100ms"])
     await asyncio.to_thread(server.start)
     try:
@@ -260,7 +262,7 @@ async def test_progress_keeps_a_quiet_watch_above_compactions(etcd_binary: Path)
 
 @pytest.mark.parametrize("grown", [False, True])
 async def test_a_restored_backup_is_told(new_server: EtcdServer, new_kv: EtcdKV, *, grown: bool) -> None:
-    """The data goes back to a backup; `grown`: others write until its revision is above what the watch has seen."""
+    """Restores a backup; with `grown`, others write until its revision is above the one that the watch has seen."""
     server, kv = new_server, new_kv
     for number in range(10):
         await kv.save("a", str(number))
@@ -317,7 +319,7 @@ async def test_an_empty_data_directory_is_told(new_server: EtcdServer) -> None:
 
 
 async def test_while_etcd_is_away_nothing_spins(new_server: EtcdServer) -> None:
-    """Something else listens on the port and hangs up: what is tried is counted, against the connections it took."""
+    """Another server listens on the port and hangs up: the attempts are counted, and compared with the connections that it took."""
     server = new_server
     async with await EtcdKV.open([server.address], root_path="r", timeout_s=60) as kv:
         watches = [await kv.watch(str(number)) for number in range(10)]
@@ -335,7 +337,7 @@ async def test_while_etcd_is_away_nothing_spins(new_server: EtcdServer) -> None:
 
 
 class Refuser:
-    """Takes connections and ends them at once, and counts them."""
+    """A server that takes connections, ends them at once, and counts them."""
 
     def __init__(self, port: int) -> None:
         import socket
@@ -366,7 +368,7 @@ class Refuser:
             self._taken.release()
 
 
-async def test_closing_leaves_no_task_and_no_watcher_behind(server: EtcdServer) -> None:
+async def test_closing_leaves_no_task_and_no_watcher(server: EtcdServer) -> None:
     before = asyncio.all_tasks()
     kv = await EtcdKV.open([server.address], root_path=new_root())
     for _ in range(20):
@@ -428,7 +430,7 @@ async def test_an_open_log_goes_on_over_kill_9_of_its_metadata(new_server: EtcdS
 
 
 async def _made(log: WALAccesser, name: str) -> None:
-    """A first append, which waits for the metadata; the first call may meet a connection that is not known to be dead yet."""
+    """Makes a first append, which waits for the metadata; the first call may meet a connection that is not known to be dead yet."""
     try:
         await log.raw_append(Message(name, b"waits"))
     except UnavailableError as error:
@@ -437,7 +439,7 @@ async def _made(log: WALAccesser, name: str) -> None:
 
 
 async def test_a_call_that_meets_the_close_is_answered_never_cancelled(new_server: EtcdServer) -> None:
-    """Whoever calls was not cancelled, so must not be told so; a long value is compared by two requests."""
+    """A caller that was not cancelled must not get CancelledError; a long value is compared by two requests."""
     old, new = "x" * 100_000, "y" * 100_000
     root, outcomes = new_root(), set()
     for turns in range(0, 60, 2):

@@ -1,4 +1,4 @@
-"""The `kv` setting: what it may say, that its errors help, and that no password is shown."""
+"""The `kv` setting: its accepted forms, its errors, and that no password is shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wal.secret import Secret
          EtcdLocation(("a:2379",), "r", tls=True, ca=Path("/ca.pem"), certificate=Path("/c.pem"), key=Path.cwd() / "k.pem")),
     ],
 )  # fmt: skip
-def test_what_is_understood(text: str, location: EtcdLocation | Path) -> None:
+def test_accepted_settings(text: str, location: EtcdLocation | Path) -> None:
     assert parse_kv(text) == location
 
 
@@ -52,7 +52,7 @@ def test_what_is_understood(text: str, location: EtcdLocation | Path) -> None:
         ("etcd://a/r?timeout_s=-1", "timeout_s=-1"),
     ],
 )
-def test_what_is_not_understood_is_told_without_a_password(text: str, says: str) -> None:
+def test_a_wrong_setting_is_refused_without_showing_a_password(text: str, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says) as caught:
         parse_kv(text)
     assert "secret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""gRPC's poller, which all loops of a process share: it blocks none of them, and whoever uses it from several says nothing of it."""
+"""gRPC's poller, which all loops of a process share: it blocks none of them, and logs no error when several use it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ for thread in threads:
 
 
 @pytest.mark.parametrize(("script", "said"), [(CLOSED_ON_A_LOOP, ""), (IN_TWO_THREADS, "done\n" * 3)])
-def test_it_is_nobodys_business(script: str, said: str, etcd_address: str) -> None:
+def test_the_poller_disturbs_no_loop(script: str, said: str, etcd_address: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", script, etcd_address, "wal-test-poller"],
         cwd=ROOT,

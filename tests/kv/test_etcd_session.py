@@ -1,4 +1,4 @@
-"""Sessions and elections on a real etcd: who holds what, who hears of its loss and when, and who can still write."""
+"""Sessions and elections on a real etcd: which session holds a key, when its owner hears of a loss, and which leader can still write."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_session_outlives_its_ttl_and_takes_its_keys_with_it(kv: EtcdKV,
     async with await kv.session(ttl_s=3) as session:
         await session.save("nodes/a", "here")
         async with asyncio.timeout(WAIT_S):
-            while session.renewals < 4:  # at a third of the TTL each
+            while session.renewals < 4:  # each comes at a third of the TTL
                 await asyncio.sleep(0.01)
         assert session.alive
         assert await kv.load("nodes/a") == "here"
@@ -60,7 +60,7 @@ async def test_a_session_outlives_its_ttl_and_takes_its_keys_with_it(kv: EtcdKV,
     await session.close()
 
 
-async def test_a_lease_that_is_revoked_behind_its_back_is_told(kv: EtcdKV, etcd_address: str) -> None:
+async def test_the_owner_of_a_revoked_lease_is_told(kv: EtcdKV, etcd_address: str) -> None:
     async with await kv.session(ttl_s=6) as session:
         guarded = asyncio.ensure_future(session.guard(asyncio.Event().wait()))
         await etcd_admin.revoke(etcd_address, session.lease)
@@ -89,7 +89,7 @@ async def test_a_defect_in_the_renewal_is_told_at_once(kv: EtcdKV) -> None:
     await session.close()
 
 
-async def test_who_writes_with_a_revoked_lease_hears_of_it_at_once(kv: EtcdKV, etcd_address: str) -> None:
+async def test_a_write_with_a_revoked_lease_fails_at_once(kv: EtcdKV, etcd_address: str) -> None:
     async with await kv.session(ttl_s=60) as session:
         await etcd_admin.revoke(etcd_address, session.lease)
         with pytest.raises(SessionLostError):
@@ -98,7 +98,7 @@ async def test_who_writes_with_a_revoked_lease_hears_of_it_at_once(kv: EtcdKV, e
 
 
 async def test_the_owner_is_told_before_anybody_else_can_see_the_lease_expire(server: EtcdServer) -> None:
-    """etcd is frozen, so that no renewal comes through. It is let go as soon as the owner knows: the lease must still be there."""
+    """Freezes etcd, so that no renewal comes through, until the owner knows: the lease must still be there."""
     async with await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv:
         session = await kv.session(ttl_s=3)
         await session.save("a", "mine")
@@ -130,8 +130,8 @@ async def test_a_session_survives_a_restart_within_its_ttl(server: EtcdServer) -
         assert await kv.load("a") == "mine"
 
 
-async def test_a_clock_that_was_away_loses_the_session_at_the_next_look(kv: EtcdKV) -> None:
-    """As of a machine that slept: no timer of the loop has run, and `alive` must not say True."""
+async def test_a_machine_that_slept_loses_the_session_at_the_next_look(kv: EtcdKV) -> None:
+    """A machine slept: no timer of the loop has run, and `alive` must not return True."""
     now = 1000.0
     session = await EtcdSession.open(kv.calls, ttl_s=60, on_end=lambda _: None, clock=lambda: now)
     assert session.alive
@@ -262,7 +262,8 @@ async def test_a_candidate_that_gives_up_or_loses_its_session_leaves_the_queue(k
             async with asyncio.timeout(WAIT_S):
                 while "four" not in (await kv.load_with_prefix("coordinator/"))[1]:
                     await asyncio.sleep(0.01)
-            await kv.remove((await kv.load_with_prefix("coordinator/"))[0][1])  # by hand: not the lease's end
+            # Removed by hand, not by the end of the lease.
+            await kv.remove((await kv.load_with_prefix("coordinator/"))[0][1])
             await leadership.resign()
             async with asyncio.timeout(WAIT_S):
                 with pytest.raises(ChannelFencedError, match="removed by somebody else"):
@@ -302,7 +303,7 @@ async def test_observers_see_each_leader_and_end_at_the_latest(kv: EtcdKV) -> No
 
 
 async def test_over_kill_9_and_freezes_at_most_one_believes_that_it_leads(server: EtcdServer, soak: int) -> None:
-    """Three candidates, each writes as the leader while it believes to be; the writes that etcd took come with rising tokens."""
+    """Three candidates write as the leader while they believe that they lead; the writes that etcd took have ascending tokens."""
     wins: list[int] = []
 
     async def stand(kv: EtcdKV) -> None:
@@ -311,7 +312,7 @@ async def test_over_kill_9_and_freezes_at_most_one_believes_that_it_leads(server
                 async with await kv.session(ttl_s=2) as session:
                     leadership = await EtcdElection(kv, "leader").campaign("x", session)
                     wins.append(leadership.token)
-                    for _ in range(1 if len(wins) % 2 else 100):  # a restart need not cost anybody the lead
+                    for _ in range(1 if len(wins) % 2 else 100):  # a restart need not end anybody's leadership
                         if session.alive:
                             await leadership.multi_save_and_remove({"written": str(leadership.token)})
                     await leadership.resign()
@@ -346,8 +347,9 @@ async def test_over_kill_9_and_freezes_at_most_one_believes_that_it_leads(server
     assert set(written) <= set(wins)
 
 
-async def test_a_candidate_of_unknown_outcome_does_not_stand_with_nobody_behind_it(server: EtcdServer) -> None:
-    """etcd is frozen, so nobody knows whether the candidate's key was put, nor can it be removed: the session goes, and the key with it."""
+async def test_a_candidate_of_unknown_outcome_never_leads(server: EtcdServer) -> None:
+    """Freezes etcd, so that nobody knows whether the candidate's key was put, and nobody can remove it: the session goes, and the key
+    with it."""
     root = new_root()
     async with (
         await EtcdKV.open([server.address], root_path=root, timeout_s=0.5) as hasty,

@@ -51,7 +51,7 @@ LeaseKeepAliveResponse header=1 ID=2 TTL=3
 AuthenticateRequest name=1 password=2
 AuthenticateResponse header=1 token=2
 """
-"""Out of etcd's own api/etcdserverpb/rpc.proto and api/mvccpb/kv.proto (3.6.6; the same numbers in 3.4)."""
+"""From etcd's own api/etcdserverpb/rpc.proto and api/mvccpb/kv.proto (3.6.6; the same numbers in 3.4)."""
 
 texts = st.text(st.sampled_from(["a", "b", "\x7f", "\x80", "\ud7ff", "\ue000", "\uffff", "\U0010ffff"]), max_size=4)
 
@@ -116,7 +116,7 @@ def test_pages_are_of_a_bounded_size_and_never_empty(keys: int, size: int) -> No
         (12, "unknown service", Refusal.WRONG, InvalidArgumentError, InvalidArgumentError),
     ],
 )  # fmt: skip
-def test_what_a_status_means(
+def test_the_meaning_of_each_status(
     code: int, text: str, refusal: Refusal, reading: type[Exception], writing: type[Exception]
 ) -> None:
     assert classify(code, text) is refusal
@@ -142,7 +142,7 @@ def event(revision: int, key: str) -> WatchEvent:
 def test_a_watch_over_broken_streams_gives_each_event_once_and_revisions_whole(
     sizes: list[int], cuts: list[tuple[int, bool]], start: int
 ) -> None:
-    """The model: a store with `sizes[n]` events in revision n+1; streams that hand over so many, and perhaps break."""
+    """The model is a store with `sizes[n]` events in revision n+1, and streams that hand over some events and then may break."""
     store = [event(revision, f"{index}") for revision, size in enumerate(sizes, 1) for index in range(size)]
     position, given_out = WatchPosition(start), []
     sent = None

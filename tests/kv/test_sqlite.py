@@ -69,7 +69,7 @@ async def refuse_poison(path: Path) -> None:
     connection.close()
 
 
-async def test_what_was_saved_is_there_after_reopening(path: Path) -> None:
+async def test_saved_values_are_there_after_reopening(path: Path) -> None:
     async with await SqliteKV.open(path) as kv:
         await kv.multi_save({"a": "1", "b\U0001f600": "\0"})
     async with await SqliteKV.open(str(path)) as kv:
@@ -96,7 +96,7 @@ def test_kill_9_leaves_every_multi_operation_whole_and_every_acknowledged_one_th
         for _ in range(random.randint(2, 40)):
             acknowledged = int(child.stdout.readline())
         child.kill()
-        # whole lines only: what is printed was acknowledged, and the last line may be cut
+        # whole lines only: each printed number was acknowledged, and the last line may be cut
         acknowledged = max([acknowledged, *map(int, child.stdout.read().split("\n")[:-1])])
         child.wait()
         child.stdout.close()
@@ -123,7 +123,7 @@ async def test_a_failing_statement_undoes_its_operation_and_harms_no_other(path:
             kv.compare_and_swap("a", "before", "poison", removals=["k1"]),
             return_exceptions=True,
         )
-        assert kv.statistics().commits - commits < 10  # they did share transactions
+        assert kv.statistics().commits - commits < 10  # the calls shared transactions
         assert [isinstance(answer, StorageError) for answer in answers] == [n % 5 == 0 for n in range(50)] + [True]
         good = [number for number in range(50) if number % 5]
         assert (await kv.load_with_prefix("k"))[0] == sorted(f"k{number}" for number in good)
@@ -225,7 +225,7 @@ async def test_a_file_of_a_newer_version(path: Path) -> None:
         await SqliteKV.open(path)
 
 
-async def test_a_damaged_file_is_loud(path: Path) -> None:
+async def test_a_damaged_file_is_an_error(path: Path) -> None:
     async with await SqliteKV.open(path) as kv:
         await kv.multi_save({f"k{number:04}": "v" * 200 for number in range(1000)})
     sound = content(path)
@@ -300,7 +300,7 @@ async def test_the_loop_is_never_blocked(path: Path) -> None:
             assert (await anext(watch)).value == "1"
 
 
-async def test_cancelling_the_opening_leaves_no_owner_behind(path: Path) -> None:
+async def test_cancelling_the_opening_leaves_no_owner(path: Path) -> None:
     for turns in range(6):
         opening = asyncio.ensure_future(SqliteKV.open(path))
         for _ in range(turns):
@@ -315,7 +315,7 @@ async def test_cancelling_the_opening_leaves_no_owner_behind(path: Path) -> None
         await kv.save("a", "1")
 
 
-async def test_a_kv_dropped_unclosed_says_so_and_lets_go(path: Path) -> None:
+async def test_a_kv_dropped_unclosed_warns_and_releases_the_file(path: Path) -> None:
     holder = [await SqliteKV.open(path)]
     await holder[0].save("a", "1")
     with pytest.warns(ResourceWarning, match="was not closed"):
@@ -348,7 +348,7 @@ def test_another_loop_is_refused_and_a_dead_loop_frees_the_file(path: Path) -> N
 
 
 async def test_a_defect_in_the_thread_reaches_its_callers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for ever: whoever asked, whoever asks later, and who closes."""
+    """Nothing waits for ever: neither earlier calls nor later ones nor a close."""
     defect = MemoryError("no memory")
 
     def broken(*_: object) -> None:

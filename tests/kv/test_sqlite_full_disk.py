@@ -1,4 +1,4 @@
-"""A disk without a free byte: records that are there are changed all the same, and what finds no room is refused whole."""
+"""A disk without a free byte: existing records can be changed all the same, and a save without room is refused whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wal.files import RESERVE_BYTES
 from wal.kv import SqliteKV
 
 CHANGES = 400
-"""More than fit into the reserve if each of them used some of it up."""
+"""More changes than fit into the reserve if each of them used some of it up."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def test_records_change_for_ever_on_a_full_disk(disk: Path) -> None:
         assert await kv.load("term") == str(CHANGES)
 
 
-async def test_openings_on_a_full_disk_use_nothing_up(disk: Path) -> None:
+async def test_openings_on_a_full_disk_use_up_no_room(disk: Path) -> None:
     path = disk / "kv.sqlite3"
     async with await SqliteKV.open(path) as kv:
         await kv.save("term", "0")
@@ -51,8 +51,8 @@ async def test_openings_on_a_full_disk_use_nothing_up(disk: Path) -> None:
             assert await kv.compare_and_swap("term", str(number), str(number + 1))
 
 
-async def test_what_finds_no_room_is_refused_whole_and_leaves_room_for_changes(disk: Path) -> None:
-    """New records make the file grow, until the reserve cannot hold what folding it would take: then they are refused."""
+async def test_a_save_without_room_is_refused_whole_and_leaves_room_for_changes(disk: Path) -> None:
+    """New records make the file grow until the reserve cannot hold what folding it would take: then they are refused."""
     path = disk / "kv.sqlite3"
     async with await SqliteKV.open(path) as kv:
         await kv.save("term", "0")

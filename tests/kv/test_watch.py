@@ -1,4 +1,4 @@
-"""Watch by itself, and the order of keys that prefix scans rest on."""
+"""Watch by itself, and the order of keys on which prefix scans rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wall clock is believed as long as it goes with monotonic time."""
+"""A wall clock is believed while it moves with monotonic time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from wal.retention import DRIFT_MAX_S, ClockWatch
 
 
-def test_small_corrections_are_taken_in() -> None:
+def test_small_corrections_are_accepted() -> None:
     watch = ClockWatch(wall=1e9, monotonic=50.0)
     wall = 1e9
     for turn in range(1, 1000):
-        wall += 11.0  # a second more than passes: over the turns far more than the limit
+        wall += 11.0  # one second more than passes each time: over all turns far more than the limit
         assert watch.look(wall=wall, monotonic=50.0 + 10 * turn)
 
 

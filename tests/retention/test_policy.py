@@ -1,4 +1,4 @@
-"""The policy against a model of a few lines, and what it promises of every case."""
+"""The policy against a model of a few lines, and the promises that hold in every case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW_S = 10_000.0
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Extent]:
-    """Stretches without gaps, their ticks ascending, the last one not sealed."""
+    """Draws extents without gaps, their ticks ascending, the last one not sealed."""
     extents: list[Extent] = []
     at, second = draw(st.integers(0, 50)), draw(st.integers(9_000, 10_100))
     sizes = draw(st.lists(st.integers(1, 40), max_size=8))
@@ -40,7 +40,7 @@ EARLIEST = st.tuples(st.integers(0, 400), st.integers(0, 2))
 def model(
     extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earliest: tuple[int, int], now_s: float | None
 ) -> int | None:
-    """Drops the first stretch as long as there is a reason and nobody needs anything of it."""
+    """Drops the first extent while there is a reason and no pin needs anything of it."""
     left = [extent for extent in extents if extent.end > earliest[0]]
     dropped = None
     while len(left) > 1:
@@ -56,7 +56,7 @@ def model(
 
 
 @given(logs(), BOUNDS, PINS, EARLIEST, st.sampled_from([NOW_S, NOW_S, None]))
-def test_it_is_the_model(
+def test_the_plan_matches_the_model(
     extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earliest: tuple[int, int], now_s: float | None
 ) -> None:
     found = plan(extents, bounds, pins, earliest=earliest, now_s=now_s)
@@ -68,7 +68,7 @@ def test_it_is_the_model(
 
 
 @given(logs(), BOUNDS, PINS, EARLIEST, st.integers(1, 3))
-def test_in_parts_it_comes_to_the_same(
+def test_dropping_in_parts_gives_the_same_result(
     extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earliest: tuple[int, int], some: int
 ) -> None:
     whole = plan(extents, bounds, pins, earliest=earliest, now_s=NOW_S)
@@ -108,7 +108,7 @@ def test_live_cursors_pin_their_own_log_and_damaged_ones_all() -> None:
     assert [pin.name for pin in pins_of(cursors, VIEW, pchannel="p1")] == ["elsewhere", "x.cursor"]
 
 
-def test_over_which_bound_a_cursor_is() -> None:
+def test_the_bound_that_a_cursor_is_over() -> None:
     log = VIEW.logs["p0"]
     for start, now_s, bounds, over in (
         ((500, 0), NOW_S, RetentionBounds(), ""),

@@ -1,4 +1,4 @@
-"""A process that produces and consumes and says what it was told: `python -m tests.rocksmq.child DIRECTORY SEED`. It is killed."""
+"""A process that produces, consumes and reports until it is killed: `python -m tests.rocksmq.child DIRECTORY SEED`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A RocksMQ of the test's own, and how one is opened again."""
+"""Fixtures: a RocksMQ of the test's own, and how to reopen one."""
 
 from __future__ import annotations
 

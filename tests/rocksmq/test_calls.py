@@ -1,4 +1,4 @@
-"""The calls, one by one: what they do, what they refuse, what they leave behind."""
+"""The calls, one by one: effects, refusals, and what they leave on disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def payloads(messages: list[ConsumerMessage]) -> list[bytes]:
     return [message.payload for message in messages]
 
 
-async def test_what_was_produced_is_consumed_once_a_group_in_order(mq: RocksMQ) -> None:
+async def test_each_group_consumes_each_message_once_in_order(mq: RocksMQ) -> None:
     await mq.create_channel("orders")
     for group in ("billing", "shipping"):
         await mq.create_consumer_group(group, "orders")
@@ -56,7 +56,7 @@ async def test_channels_whose_names_begin_alike_never_mix(mq: RocksMQ) -> None:
     assert await mq.consume("g", "a", 99) == []
 
 
-async def test_unknown_and_doubled_names_are_told(mq: RocksMQ) -> None:
+async def test_unknown_and_duplicate_names_are_errors(mq: RocksMQ) -> None:
     with pytest.raises(ChannelNotExistError, match=r"'x'.*create_channel"):
         await mq.produce("x", [b""])
     with pytest.raises(ChannelNotExistError):
@@ -108,7 +108,7 @@ async def test_wrong_arguments_are_refused_before_anything_happens(directory: Pa
         RocksMQSettings(page_bytes=0)
 
 
-async def test_seek_is_behind_a_message_or_before_it(mq: RocksMQ) -> None:
+async def test_seek_moves_after_a_message_or_before_it(mq: RocksMQ) -> None:
     await mq.create_channel("other")
     await mq.create_channel("x")
     await mq.create_consumer_group("g", "x")
@@ -134,7 +134,7 @@ async def test_seek_is_behind_a_message_or_before_it(mq: RocksMQ) -> None:
     assert payloads(await mq.consume("late", "x", 9)) == [b"4"]
 
 
-async def test_what_was_not_acknowledged_comes_again_after_opening(directory: Path) -> None:
+async def test_unacknowledged_messages_are_redelivered_after_opening(directory: Path) -> None:
     async with await RocksMQ.open(directory) as mq:
         await mq.create_channel("x")
         await mq.create_consumer_group("g", "x")
@@ -189,7 +189,7 @@ async def test_consumers_of_a_group_share_and_a_cancelled_one_takes_nothing(mq: 
     assert sorted(seen) == sorted(sent)
 
 
-async def test_destroying_ends_those_who_wait(mq: RocksMQ) -> None:
+async def test_destroying_ends_waiting_calls(mq: RocksMQ) -> None:
     await mq.create_channel("x")
     await mq.create_consumer_group("g", "x")
     await mq.create_consumer_group("h", "x")
@@ -233,7 +233,7 @@ async def test_a_directory_of_something_else_is_left_alone(directory: Path) -> N
     assert [path.name for path in directory.iterdir()] == ["notes.txt"]
 
 
-async def test_ids_of_an_allocator_of_ones_own(directory: Path) -> None:
+async def test_ids_of_a_given_allocator(directory: Path) -> None:
     class Wrong:
         first = 1
 

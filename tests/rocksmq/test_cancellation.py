@@ -1,4 +1,4 @@
-"""A caller that is cancelled, in whatever turn: what it was given goes to the group's next call, in order, also of the next opening."""
+"""A caller that is cancelled in any turn: its messages go to the group's next call, in order, also of the next opening."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def filled(directory: Path, messages: int, **settings: int) -> RocksMQ:
 
 
 async def cancelled_with_an_answer(mq: RocksMQ, n: int, *, auto_ack: bool = True) -> None:
-    """A consumer that is cancelled in the very turn in which its answer came."""
+    """Cancels a consumer in the very turn in which its answer came."""
     before = mq.statistics().consumed
     consumer = asyncio.ensure_future(mq.consume("g", "x", n, auto_ack=auto_ack))
     while mq.statistics().consumed == before:
@@ -37,9 +37,7 @@ async def cancelled_with_an_answer(mq: RocksMQ, n: int, *, auto_ack: bool = True
 
 
 @pytest.mark.parametrize("auto_ack", [True, False])
-async def test_what_a_cancelled_consumer_was_given_is_there_at_the_next_opening(
-    directory: Path, auto_ack: bool
-) -> None:
+async def test_messages_of_a_cancelled_consumer_are_there_at_the_next_opening(directory: Path, auto_ack: bool) -> None:
     mq = await filled(directory, 5)
     assert payloads(await mq.consume("g", "x", 1)) == [b"0"]
     await cancelled_with_an_answer(mq, 3, auto_ack=auto_ack)
@@ -48,7 +46,7 @@ async def test_what_a_cancelled_consumer_was_given_is_there_at_the_next_opening(
         assert payloads(await mq.consume("g", "x", 9)) == [b"1", b"2", b"3", b"4"]
 
 
-async def test_given_back_is_not_consumed_until_it_is_taken_again(directory: Path) -> None:
+async def test_messages_given_back_are_unconsumed_until_taken_again(directory: Path) -> None:
     mq = await filled(directory, 5, page_bytes=1, retention_bytes=0)
     await cancelled_with_an_answer(mq, 2)
     assert await mq.retain() == 0, "what nobody has got was dropped"
@@ -63,7 +61,7 @@ async def test_given_back_is_not_consumed_until_it_is_taken_again(directory: Pat
         assert payloads(await mq.consume("g", "x", 9)) == [b"4"]
 
 
-async def test_what_two_give_back_comes_in_its_order(directory: Path) -> None:
+async def test_messages_that_two_give_back_come_in_order(directory: Path) -> None:
     mq = await filled(directory, 7)
     consumers = [asyncio.ensure_future(mq.consume("g", "x", 2)) for _ in range(3)]
     while mq.statistics().consumed < 6:
@@ -87,7 +85,7 @@ async def test_what_two_give_back_comes_in_its_order(directory: Path) -> None:
         assert mq.channels()[0].groups[0].current_id == 7
 
 
-async def test_seeking_forgets_what_was_given_back(directory: Path) -> None:
+async def test_seeking_forgets_messages_given_back(directory: Path) -> None:
     mq = await filled(directory, 5)
     await cancelled_with_an_answer(mq, 2)
     await mq.seek("g", "x", None)
@@ -115,7 +113,7 @@ async def test_a_consumer_cancelled_while_there_is_no_room_has_taken_nothing(dir
                 cancelled += 1
                 found: list[bytes] = []
                 while messages := payloads(await mq.consume("g", "x", 4)):
-                    found += messages  # what was given back comes by itself
+                    found += messages  # messages that were given back come in an answer of their own
                 assert found == [b"0", b"1", b"2", b"3"], (others, turns)
     assert cancelled
     await mq.close()
@@ -146,7 +144,7 @@ async def test_producers_cancelled_in_any_turn_leave_no_bytes_in_flight(director
     await mq.close()
 
 
-async def test_a_seek_wakes_those_who_wait(directory: Path) -> None:
+async def test_a_seek_wakes_waiting_calls(directory: Path) -> None:
     mq = await filled(directory, 3)
     await mq.consume("g", "x", 9)
     waiting = asyncio.ensure_future(mq.consume("g", "x", 9, timeout_s=None))

@@ -1,4 +1,4 @@
-"""Damage is loud: in a table, in the log of RocksDB, and where a record is missing."""
+"""Damage raises an error: in a table, in the log of RocksDB, and where a record is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def consume_all(directory: Path) -> int:
     return count
 
 
-async def test_a_flipped_byte_in_a_table_is_loud(directory: Path) -> None:
+async def test_a_flipped_byte_in_a_table_is_an_error(directory: Path) -> None:
     await fill(directory)
     tables = sorted(directory.glob("*.sst"), key=lambda path: path.stat().st_size)
     data = bytearray(tables[-1].read_bytes())
@@ -44,7 +44,7 @@ async def test_a_flipped_byte_in_a_table_is_loud(directory: Path) -> None:
         await consume_all(directory)
 
 
-async def test_a_flipped_byte_in_the_middle_of_the_log_is_loud(directory: Path, tmp_path: Path) -> None:
+async def test_a_flipped_byte_in_the_middle_of_the_log_is_an_error(directory: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     async with await RocksMQ.open(directory) as mq:
         await mq.create_channel("x")
@@ -52,7 +52,7 @@ async def test_a_flipped_byte_in_the_middle_of_the_log_is_loud(directory: Path, 
         for index in range(200):
             await mq.produce("x", [b"%0200d" % index])
         copy.mkdir()
-        for path in directory.iterdir():  # as a crash leaves it: nothing was flushed to tables
+        for path in directory.iterdir():  # a crash leaves it like this: nothing was flushed to tables
             if path.name != "LOCK":
                 (copy / path.name).write_bytes(path.read_bytes())
     log = max(copy.glob("*.log"), key=lambda path: path.stat().st_size)
@@ -73,7 +73,7 @@ def delete_record(directory: Path, message_id: int) -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 2, 50, 100])
-async def test_a_missing_record_is_loud(directory: Path, missing: int) -> None:
+async def test_a_missing_record_is_an_error(directory: Path, missing: int) -> None:
     await fill(directory, 100)
     await asyncio.to_thread(delete_record, directory, missing)
     with pytest.raises(CorruptionError, match="missing"):
@@ -88,8 +88,8 @@ async def test_a_database_of_something_else_is_refused(directory: Path) -> None:
         await RocksMQ.open(directory)
 
 
-async def test_opened_with_other_options_before_it_says_so_or_works(directory: Path) -> None:
-    """The binding rewrites a file of its own then; whatever the next opening finds, it is never other messages."""
+async def test_a_database_opened_with_other_options_fails_clearly_or_works(directory: Path) -> None:
+    """The binding then rewrites a file of its own; whatever the next opening finds, it never returns other messages."""
     await fill(directory, 100)
     rocksdict.Rdict(str(directory)).close()
     for _ in range(2):

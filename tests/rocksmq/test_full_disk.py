@@ -1,4 +1,4 @@
-"""A write that fails: everybody who waits hears of it, later calls too, and the next opening has whole batches and nothing else."""
+"""A write that fails: every waiting call gets the error, later calls too, and the next opening has whole batches only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE_BYTES_MAX = 200_000
 
 
 async def write_until_it_fails(directory: Path) -> dict[str, Any]:
-    """In a process whose files cannot grow beyond FILE_BYTES_MAX: what it was told."""
+    """Writes in a process whose files cannot grow beyond FILE_BYTES_MAX, and returns what it reported."""
     mq = await RocksMQ.open(directory)
     await mq.create_channel("x")
     await mq.create_channel("y")
@@ -67,7 +67,7 @@ def child(directory: str) -> None:
 
 
 async def written_again(directory: Path) -> int:
-    """There is room again, in the same process."""
+    """Writes again in the same process, where there is room again."""
     async with await RocksMQ.open(directory) as mq:
         await mq.create_channel("again")
         return len(await mq.produce("again", [b"1", b"2"]))
@@ -101,10 +101,10 @@ async def test_a_disk_that_takes_no_more(directory: Path) -> None:
         await mq.produce("x", [b"it goes on"])
 
 
-async def test_those_who_waited_hear_of_a_position_that_could_not_be_written(
+async def test_waiting_calls_fail_when_a_position_cannot_be_written(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are in hand then: neither in the inbox nor among those who wait."""
+    """The calls are in hand then: neither in the inbox nor among the waiting ones."""
     mq = await RocksMQ.open(directory)
     await mq.create_channel("x")
     await mq.create_consumer_group("g", "x")

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of producing and consuming: what was answered is there, batches are whole, positions hold."""
+"""kill -9 in the middle of producing and consuming: answered messages are there, batches are whole, positions hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDS = 10
 
 
 def killed(directory: Path, seed: int, lines_max: int) -> Iterator[list[str]]:
-    """What a child said before it was killed, about `lines_max` lines into its work."""
+    """Yields what a child reported before it was killed, about `lines_max` lines into its work."""
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.rocksmq.child", str(directory), str(seed)], stdout=subprocess.PIPE, text=True
     )
@@ -47,7 +47,7 @@ def test_nothing_answered_is_lost_and_no_batch_is_torn(directory: Path, soak: in
             else:
                 acked[name] = int(rest[0])
         if seed % 5 and seed < ROUNDS * soak - 1:
-            continue  # opened by the next child only
+            continue  # only the next child opens it
         asyncio.run(check(directory, sent, done, acked))
 
 

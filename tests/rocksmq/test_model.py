@@ -1,4 +1,4 @@
-"""A RocksMQ on a real database against lists: any order of calls, openings in between."""
+"""A RocksMQ on a real database against lists: calls in any order, with reopenings in between."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=channel_names, counts=st.lists(st.integers(1, 5), min_size=1, max_size=4))
     def produce(self, name: str, counts: list[int]) -> None:
-        """Several calls at once: they share a turn."""
+        """Makes several calls at once, which share a turn."""
         batches = []
         for count in counts:
             batches.append([b"%d" % (self.number + index) for index in range(count)])

@@ -1,4 +1,4 @@
-"""Retention drops whole pages that every group has consumed, and nothing else unless told so."""
+"""Retention drops whole pages that every group has consumed, and nothing else unless the settings say so."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def opened(directory: Path, **settings: object) -> RocksMQ:
     return mq
 
 
-async def test_by_size_what_every_group_consumed_goes(directory: Path) -> None:
+async def test_consumed_pages_go_by_size(directory: Path) -> None:
     mq = await opened(directory, retention_bytes=PAGE)
     ids = await fill(mq, 18)
     assert await mq.retain() == 0
@@ -65,7 +65,7 @@ async def test_by_size_what_every_group_consumed_goes(directory: Path) -> None:
     await mq.close()
 
 
-async def test_unconsumed_goes_only_when_told_so_and_then_it_is_said(directory: Path) -> None:
+async def test_unconsumed_pages_go_only_if_allowed_and_readers_are_told(directory: Path) -> None:
     mq = await opened(directory, retention_s=0.0)
     ids = await fill(mq, 8)
     await mq.consume("g", "x", 2)
@@ -100,7 +100,7 @@ async def test_a_channel_without_groups_keeps_everything(directory: Path) -> Non
     await mq.close()
 
 
-async def test_it_looks_by_itself(directory: Path) -> None:
+async def test_retention_runs_by_itself(directory: Path) -> None:
     mq = await opened(directory, retention_s=0.0, retention_interval_s=0.01)
     await mq.destroy_consumer_group("h", "x")
     ids = await fill(mq, 4)
@@ -121,7 +121,7 @@ async def test_it_looks_by_itself(directory: Path) -> None:
 def test_pages_against_a_list(
     sizes: list[int], consumed: int, retention_bytes: int | None, retention_s: int | None, unconsumed: bool
 ) -> None:
-    """One message a second, by a channel and by plain lists."""
+    """Adds one message a second, to a channel and to plain lists."""
     settings = RocksMQSettings(
         page_bytes=100, retention_bytes=retention_bytes, retention_s=retention_s, retention_unconsumed=unconsumed
     )

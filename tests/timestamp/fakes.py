@@ -1,4 +1,4 @@
-"""A clock that stands still until told, and a KV that fails when told: what simulated time needs; nothing of the oracle is faked."""
+"""A clock that moves only when told, and a KV that fails when told: nothing of the oracle is faked."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class FakeClock:
 
 
 async def settle() -> None:
-    """Lets every task that can go on do so; nothing here waits for anything but other tasks."""
+    """Lets every task run that can; nothing here waits for anything but other tasks."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 class Fault(enum.Enum):
     NONE = "none"
-    REFUSED = "refused"  # nothing is done, and the caller hears of it
-    ANSWER_LOST = "answer lost"  # it is done, and the caller hears an error
+    REFUSED = "refused"  # nothing is done, and the caller gets an error
+    ANSWER_LOST = "answer lost"  # it is done, and the caller gets an error
 
 
 class FailingKV(KVBase):
-    """Another KV, with faults. `hold()` keeps answers back until `release()`."""
+    """A KV with faults over another one. `hold()` keeps answers back until `release()`."""
 
     def __init__(self, inner: KVBase) -> None:
         super().__init__()

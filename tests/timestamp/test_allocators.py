@@ -15,7 +15,7 @@ from wal.timestamp import COUNT_MAX, IdAllocator, TimestampAllocator, TimestampO
 
 
 class Source:
-    """A source of ticks that can be held and made to fail; the ticks are an oracle's."""
+    """A source of ticks that can be held and made to fail; an oracle gives the ticks."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.oracle = TimestampOracle(MemoryKV(), clock=clock)
@@ -61,7 +61,7 @@ async def test_many_callers_share_few_requests(source: Source, clock: FakeClock)
         assert ticks == sorted(set(ticks))
 
 
-async def test_one_refill_is_under_way_and_the_next_serves_who_came_meanwhile(source: Source, clock: FakeClock) -> None:
+async def test_the_next_refill_serves_the_calls_that_came_meanwhile(source: Source, clock: FakeClock) -> None:
     async with TimestampAllocator(source, batch=1, clock=clock) as allocator:
         source.gate.clear()
         first = asyncio.ensure_future(allocator.alloc(2))
@@ -104,7 +104,7 @@ async def test_ticks_expire(source: Source, clock: FakeClock) -> None:
         assert await allocator.alloc_one() == tick + 1000
 
 
-async def test_a_slow_answer_serves_who_asked_for_it_and_nobody_later(source: Source, clock: FakeClock) -> None:
+async def test_a_slow_answer_serves_only_the_calls_it_was_made_for(source: Source, clock: FakeClock) -> None:
     async with TimestampAllocator(source, expire_s=0.05, clock=clock) as allocator:
         source.gate.clear()
         asked = asyncio.ensure_future(allocator.alloc(1))
@@ -179,7 +179,7 @@ async def test_a_cancelled_waiter_harms_no_other(source: Source, clock: FakeCloc
             ticks = [tick for answer in answers if isinstance(answer, list) for tick in answer]
             assert ticks == sorted(set(ticks))
             assert len(ticks) == 6000
-            await allocator.sync()  # nothing left over for the next phase
+            await allocator.sync()  # nothing is left over for the next phase
             assert allocator.statistics().waiting == 0
 
 
@@ -197,7 +197,7 @@ async def test_a_source_that_goes_back_or_gives_less_is_an_error(answer: range, 
         assert await allocator.alloc_one() == 7000
 
 
-async def test_close_fails_what_waits(source: Source, clock: FakeClock) -> None:
+async def test_close_fails_waiting_calls(source: Source, clock: FakeClock) -> None:
     allocator = TimestampAllocator(source, clock=clock)
     with pytest.raises(InvalidArgumentError, match="start"):
         await allocator.alloc(1)
@@ -320,7 +320,7 @@ async def test_failing_saves_give_no_ids_and_pass() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "-1", "1.5", str(2**63 + 1)])
-async def test_foreign_values_are_loud(text: str) -> None:
+async def test_foreign_values_are_errors(text: str) -> None:
     kv = MemoryKV()
     await kv.save("ids", text)
     async with IdAllocator(kv, key="ids") as ids:
@@ -337,8 +337,10 @@ async def test_the_numbers_end() -> None:
             await ids.alloc_one()
 
 
-async def test_a_defect_fails_all_who_wait(source: Source, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that fails ends the one task that refills: nobody may be left waiting for it."""
+async def test_a_defect_fails_all_waiting_calls(
+    source: Source, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that fails ends the one task that refills: no caller may be left waiting for it."""
 
     def broken() -> float:
         raise RuntimeError("no time")

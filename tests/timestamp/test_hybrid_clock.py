@@ -20,7 +20,7 @@ class HybridClockMachine(RuleBasedStateMachine):
         self.now_ms = 1000
         self.highest = 0  # given or observed
         self.given = 0
-        self.physical_bound_ms = 0.0  # how far the physical part may have come
+        self.physical_bound_ms = 0.0  # the furthest value of the physical part
 
     @rule(step_ms=st.one_of(st.integers(-3, 3), st.integers(-500, 500)))
     def the_wall_clock_moves(self, step_ms: int) -> None:
@@ -33,7 +33,7 @@ class HybridClockMachine(RuleBasedStateMachine):
         first = self.clock.take(self.now_ms, count, limit)
         if first is None:
             assert self.clock.last == before
-            # there was really no room: the next place where the range could stand ends above the limit
+            # There was really no room: the next possible range ends above the limit.
             place = max(before + 1, compose(self.now_ms))
             if (place & LOGICAL_MAX) + count > COUNT_MAX:
                 place = compose((place >> 18) + 1)

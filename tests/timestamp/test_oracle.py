@@ -1,4 +1,4 @@
-"""TimestampOracle: what its state machine cannot show in passing, step by step."""
+"""TimestampOracle: cases that its state machine cannot show in passing, step by step."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ async def test_close_with_a_dead_kv_is_quiet(kv: FailingKV, clock: FakeClock) ->
 
 
 @pytest.mark.parametrize("text", ["", "x", "12", "-1 a", "1.5 a", "12 ", " a", f"{2**46} a", "²3 a"])
-async def test_a_foreign_value_is_loud(kv: FailingKV, clock: FakeClock, text: str) -> None:
+async def test_a_foreign_value_is_an_error(kv: FailingKV, clock: FakeClock, text: str) -> None:
     await kv.save(KEY, text)
     oracle = TimestampOracle(kv, clock=clock)
     with pytest.raises(FormatError, match="key of its own"):

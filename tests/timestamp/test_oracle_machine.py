@@ -23,7 +23,7 @@ counts = st.one_of(st.integers(1, 3), st.just(COUNT_MAX), st.integers(1, COUNT_M
 
 
 class OracleMachine(RuleBasedStateMachine):
-    """The model is one number: the largest tick that anybody was given."""
+    """The model is one number: the largest tick that any caller was given."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class OracleMachine(RuleBasedStateMachine):
         self.highest = 0
         self.highest_wall_ms = 0
         self.excess_ms = (
-            0  # what crashes, full milliseconds and observed ticks may have added to the wall clock and the window
+            0  # crashes, full milliseconds and observed ticks may have added this to the wall clock and the window
         )
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -54,7 +54,7 @@ class OracleMachine(RuleBasedStateMachine):
         assert first > self.highest
         assert parse(first)[0] == parse(last)[0]
         saved = int((await self.store.load("timestamp/limit")).split()[0])
-        assert parse(last)[0] < saved  # the KV has it covered
+        assert parse(last)[0] < saved  # the saved limit covers it
         self.highest = last
         self.excess_ms += 1
 
@@ -106,7 +106,7 @@ class OracleMachine(RuleBasedStateMachine):
         self.excess_ms += max(0, ahead_ms) + AHEAD_STEP_MS
         self.highest = max(
             self.highest, min(tick, self.oracle.limit - 1)
-        )  # a floor is not kept over a crash before its save
+        )  # an observed tick is not kept over a crash before its save
 
     @rule(commit=st.sampled_from(Fault), load=st.sampled_from([Fault.NONE, Fault.REFUSED]))
     def the_kv_fails(self, commit: Fault, load: Fault) -> None:
@@ -130,7 +130,7 @@ class OracleMachine(RuleBasedStateMachine):
         async def work() -> None:
             self.kv.on_commit = self.kv.on_load = (
                 Fault.REFUSED
-            )  # nothing that the dead one does reaches the store any more
+            )  # no operation of the dead oracle reaches the store any more
             dead = self.oracle
             await self.open_oracle()
             await dead.close()
@@ -140,7 +140,7 @@ class OracleMachine(RuleBasedStateMachine):
 
     @rule(count=counts)
     def crash_in_a_save(self, count: int) -> None:
-        """The save was sent; whether it arrives, nobody learns."""
+        """The save was sent; no caller learns whether it arrives."""
 
         async def work() -> None:
             self.kv.hold()
@@ -152,7 +152,7 @@ class OracleMachine(RuleBasedStateMachine):
                 await self.check(waiting.result().start, count)
             dead, dead_kv = self.oracle, self.kv
             await self.open_oracle()
-            dead_kv.release()  # late: the new one is there already, so its compare-and-swap must fail
+            dead_kv.release()  # late: the new oracle has started, so this compare-and-swap must fail
             await asyncio.wait([waiting, extending])
             for late in (extending, waiting):
                 late.exception()
@@ -180,7 +180,7 @@ class OracleMachine(RuleBasedStateMachine):
             await self.open_oracle()
             old_kv.on_commit = old_kv.on_load = Fault.NONE
             first = old.take(1)
-            if first is not None:  # what it had saved is its own to use up, and below all that the new one will give
+            if first is not None:  # the old oracle may use up the limit that it saved, all below the new one's ticks
                 await self.check(first, 1)
             beyond_s = parse(old.limit)[0] / 1000 + 1 - self.clock.wall()
             self.clock.step(max(0.0, beyond_s))

@@ -1,8 +1,8 @@
-"""Broker: the actor of a RocksMQ. One turn takes all calls that wait, writes once, syncs once, then answers.
+"""Broker: the actor of a RocksMQ. One turn takes all waiting calls, writes once, syncs once, then answers.
 
-Owns the catalog, the thread that alone touches the store, and the consumers that wait. Promises: calls on one channel take effect in their
-order; what is answered is durable (but for the position of `consume` with auto_ack, see there); nobody is shown a message before it is;
-a consumer that goes away has taken nothing. A failing disk ends it: later calls get that error.
+Owns the catalog and the thread that alone touches the store. It promises that calls on one channel take effect in their order, that
+every answered change is durable (except the position of `consume` with auto_ack, see there), that no message is shown before it is
+durable, and that a consumer that goes away has taken nothing. A failing disk ends it: later calls get that error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class IDAllocator(Protocol):
 
 
 class RocksMQStatistics(msgspec.Struct, frozen=True):
-    """`writes`: synced write batches; `produced`, `consumed`: messages since it was opened; `in_flight_bytes`: payloads that wait."""
+    """Counters since the RocksMQ was opened. `writes`: synced write batches; `produced`, `consumed`: messages; `in_flight_bytes`:
+    payloads that wait to be written."""
 
     channels: int
     groups: int
@@ -51,7 +52,7 @@ class RocksMQStatistics(msgspec.Struct, frozen=True):
 
 
 class Broker(Actor):
-    """Told the structs of `wal.rocksmq.requests`."""
+    """The actor; it is told the structs of `wal.rocksmq.requests`."""
 
     def __init__(
         self, store: Store, catalog: Catalog, settings: RocksMQSettings, allocator: IDAllocator | None
@@ -73,7 +74,7 @@ class Broker(Actor):
         self._look_later()
 
     async def receive_control(self, message: Withdraw) -> None:
-        """Takes back what a consumer has not got, before anybody else asks; others who wait get it."""
+        """Takes back the messages that a consumer did not get, before any other call; calls that wait then get them."""
         consume = message.consume
         if message.messages:
             changes = Changes()
@@ -100,7 +101,7 @@ class Broker(Actor):
             first = await self._take_ids(batch, changes)
         except (
             Exception
-        ) as error:  # whatever an allocator raises is an answer to those who wanted ids, and to nobody else
+        ) as error:  # Any error of an allocator is an answer to the calls that wanted ids, and to no others.
             batch, first = self._without_ids(batch, error), 0
         for request in batch:
             try:
@@ -157,7 +158,7 @@ class Broker(Actor):
         self._end_timer()
 
     async def close_store(self) -> None:
-        """Closes the database and ends the threads; idempotent. Only when the actor is through."""
+        """Closes the database and ends the threads; idempotent. Only after the actor has ended."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._shut)
 
@@ -177,7 +178,7 @@ class Broker(Actor):
         try:
             self.ref.tell(Retain(None))
         except InboxFullError:
-            pass  # next time
+            pass  # the next look does it
         except ActorError:
             return
         self._look_later()
@@ -188,12 +189,12 @@ class Broker(Actor):
             self._timer = None
 
     def landed(self, request: Produce) -> None:
-        """Its payloads are not in flight any more; once, however often it is said."""
+        """Stops counting the payloads of a request as in flight; a second call changes nothing."""
         self.in_flight_bytes -= request.size
         request.size = 0
 
     def _without_ids(self, batch: list[Any], error: Exception) -> list[Any]:
-        """Fails what wanted ids; the rest of the turn."""
+        """Fails the requests that wanted ids, and returns the rest of the turn."""
         for request in batch:
             if isinstance(request, Produce):
                 self.landed(request)
@@ -202,7 +203,7 @@ class Broker(Actor):
         return [request for request in batch if not isinstance(request, Produce)]
 
     async def _run(self, call: Callable[..., T], *args: Any, **named: Any) -> T:
-        """On the store's thread; a cancelled turn waits for it all the same."""
+        """Runs a call on the store's thread; a cancelled turn waits for it all the same."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: call(*args, **named))
 
@@ -237,7 +238,7 @@ class Broker(Actor):
         answers: list[tuple[asyncio.Future[Any], Any]],
         produced: dict[str, Channel],
     ) -> int:
-        behind = first + len(request.payloads)
+        end = first + len(request.payloads)
         self.landed(request)
         channel = self.catalog.channels.get(request.channel)
         if channel is None:
@@ -245,12 +246,12 @@ class Broker(Actor):
                 request.reply.set_exception(
                     ChannelNotExistError(f"channel {request.channel!r} does not exist: create_channel() makes it")
                 )
-            return behind
+            return end
         channel.produce(request.payloads, first, changes, now_us=now_us, page_bytes=self._settings.page_bytes)
         produced[channel.name] = channel
         self.produced += len(request.payloads)
-        answers.append((request.reply, range(first, behind)))
-        return behind
+        answers.append((request.reply, range(first, end)))
+        return end
 
     def _change(self, request: Change, changes: Changes, produced: dict[str, Channel]) -> None:
         match request.kind, request.group:
@@ -282,13 +283,13 @@ class Broker(Actor):
 
 
 def _compacted(compacting: Future[Any]) -> None:
-    """Space that was not given back now is given back by RocksDB in time; why it failed is still told."""
+    """Logs why space could not be given back at once; RocksDB gives it back in time."""
     if not compacting.cancelled() and (error := compacting.exception()) is not None:
         _log.warning("the space of dropped pages could not be given back at once", exc_info=error)
 
 
 def _in_order(batch: list[Any]) -> Iterator[list[Any]]:
-    """The batch in parts, so that what moves or ends a group comes behind the calls of `consume` that were made before it."""
+    """Yields the batch in parts, so that a call that moves or ends a group comes after the calls of `consume` that were made before it."""
     part: list[Any] = []
     consuming: set[str] = set()
     for request in batch:

@@ -1,4 +1,4 @@
-"""Catalog: all channels and the next id, as they are stored; loads them. Pure."""
+"""Catalog: all channels and the next id, as they are stored and as users see them. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ FIRST_ID: Final = 1
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """`current_id`: the last id that the group has consumed for good, -1 for nothing. `waiting`: calls of `consume` that wait."""
+    """A consumer group. `current_id`: the last id that the group has consumed for good, -1 for none. `waiting`: its calls of `consume`
+    that wait."""
 
     name: str
     channel: str
@@ -26,7 +27,8 @@ class GroupInfo(msgspec.Struct, frozen=True):
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):
-    """`begin_id`: the first message that is there; `end_id`: behind the last one (equal: it is empty). `bytes`: payloads, 16 a message."""
+    """A channel. `begin_id`: its first message; `end_id`: the id after its last one (equal: it is empty). `bytes`: payloads, and 16 a
+    message."""
 
     name: str
     begin_id: int
@@ -36,7 +38,7 @@ class ChannelInfo(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """Channels by name, and `next_id`, the lowest id that was never given out."""
+    """All channels by name, and `next_id`, the lowest id that was never given."""
 
     def __init__(self) -> None:
         self.channels: dict[str, Channel] = {}
@@ -44,7 +46,7 @@ class Catalog:
 
     @classmethod
     def load(cls, stored: Iterable[tuple[bytes, bytes]]) -> Catalog:
-        """From keys in their order and values; CorruptionError for what no RocksMQ stores."""
+        """Returns the catalog that was stored as these keys, in their order, and values. Raises CorruptionError for anything else."""
         catalog = cls()
         for key, value in stored:
             try:
@@ -70,14 +72,14 @@ class Catalog:
         ]
 
     def channel(self, name: str) -> Channel:
-        """The channel; ChannelNotExistError."""
+        """Returns the channel, or raises ChannelNotExistError."""
         found = self.channels.get(name)
         if found is None:
             raise ChannelNotExistError(f"channel {name!r} does not exist: create_channel() makes it")
         return found
 
     def group(self, name: str, channel: str) -> tuple[Channel, Group]:
-        """The channel and its group; ChannelNotExistError."""
+        """Returns the channel and its group, or raises ChannelNotExistError."""
         found = self.channel(channel)
         group = found.groups.get(name)
         if group is None:
@@ -87,21 +89,21 @@ class Catalog:
         return found, group
 
     def create_channel(self, name: str, changes: Changes) -> None:
-        """Adds an empty channel; ChannelExistError."""
+        """Adds an empty channel, or raises ChannelExistError."""
         if name in self.channels:
             raise ChannelExistError(f"channel {name!r} already exists")
         channel = self.channels[name] = Channel(name)
         channel.create(changes)
 
     def create_group(self, name: str, channel: str, changes: Changes, *, latest: bool) -> None:
-        """Adds a group to a channel; ChannelExistError."""
+        """Adds a group to a channel, or raises ChannelExistError."""
         found = self.channel(channel)
         if name in found.groups:
             raise ChannelExistError(f"consumer group {name!r} already exists on channel {channel!r}")
         found.add_group(name, changes, latest=latest)
 
     def take_ids(self, count: int, changes: Changes) -> int:
-        """Gives out `count` ids in a row: the first of them."""
+        """Gives `count` ids in a row, and returns the first of them."""
         first, self.next_id = self.next_id, self.next_id + count
         changes.put(NEXT_ID_KEY, number(self.next_id))
         return first

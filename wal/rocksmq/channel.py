@@ -1,14 +1,14 @@
-"""Channel: what is known of one channel, and the changes of it as puts and deletions. Pure: it never waits and reads no clock.
+"""Channel: the state of one channel, and its changes as puts and deletions. Pure: it never waits and reads no clock.
 
-Owns: the range of ids that is there, the pages by which retention drops, and the consumer groups with their positions. It promises
-that what it says is in `changes` brings the stored channel to the state that it is in itself.
+Owns: the range of ids that are there, the pages by which retention drops messages, and the consumer groups with their positions. It
+promises that its `changes` bring the stored channel to the state of this object.
 
     begin_id <= ids < end_id                    equal: empty
     full pages, oldest first | the open page    a message that fills a page is the last one in it
-    current_id of a group                       the last id consumed for good; NOTHING for none, LOST where the unconsumed was dropped
-    read_id of a group                          the last id handed over in this opening; a new opening begins behind current_id
+    current_id of a group                       the last id consumed for good; NOTHING for none, LOST where unconsumed ones were dropped
+    read_id of a group                          the last id handed over in this opening; a new opening begins after current_id
     returned of a group                         handed over and given back, for its next call; current_id stays before the first of them
-    acked_id of a group                         what current_id is once all of that was taken again
+    acked_id of a group                         what current_id becomes once all of that was taken again
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = ["LOST", "RECORD_BYTES", "Channel", "ConsumerMessage", "Group", "Page"
 RECORD_BYTES: Final = 16
 """What a message counts besides its payload: its id, and the id before it."""
 LOST: Final = 0
-"""The current_id of a group that had consumed nothing when the beginning was dropped. Ids begin at 1."""
+"""The current_id of a group that had consumed nothing when the first messages were dropped. Ids begin at 1."""
 
 
 class ProducerMessage(msgspec.Struct, frozen=True, gc=False):
-    """A payload on its way into a channel; where one is wanted, its `bytes` alone will do."""
+    """A payload that goes into a channel; `produce` also accepts its `bytes` alone."""
 
     payload: bytes
 
@@ -57,7 +57,7 @@ class ConsumerMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages that go together: the first and the last id, their bytes, and when it was filled (µs since 1970)."""
+    """Messages that are dropped together: the first and the last id, their bytes, and when the page was filled (µs since 1970)."""
 
     first_id: int
     last_id: int
@@ -84,7 +84,7 @@ class Channel:
         self.begin_id: int = 0
         self.end_id: int = 0
         self.first_id: int = 0
-        """Of the open page; 0 while nothing is in it."""
+        """The first id of the open page; 0 while the page is empty."""
         self.open_bytes: int = 0
         self.dropped_id: int = 0
         """The last id that retention dropped; 0 for none."""
@@ -93,16 +93,16 @@ class Channel:
 
     @property
     def size(self) -> int:
-        """Of all that is there: the payloads, and RECORD_BYTES a message."""
+        """Returns the bytes of the channel: the payloads, and RECORD_BYTES a message."""
         return self.open_bytes + sum(page.bytes for page in self.pages)
 
     @property
     def last_id(self) -> int:
-        """The last id that is there; NOTHING when it is empty."""
+        """Returns the last id that is there; NOTHING when the channel is empty."""
         return NOTHING if self.begin_id == self.end_id else self.end_id - 1
 
     def consumed(self) -> int:
-        """Every group has consumed all up to this id; NOTHING without groups."""
+        """Returns the id up to which every group has consumed all messages; NOTHING without groups."""
         return min((group.current_id for group in self.groups.values()), default=NOTHING)
 
     def create(self, changes: Changes) -> None:
@@ -137,12 +137,12 @@ class Channel:
         self.end_id = message_id
 
     def store_end(self, changes: Changes) -> None:
-        """Stores where it ends; once for all that was produced in a turn."""
+        """Stores the end of the channel; once for all messages that a turn produced."""
         changes.put(end_id_key(self.name), number(self.end_id))
         self._store_page(changes)
 
     def drop(self, count: int, changes: Changes) -> None:
-        """Removes the `count` oldest pages; groups that had not consumed them know it from now on."""
+        """Removes the `count` oldest pages, and notes it in groups that had consumed nothing."""
         dropped = [self.pages.popleft() for _ in range(count)]
         begin = self.begin_id
         self.begin_id = self.pages[0].first_id if self.pages else self.first_id or self.end_id
@@ -159,7 +159,7 @@ class Channel:
                 changes.put(current_id_key(group.name, self.name), number(LOST))
 
     def add_group(self, name: str, changes: Changes, *, latest: bool) -> None:
-        """Adds a group that has consumed nothing, or everything."""
+        """Adds a group that has consumed nothing, or everything if `latest`."""
         group = self.groups[name] = Group(name)
         self.move(group, self.last_id if latest else NOTHING, changes)
 
@@ -168,14 +168,15 @@ class Channel:
         changes.delete(current_id_key(name, self.name))
 
     def move(self, group: Group, message_id: int, changes: Changes) -> None:
-        """The group has consumed everything up to this id, for good, and reads on behind it."""
+        """Marks everything up to this id as consumed for good; the group reads on after it."""
         group.current_id = group.read_id = group.acked_id = message_id
         changes.put(current_id_key(group.name, self.name), number(message_id))
 
     def ack(self, group: Group, message_id: int, changes: Changes, *, held: int | None = None) -> None:
-        """The group has consumed everything up to this id, for good; what it reads next stays. Going back is a no-op.
+        """Marks everything up to this id as consumed for good; the group's next read stays. An id below the present one changes
+        nothing.
 
-        `held`: the id before the first message that was given back, behind which it has not.
+        `held`: the id before the first message that was given back; the group has consumed nothing after it.
         """
         group.acked_id = max(group.acked_id, message_id)
         current = group.acked_id if held is None else min(group.acked_id, held)
@@ -184,7 +185,7 @@ class Channel:
             changes.put(current_id_key(group.name, self.name), number(current))
 
     def is_lost(self, group: Group) -> bool:
-        """Whether something that the group has not read was dropped."""
+        """Returns whether a message that the group has not read was dropped."""
         return group.read_id != NOTHING and group.read_id < self.dropped_id
 
     def _fill(self, last_id: int, now_us: int, changes: Changes) -> None:
@@ -198,10 +199,10 @@ class Channel:
 
 
 def pages_to_drop(channel: Channel, settings: RocksMQSettings, *, now_us: int) -> int:
-    """How many of the channel's oldest pages go now: too old, or too much; what a group has not consumed stays unless told so.
+    """Returns how many of the channel's oldest pages are to be dropped now: pages too old, or too many bytes.
 
-    A channel without groups keeps everything (nobody has consumed it), as in the system of the seeds, unless
-    `retention_unconsumed`. The page that is being filled always stays.
+    Messages that a group has not consumed stay unless the settings say otherwise. A channel without groups keeps everything (nobody has
+    consumed it), as in the system of the seeds, unless `retention_unconsumed`. The page that is being filled always stays.
     """
     if settings.retention_bytes is None and settings.retention_s is None:
         return 0

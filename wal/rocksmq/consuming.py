@@ -1,7 +1,8 @@
-"""Consuming: what consumer groups are handed, where they stand, and the calls of `consume` that wait.
+"""Consuming: what consumer groups are handed, their positions, and the calls of `consume` that wait.
 
-Owns: the calls that wait or are being answered. It is the part of the broker's turn that reads the store, and it runs within that turn
-alone. It promises that nobody is shown a message before its position is written, and that a consumer that was cancelled has taken nothing.
+Owns: the calls that wait or are being answered. It is the part of the broker's turn that reads the store, and runs only within that
+turn. It promises that nobody is shown a message before the group's position is written, and that a cancelled consumer has taken
+nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Consuming:
         self._bytes_max = bytes_max
 
     def end_waiting(self, channel: Channel, group: str | None) -> None:
-        """Those who wait for messages of the channel, or of this group, learn that it was destroyed."""
+        """Tells the calls that wait for messages of the channel, or of this group, that it was destroyed."""
         for consume in self.waiting.of(channel.name, group):
             self.waiting.remove(consume)
             if not consume.reply.done():
@@ -43,15 +44,16 @@ class Consuming:
     async def seek(self, request: Seek, changes: Changes) -> None:
         channel, group = self._catalog.group(request.group, request.channel)
         if request.message_id is None:
-            behind = channel.last_id
+            position = channel.last_id
         elif request.message_id == NOTHING:
-            behind = self._beginning(channel)
+            position = self._beginning(channel)
         else:
-            behind = await self._found(channel, request.message_id)
+            position = await self._found(channel, request.message_id)
             if not request.inclusive:
-                behind = request.message_id
-        group = channel.groups[group.name] = Group(group.name)  # what was handed out before is nothing to give back
-        channel.move(group, behind, changes)
+                position = request.message_id
+        # Messages that were handed out before are not given back.
+        group = channel.groups[group.name] = Group(group.name)
+        channel.move(group, position, changes)
 
     async def ack(self, request: Ack, changes: Changes) -> None:
         channel, group = self._catalog.group(request.group, request.channel)
@@ -63,7 +65,7 @@ class Consuming:
         channel.ack(group, request.message_id, changes, held=await self._held(channel, group))
 
     async def consume(self, consumes: list[Consume]) -> None:
-        """Answers those for whom there is something; what is left waits. Positions are written once, unsynced, before the answers."""
+        """Answers the calls for which there are messages; the others wait. Positions are written once, unsynced, before the answers."""
         while consumes:
             self.serving = consumes
             changes = Changes()
@@ -83,7 +85,7 @@ class Consuming:
             changes, again = Changes(), []
             for consume, messages in answers:
                 self.consumed += len(messages)
-                if consume.reply.done():  # cancelled meanwhile
+                if consume.reply.done():  # it was cancelled meanwhile
                     await self.take_back(consume, messages, changes)
                     again += self.waiting.take(consume.channel)
                 else:
@@ -93,13 +95,14 @@ class Consuming:
                 await self._run(self._store.write, changes, sync=False)
 
     async def _serve(self, consume: Consume, changes: Changes) -> list[ConsumerMessage]:
-        """What this call gets; it waits, or has its empty answer, when there is nothing."""
+        """Returns the messages for this call; without any, the call waits or gets its empty answer."""
         channel, group = self._catalog.group(consume.group, consume.channel)
         messages = await self._next(channel, group, consume.count_max)
         if messages:
             first, last = messages[0].message_id, messages[-1].message_id
             acked = last if consume.auto_ack else group.acked_id
-            if not consume.auto_ack and first <= group.acked_id:  # acknowledged for one who gave it back
+            # Acknowledged for a caller that gave the messages back.
+            if not consume.auto_ack and first <= group.acked_id:
                 acked = group.acked_id = await self._id_before(channel, first)
             channel.ack(group, acked, changes, held=await self._held(channel, group))
             consume.taken = group
@@ -110,7 +113,7 @@ class Consuming:
         return messages
 
     async def take_back(self, consume: Consume, messages: list[ConsumerMessage], changes: Changes) -> None:
-        """The next call of the group gets them first, unless it is not where it was when they were handed out."""
+        """Keeps the messages for the next call of the group, unless the group moved since they were handed out."""
         self.consumed -= len(messages)
         channel = self._catalog.channels.get(consume.channel)
         if channel is None or (group := channel.groups.get(consume.group)) is not consume.taken or group is None:
@@ -119,7 +122,7 @@ class Consuming:
         channel.ack(group, group.acked_id, changes, held=await self._held(channel, group))
 
     async def _next(self, channel: Channel, group: Group, count_max: int) -> list[ConsumerMessage]:
-        """What the group reads next; the group has read it then."""
+        """Returns the messages that the group reads next, and marks them as read."""
         if group.returned:
             returned, group.returned = group.returned[:count_max], group.returned[count_max:]
             return returned
@@ -142,7 +145,7 @@ class Consuming:
         return messages
 
     async def _found(self, channel: Channel, message_id: int) -> int:
-        """The id before this one; an error if there is no such message."""
+        """Returns the id before this one; raises an error if there is no such message."""
         if message_id <= channel.dropped_id:
             raise self._truncated(channel, f"message {message_id} of channel {channel.name!r} was dropped")
         before = None
@@ -155,15 +158,16 @@ class Consuming:
         return self._beginning(channel) if message_id == channel.begin_id else before
 
     def _beginning(self, channel: Channel) -> int:
-        """The position of a group that reads from the first message that is there."""
+        """Returns the position of a group that reads from the first message of the channel."""
         return channel.dropped_id or NOTHING
 
     async def _held(self, channel: Channel, group: Group) -> int | None:
-        """The id before the first message that was given back: the group has consumed nothing behind it. None when there is none."""
+        """Returns the id before the first message that was given back, after which the group has consumed nothing; None when there is
+        none."""
         return await self._id_before(channel, group.returned[0].message_id) if group.returned else None
 
     async def _id_before(self, channel: Channel, message_id: int) -> int:
-        """Where a group stands that reads on with this message; where it was dropped, with the first that is left."""
+        """Returns the position of a group whose next message is this one, or the first that is left if it was dropped."""
         if message_id <= channel.begin_id:
             return self._beginning(channel)
         before = await self._run(self._store.before, channel.prefix, message_id)

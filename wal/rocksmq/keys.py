@@ -1,14 +1,14 @@
-"""The keys in RocksDB: the seeds' names, of fixed width where they count, and none of them a prefix of another channel's.
+"""The keys in RocksDB: the seeds' names, of fixed width where they count, and none of them a prefix of another channel's; and Changes.
 
     data/<channel>/<id: 8 bytes, big-endian>          the id before it (8 bytes, -1: none), then the payload
     meta/channel/<channel>/begin_id                   the first id that is there          (8 bytes, as all numbers)
-    meta/channel/<channel>/end_id                     behind the last id ever given out
+    meta/channel/<channel>/end_id                     the id after the last one ever given
     meta/channel/<channel>/page                       the open page: first id (0: empty), bytes; last id dropped (0: none)
     meta/page/<channel>/<last id: 8 bytes>            a full page: first id, bytes, when it was filled (µs since 1970)
-    meta/group/<channel>/<group>/current_id           the last id consumed; -1: nothing
-    meta/format, meta/next_id                         FORMAT; the next id that is not given out
+    meta/group/<channel>/<group>/current_id           the last id consumed; -1: none
+    meta/format, meta/next_id                         FORMAT; the next id to give
 
-Names are percent-encoded, so that "/" stands in none of them: `a` never sees what is in `a/b` or `a1`. Pure.
+Names are percent-encoded, so that no name contains "/": `a` never sees the keys of `a/b` or `a1`. Pure.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ID_MAX: Final = (1 << 63) - 1
 NOTHING: Final = -1
 """The seeds' current_id of a group that has consumed nothing."""
 NAME_BYTES_MAX: Final = 255
-"""Of a name of a channel or group, in UTF-8: as the WAL's names of vchannels."""
+"""The most UTF-8 bytes of a channel's or group's name, as of the WAL's vchannels."""
 
 _NUMBER: Final = struct.Struct(">q")
 _KEY_NUMBER: Final = struct.Struct(">Q")
 
 
 def check_name(what: str, name: object) -> str:
-    """The name, if it is one: a non-empty str of at most NAME_BYTES_MAX bytes in UTF-8."""
+    """Returns the name if it is valid: a non-empty str of at most NAME_BYTES_MAX bytes in UTF-8."""
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, not {name!r}")
     try:
@@ -54,19 +54,19 @@ def check_name(what: str, name: object) -> str:
 
 
 def number(value: int) -> bytes:
-    """A stored number."""
+    """Returns the bytes of a stored number."""
     return _NUMBER.pack(value)
 
 
 def numbers(data: bytes) -> tuple[int, ...]:
-    """The numbers that are stored one after the other; ValueError for anything else."""
+    """Returns the numbers that are stored one after the other; raises ValueError for anything else."""
     if len(data) % _NUMBER.size:
         raise ValueError(f"{len(data)} bytes are no numbers of {_NUMBER.size} bytes")
     return tuple(value for (value,) in _NUMBER.iter_unpack(data))
 
 
 def data_prefix(channel: str) -> bytes:
-    """What every record of the channel begins with."""
+    """Returns the beginning of the keys of all records of the channel."""
     return b"data/%s/" % _encoded(channel)
 
 
@@ -103,12 +103,13 @@ def current_id_key(group: str, channel: str) -> bytes:
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The first key behind all keys that begin with `prefix`, which ends with a slash."""
+    """Returns the first key after all keys that begin with `prefix`, which ends with a slash."""
     return prefix[:-1] + b"0"  # the character after "/"
 
 
 def parse_meta(key: bytes) -> tuple[str, ...]:
-    """("channel", name, what), ("page", name, last id), ("group", name, group), ("format",) or ("next_id",); else ValueError."""
+    """Returns ("channel", name, what), ("page", name, last id), ("group", name, group), ("format",) or ("next_id",); else raises
+    ValueError."""
     if key in (FORMAT_KEY, NEXT_ID_KEY):
         return (key[len(META) :].decode(),)
     kind, _, rest = key[len(META) :].partition(b"/")
@@ -124,9 +125,10 @@ def parse_meta(key: bytes) -> tuple[str, ...]:
 
 
 class Changes:
-    """Plain lists, because a write batch of RocksDB is used up by a write that fails and must be built again for the next try.
+    """What one turn writes: puts, deletions, deletions of ranges; the store makes one write batch of it.
 
-    Deletions of ranges come before puts, so that what a turn removes and makes anew is there afterwards.
+    These are plain lists, because a write batch of RocksDB is used up by a write that fails, and must be built again for the next try.
+    Deletions of ranges come before puts, so that keys which a turn removes and creates again exist afterwards.
     """
 
     __slots__ = ("deletions", "puts", "ranges")

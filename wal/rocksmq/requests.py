@@ -1,4 +1,4 @@
-"""What the broker is told: one struct for each call, with the future of its answer."""
+"""What the broker is told: one struct for each call, with the future of its answer; Waiting: the calls of `consume` that wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["WAITING_MAX", "Ack", "Change", "Consume", "Produce", "Retain", "Seek
 
 
 class Produce:
-    """Add these payloads; the answer is the range of their ids."""
+    """Adds these payloads; the answer is the range of their ids."""
 
     __slots__ = ("channel", "payloads", "reply", "size")
 
@@ -26,7 +26,7 @@ class Produce:
 
 
 class Consume:
-    """Up to `count_max` messages; without any the answer is an empty list, or comes when there are some if it `waits`."""
+    """Asks for up to `count_max` messages. Without any, the answer is an empty list, or comes when there are some if it `waits`."""
 
     __slots__ = ("auto_ack", "channel", "count_max", "group", "reply", "taken", "waits")
 
@@ -51,7 +51,7 @@ class Consume:
 
 
 class Withdraw:
-    """Who asked does not wait any more, or was cancelled when it had its answer: what it was given goes to the group's next call."""
+    """Ends a wait, or gives back the messages of a caller that was cancelled after its answer: the group's next call gets them."""
 
     __slots__ = ("consume", "messages")
 
@@ -68,7 +68,7 @@ class _Answered:
 
 
 class Seek(_Answered):
-    """Put the group behind this id, or before it if `inclusive`; None: behind everything."""
+    """Moves the group after this id, or before it if `inclusive`; None moves it after everything."""
 
     __slots__ = ("channel", "group", "inclusive", "message_id")
 
@@ -83,7 +83,7 @@ class Seek(_Answered):
 
 
 class Ack(_Answered):
-    """The group has consumed everything up to this id."""
+    """Marks everything up to this id as consumed by the group."""
 
     __slots__ = ("channel", "group", "message_id")
 
@@ -95,7 +95,7 @@ class Ack(_Answered):
 
 
 class Change(_Answered):
-    """`kind` of "create" or "destroy", of a channel, or of a group of it."""
+    """Creates or destroys (`kind`) a channel, or a group of it."""
 
     __slots__ = ("channel", "group", "kind", "latest")
 
@@ -110,7 +110,7 @@ class Change(_Answered):
 
 
 class Retain:
-    """Look what retention may drop; the answer is the number of pages that went."""
+    """Drops what retention may drop; the answer is the number of pages that were dropped."""
 
     __slots__ = ("reply",)
 
@@ -123,7 +123,10 @@ WAITING_MAX: Final = 65_536
 
 
 class Waiting:
-    """Nobody waits at first."""
+    """The calls of `consume` for which there were no messages, by channel and in their order. Pure.
+
+    At most WAITING_MAX calls wait in all. A channel for which none waits takes no room.
+    """
 
     def __init__(self) -> None:
         self._by_channel: dict[str, deque[Consume]] = {}
@@ -133,14 +136,14 @@ class Waiting:
         return self._count
 
     def add(self, consume: Consume) -> None:
-        """It waits from now on, behind the others of its channel; WouldBlockError when too many do."""
+        """Lets a call wait, after the others of its channel; raises WouldBlockError when too many do."""
         if self._count >= WAITING_MAX:
             raise WouldBlockError(f"{WAITING_MAX} calls of consume wait for messages: end some of them first")
         self._by_channel.setdefault(consume.channel, deque()).append(consume)
         self._count += 1
 
     def remove(self, consume: Consume) -> None:
-        """It does not wait any more, if it did."""
+        """Ends the wait of a call, if it waits."""
         waiting = self._by_channel.get(consume.channel)
         if waiting is not None and consume in waiting:
             waiting.remove(consume)
@@ -149,19 +152,19 @@ class Waiting:
                 del self._by_channel[consume.channel]
 
     def of(self, channel: str, group: str | None = None) -> list[Consume]:
-        """Who waits for this channel, as this group unless None."""
+        """Returns the calls that wait for this channel, as this group unless None."""
         return [each for each in self._by_channel.get(channel, ()) if group is None or each.group == group]
 
     def count(self, channel: str, group: str) -> int:
-        """Returns how many calls wait for this channel as this group."""
+        """Returns how many unanswered calls wait for this channel as this group."""
         return sum(not consume.reply.done() for consume in self.of(channel, group))
 
     def take(self, channel: str) -> list[Consume]:
-        """Those who wait for this channel; they do not any more."""
+        """Returns the calls that wait for this channel, and ends their wait."""
         waiting = list(self._by_channel.pop(channel, ()))
         self._count -= len(waiting)
         return waiting
 
     def take_all(self) -> list[Consume]:
-        """All who wait; nobody does any more."""
+        """Returns all calls that wait, and ends their wait."""
         return [consume for channel in list(self._by_channel) for consume in self.take(channel)]

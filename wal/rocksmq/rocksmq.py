@@ -1,4 +1,4 @@
-"""RocksMQ: the calls. Each is checked here and told to the broker, which is the one that does it."""
+"""RocksMQ: the calls. Each is checked here and told to the broker, which carries it out."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from wal.rocksmq.store import Store
 __all__ = ["IDAllocator", "RocksMQ"]
 
 STOP_TIMEOUT_S = 60.0
-"""How long a close waits for the writes under way: a disk that stalls is given that long."""
+"""How long a close waits for the writes under way, even on a disk that stalls."""
 
 
 class RocksMQ:
     """Channels of messages, and consumer groups that read them, in one RocksDB. Made by `await RocksMQ.open(…)`.
 
-    A wrong type is a TypeError, a wrong value an InvalidArgumentError, an unknown channel or group a ChannelNotExistError, and every call
-    after `close` a ClosedError. When a write fails, that call and all later ones get StorageError until it is opened again.
+    A wrong type raises TypeError, a wrong value InvalidArgumentError, an unknown channel or group ChannelNotExistError, and every call
+    after `close` ClosedError. When a write fails, that call and all later ones get StorageError until it is opened again.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class RocksMQ:
         *,
         settings: RocksMQSettings | None = None,
     ) -> Self:
-        """Opens the RocksMQ in the directory `name`, or makes it. A leading `~` is expanded.
+        """Opens the RocksMQ in the directory `name`, or creates it. A leading `~` is expanded.
 
-        Ids come from `id_allocator`, else from the database itself, which never gives one twice. LockedError when it is open
-        already, also in this process; FormatError when the directory is something else's; CorruptionError for damage;
-        ImportError without rocksdict.
+        Ids come from `id_allocator`, else from the database itself, which never gives one twice. Raises LockedError when it is open
+        already, also in this process; FormatError when the directory belongs to something else; CorruptionError for damage; ImportError
+        without rocksdict.
         """
         settings = settings or RocksMQSettings()
         path = absolute_path(str(Path(name)), "the directory of a RocksMQ")
@@ -78,7 +78,7 @@ class RocksMQ:
         return cls(broker, ref, system, settings, path)
 
     async def close(self) -> None:
-        """Does what was called before, answers consumers that wait with ClosedError, and closes the database. Idempotent."""
+        """Carries out the calls that were made before, fails consumers that wait with ClosedError, and closes the database. Idempotent."""
         self._closed = True
         await self._system.stop()
         await self._broker.close_store()
@@ -92,7 +92,7 @@ class RocksMQ:
         await self.close()
 
     async def create_channel(self, channel_name: str) -> None:
-        """Makes an empty channel; ChannelExistError when there is one of that name."""
+        """Creates an empty channel; raises ChannelExistError when there is one of that name."""
         check_name("channel_name", channel_name)
         await self._ask(lambda reply: Change(reply, "create", channel_name))
 
@@ -102,22 +102,23 @@ class RocksMQ:
         await self._ask(lambda reply: Change(reply, "destroy", channel_name))
 
     async def create_consumer_group(self, group_name: str, channel_name: str, *, latest: bool = False) -> None:
-        """Makes a group of a channel that has consumed nothing, or all that is there if `latest`; ChannelExistError when there is one."""
+        """Creates a group of a channel that has consumed nothing, or all messages there if `latest`; raises ChannelExistError if it
+        exists."""
         check_name("group_name", group_name)
         check_name("channel_name", channel_name)
         await self._ask(lambda reply: Change(reply, "create", channel_name, group_name, latest=latest))
 
     async def destroy_consumer_group(self, group_name: str, channel_name: str) -> None:
-        """Forgets a group and its position; those of its consumers that wait get ChannelNotExistError."""
+        """Removes a group and its position; those of its consumers that wait get ChannelNotExistError."""
         check_name("group_name", group_name)
         check_name("channel_name", channel_name)
         await self._ask(lambda reply: Change(reply, "destroy", channel_name, group_name))
 
     async def produce(self, channel_name: str, messages: Sequence[ProducerMessage | bytes]) -> range:
-        """Adds the messages in their order, all or none of them; durable when it returns. The range of their ids.
+        """Adds the messages in their order, all or none of them; durable when it returns. Returns the range of their ids.
 
-        None, more than BATCH_MESSAGES_MAX or over `message_bytes_max` or `batch_bytes_max` is an InvalidArgumentError; over
-        `in_flight_bytes_max` a WouldBlockError. Cancelled, it has happened whole or not at all.
+        An empty list, more than BATCH_MESSAGES_MAX messages, or bytes above `message_bytes_max` or `batch_bytes_max` raise
+        InvalidArgumentError; above `in_flight_bytes_max` it raises WouldBlockError. A cancelled call has happened whole or not at all.
         """
         if channel_name not in self._broker.catalog.channels:
             check_name("channel_name", channel_name)
@@ -143,7 +144,7 @@ class RocksMQ:
                 await self._ref.tell_wait(request)
         except BaseException as error:
             broker.landed(request)
-            reply.cancel()  # cancelled in the turn in which there was room, it was told
+            reply.cancel()  # if it was cancelled in the turn in which there was room, the broker was told
             if isinstance(error, ActorFailedError | ActorStoppedError):
                 raise self._ended() from error
             raise
@@ -152,12 +153,13 @@ class RocksMQ:
     async def consume(
         self, group_name: str, channel_name: str, n: int, *, timeout_s: float | None = 0.0, auto_ack: bool = True
     ) -> list[ConsumerMessage]:
-        """The next messages of the group, at most `n` and about `consume_bytes_max` bytes; empty when there are none within `timeout_s`.
+        """Returns the next messages of the group, at most `n` and about `consume_bytes_max` bytes; none if none come within
+        `timeout_s`.
 
-        None waits for good; a wait is woken by `produce`. Several consumers of a group share its messages. Cancelled, it has taken
-        nothing. With `auto_ack` they count as consumed: the next opening goes on behind them (after a power cut, not a crash of the
-        process, some may come again). Without it, that begins behind what `ack` said. TruncatedError, with the id to `seek` to, when
-        retention dropped something that the group had not consumed.
+        With `timeout_s` None it waits for good; `produce` wakes it. Several consumers of a group share its messages. A cancelled call
+        has taken nothing. With `auto_ack` the messages count as consumed: the next opening goes on after them (after a power cut, not a
+        crash of the process, some may be redelivered). Without it, the next opening begins after the last `ack`. Raises TruncatedError,
+        with the id to `seek` to, when retention dropped a message that the group had not consumed.
         """
         check_name("group_name", group_name)
         check_name("channel_name", channel_name)
@@ -176,7 +178,7 @@ class RocksMQ:
         except (ActorFailedError, ActorStoppedError) as error:
             raise self._ended() from error
         except asyncio.CancelledError:
-            reply.cancel()  # in the turn in which there was room, it was told
+            reply.cancel()  # in the turn in which there was room, the broker was told
             raise
         try:
             if request.waits:
@@ -194,9 +196,10 @@ class RocksMQ:
             raise
 
     async def ack(self, group_name: str, channel_name: str, message_id: int) -> None:
-        """The group has consumed everything up to this id; durable when it returns. Going back is a no-op.
+        """Marks everything up to this id as consumed by the group; durable when it returns. An id below the present one changes
+        nothing.
 
-        An id above what the group was handed is an InvalidArgumentError.
+        Raises InvalidArgumentError for an id above the last one that the group was handed.
         """
         check_name("group_name", group_name)
         check_name("channel_name", channel_name)
@@ -206,10 +209,11 @@ class RocksMQ:
     async def seek(
         self, group_name: str, channel_name: str, message_id: int | None, *, inclusive: bool = False
     ) -> None:
-        """Puts the group *behind* the message of this id, as if it had consumed it, or before it if `inclusive`; durable when it returns.
+        """Moves the group *after* the message of this id, as if it had consumed it, or before it if `inclusive`; durable when it
+        returns.
 
-        -1 is before everything that is there, None behind everything. An id that no message of the channel has is an
-        InvalidArgumentError, one that was dropped a TruncatedError.
+        -1 is before all messages, None after all of them. Raises InvalidArgumentError for an id that no message of the channel has, and
+        TruncatedError for one that was dropped.
         """
         check_name("group_name", group_name)
         check_name("channel_name", channel_name)
@@ -222,11 +226,11 @@ class RocksMQ:
         await self._ask(lambda reply: Seek(reply, group_name, channel_name, message_id, inclusive=inclusive))
 
     async def retain(self) -> int:
-        """Drops now what retention may drop; how many pages that were. It does so by itself every `retention_interval_s`."""
+        """Drops now what retention may drop; returns the number of pages. RocksMQ does it by itself every `retention_interval_s`."""
         return int(await self._ask(Retain))
 
     def channels(self) -> list[ChannelInfo]:
-        """All channels with their groups, by name."""
+        """Returns all channels with their groups, by name."""
         self._check_open()
         if self._ref.failure is not None:
             raise self._ended()
@@ -268,7 +272,7 @@ class RocksMQ:
         try:
             self._ref.tell_control(Withdraw(request, messages))
         except (ActorFailedError, ActorStoppedError):
-            pass  # nobody else will ask
+            pass  # no other call will ask
 
     async def _ask(self, make_request: Any) -> Any:
         self._check_open()

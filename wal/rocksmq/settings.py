@@ -1,4 +1,4 @@
-"""RocksMQSettings: the bounds of a RocksMQ, and what it may drop."""
+"""RocksMQSettings: the bounds of a RocksMQ, and what retention may drop."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from wal.errors import InvalidArgumentError
 __all__ = ["BATCH_MESSAGES_MAX", "RocksMQSettings"]
 
 BATCH_MESSAGES_MAX: Final = 65_536
-"""Messages of one `produce`: they are one write batch of RocksDB, whose write holds the interpreter for about 2 µs a message."""
+"""The most messages of one `produce`: they are one write batch of RocksDB, whose write holds the interpreter for about 2 µs a message."""
 
 
 class RocksMQSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in bytes, times in seconds. A wrong value is an InvalidArgumentError when the struct is made.
+    """Sizes in bytes, times in seconds. A wrong value raises InvalidArgumentError when the struct is made.
 
-    `message_bytes_max`: a payload; `batch_bytes_max`: the payloads of one `produce`; `in_flight_bytes_max`: payloads that wait for
-    their write, over it `produce` is a WouldBlockError; `calls_max`: calls that wait, over it the caller waits. `consume_bytes_max`:
-    about what one `consume` hands over at most (one message at least).
+    `message_bytes_max`: a payload. `batch_bytes_max`: the payloads of one `produce`. `in_flight_bytes_max`: payloads that wait for
+    their write; above it `produce` raises WouldBlockError. `calls_max`: calls that wait; above it the caller waits.
+    `consume_bytes_max`: about how much one `consume` hands over at most (one message at least).
 
-    `page_bytes`: what retention drops at once, 64 MiB as in the system of the seeds. `retention_bytes` and `retention_s` (None:
-    nothing is dropped for it): over so much in a channel, or so long after a page was filled, its oldest pages go, but never what a
-    group of the channel has not consumed, and nothing of a channel without groups, unless `retention_unconsumed`.
+    `page_bytes`: what retention drops at once, 64 MiB as in the system of the seeds. `retention_bytes` and `retention_s` (None: nothing
+    is dropped for it): above so many bytes in a channel, or so long after a page was filled, its oldest pages are dropped, but never
+    messages that a group of the channel has not consumed, and nothing of a channel without groups, unless `retention_unconsumed`.
     `retention_interval_s`: how often that is looked at.
 
-    `write_buffer_bytes`: RocksDB's memtable; opening after a crash replays about that much, 64 MiB in about 0.4 s.
+    `write_buffer_bytes`: RocksDB's memtable; opening after a crash replays about as much, 64 MiB in about 0.4 s.
     """
 
     message_bytes_max: int = 1024 * 1024

@@ -1,15 +1,15 @@
 """Store: the RocksDB under a RocksMQ, and every trap of its binding in one place. All of it blocks: it is called on one thread.
 
-Owns the open database. It promises that `write` is synced when it returns, or raised with nothing of it visible for good, and that a scan
-returns every record of its range or raises: damage is a CorruptionError.
+Owns the open database. It promises that a write is synced when `write` returns, or raised with nothing of it visible for good, and that
+a scan returns every record of its range or raises: damage raises CorruptionError.
 
 * The binding holds the interpreter while it writes, its sync included, but not in `flush_wal`: so a write is unsynced, then flushed.
-  What is written may be seen before it is durable; the broker shows nothing above what was flushed.
+  A write may be visible before it is durable; the broker shows nothing above the last flush.
 * A write that would stall waits inside the binding and stops every thread: `no_slowdown` makes it fail, and it is tried again here. A
-  write batch that failed is used up: it is built anew.
-* Bounds given to an iterator are not kept alive, and `items()` ends quietly at damage: iterators have no bounds here, are asked for their
-  status, and every record names the one before it, so that none can be missing.
-* The default recovery drops acknowledged writes behind a damaged one: `tolerate_corrupted_tail_records` accepts a torn tail only.
+  write batch that failed is used up: it is built again.
+* Bounds given to an iterator are not kept alive, and `items()` ends quietly at damage: iterators have no bounds here, are asked for
+  their status, and every record names the one before it, so that none can be missing.
+* The default recovery drops acknowledged writes after a damaged one: `tolerate_corrupted_tail_records` accepts a torn tail only.
 * Iterators keep the database open: none outlives its call.
 """
 
@@ -30,11 +30,11 @@ from wal.rocksmq.settings import RocksMQSettings
 __all__ = ["Store"]
 
 STALL_RETRY_S: Final = 0.002
-"""How long a write waits that RocksDB would have stalled; the thread sleeps, the interpreter goes on."""
+"""How long a write that RocksDB would have stalled waits; the thread sleeps, the interpreter goes on."""
 STALLED: Final = "Result incomplete"
-"""How the text of a write begins that would have stalled (RocksDB's Status::Incomplete)."""
+"""The beginning of the error text of a write that would have stalled (RocksDB's Status::Incomplete)."""
 WAL_BYTES_MAX: Final = 4
-"""Write buffers of write-ahead log that RocksDB keeps at most: what an opening replays after a crash."""
+"""The most write buffers of write-ahead log that RocksDB keeps: what an opening replays after a crash."""
 _log: Final = logging.getLogger("wal.rocksmq")
 
 
@@ -50,10 +50,10 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, settings: RocksMQSettings) -> Store:
-        """Opens the database in this directory, or makes it.
+        """Opens the database in this directory, or creates it.
 
-        LockedError when it is open already, FormatError when it is something else's, CorruptionError for damage, else StorageError.
-        ImportError without rocksdict.
+        Raises LockedError when it is open already, FormatError when it belongs to something else, CorruptionError for damage,
+        ImportError without rocksdict, else StorageError.
         """
         rocksdict = _load()
         if path.is_dir() and any(path.iterdir()) and not (path / "CURRENT").exists():
@@ -85,7 +85,7 @@ class Store:
         return store
 
     def write(self, changes: Changes, *, sync: bool = True) -> None:
-        """Writes all of it or nothing; durable when it returns, unless not `sync`: then with the next one that is."""
+        """Writes all changes or none; durable when it returns. With `sync` False they are durable after the next synced write."""
         try:
             while True:
                 batch = self._write_batch(raw_mode=True)
@@ -106,7 +106,7 @@ class Store:
             if sync:
                 self._db.flush_wal(True)
         except Exception as error:
-            if _is_damage(error):  # found by a compaction, after which RocksDB takes no more writes
+            if _is_damage(error):  # a compaction found it, after which RocksDB takes no more writes
                 raise _error(self.path, error) from error
             raise StorageError(
                 f"{self.path}: RocksDB could not write: {error}; open it again, what was under way may be there or not",
@@ -114,7 +114,7 @@ class Store:
             ) from error
 
     def scan_meta(self) -> list[tuple[bytes, bytes]]:
-        """Everything that is no record of a channel."""
+        """Returns all keys and values that are no record of a channel."""
         found = []
         it = self._db.iter()
         it.seek(META)
@@ -125,18 +125,18 @@ class Store:
         return found
 
     def scan(
-        self, prefix: bytes, behind: int, begin_id: int, last_id: int, *, count_max: int, bytes_max: int
+        self, prefix: bytes, after: int, begin_id: int, last_id: int, *, count_max: int, bytes_max: int
     ) -> list[ConsumerMessage]:
-        """The records of a channel behind the id `behind`, up to `count_max` of them, or about `bytes_max`, one at least.
+        """Returns the records of a channel after the id `after`, up to `count_max` of them or about `bytes_max`, one at least.
 
-        `begin_id` is the first, `last_id` the last that is there; `behind` is the id of a record, or anything below the first one.
+        `begin_id` is the first id that is there, `last_id` the last; `after` is the id of a record, or anything below the first one.
         """
         found: list[ConsumerMessage] = []
         size, width = 0, len(prefix) + ID_BYTES
-        first = behind < begin_id
-        previous = behind
+        first = after < begin_id
+        previous = after
         it = self._db.iter()
-        it.seek(record_key(prefix, begin_id if first else behind + 1))
+        it.seek(record_key(prefix, begin_id if first else after + 1))
         while it.valid() and len(found) < count_max and size < bytes_max:
             key = it.key()
             if len(key) != width or not key.startswith(prefix):
@@ -146,7 +146,7 @@ class Store:
                 break
             value = it.value()
             if message_id != begin_id if first else value[:ID_BYTES] != number(previous):
-                expected = f"the record {begin_id}" if first else f"the record behind {previous}"
+                expected = f"the record {begin_id}" if first else f"the record after {previous}"
                 raise CorruptionError(
                     f"{self.path}: records of {prefix.decode()!r} are missing before {message_id}",
                     path=str(self.path),
@@ -159,14 +159,14 @@ class Store:
         self._check(it)
         if previous < last_id and len(found) < count_max and size < bytes_max:
             raise CorruptionError(
-                f"{self.path}: records of {prefix.decode()!r} are missing behind {previous}",
+                f"{self.path}: records of {prefix.decode()!r} are missing after {previous}",
                 path=str(self.path),
                 expected=f"records up to {last_id}",
             )
         return found
 
     def before(self, prefix: bytes, message_id: int) -> int | None:
-        """The id of the record before this one, NOTHING for none; None when there is no such record."""
+        """Returns the id of the record before this one, NOTHING for none; None when there is no such record."""
         try:
             value = self._db.get(record_key(prefix, message_id))
         except Exception as error:
@@ -174,7 +174,7 @@ class Store:
         return None if value is None else numbers(value[:ID_BYTES])[0]
 
     def check_ends(self, prefix: bytes, begin_id: int, last_id: int) -> None:
-        """CorruptionError unless the first and the last record of a channel are there; an empty one has `last_id` NOTHING."""
+        """Raises CorruptionError unless the first and the last record of a channel are there; an empty one has `last_id` NOTHING."""
         for message_id in {begin_id, last_id} if last_id != NOTHING else ():
             if self.before(prefix, message_id) is None:
                 raise CorruptionError(
@@ -184,11 +184,12 @@ class Store:
                 )
 
     def compact(self, begin: bytes, end: bytes) -> None:
-        """Gives back the space of what was deleted in the range; it may take seconds and stops nobody."""
+        """Gives back the space of the deleted keys in the range; it may take seconds and stops nobody."""
         self._db.compact_range(begin, end)
 
     def close(self) -> None:
-        """Idempotent. What was answered is durable before: a database that cannot write any more is let go of all the same."""
+        """Closes the database. Idempotent. Answered changes are durable before: a database that cannot write any more is closed all the
+        same."""
         db, self._db = self._db, None
         if db is not None:
             try:
