@@ -1,5 +1,4 @@
-"""Disks that fail (FaultyDisk, BrokenDisk), observe (WatchedDisk) or wait (GatedDisk, HeldDisk) as the test sets them; the rest is
-real."""
+"""Disks that fail, observe or wait as the test sets them; the rest is real."""
 
 from __future__ import annotations
 
@@ -81,6 +80,51 @@ class HeldDisk(Disk):
             if first:
                 self.go.wait()
         return super().open(path, create=create, write=write)
+
+
+class RemovalDisk(Disk):
+    """A disk on which a thread that removes a segment, or keeps its file as a spare, waits until `go` is set."""
+
+    def __init__(self) -> None:
+        self.held = threading.Event()
+        self.go = threading.Event()
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._wait(source)
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._wait(path)
+        super().unlink(path)
+
+    def _wait(self, path: Path) -> None:
+        if path.suffix == ".wal":
+            self.held.set()
+            self.go.wait()
+
+
+class MeetingDisk(Disk):
+    """A disk that notes in `met` whether a save of a checkpoint and the filling of its reserve ever open their files at the same time.
+
+    Each of them waits for the other for a moment while it opens its file.
+    """
+
+    def __init__(self) -> None:
+        self.met = False
+        self._saves = threading.Event()
+        self._fills = threading.Event()
+
+    def _file(self, path: Path, fd: int) -> JournalFile:
+        if path.name.startswith("checkpoint-"):
+            self._meet(self._saves, self._fills)
+        elif path.name == "checkpoint.reserve":
+            self._meet(self._fills, self._saves)
+        return super()._file(path, fd)
+
+    def _meet(self, mine: threading.Event, other: threading.Event) -> None:
+        mine.set()
+        self.met = other.wait(0.2) or self.met
+        mine.clear()
 
 
 class FaultyDisk(Disk):

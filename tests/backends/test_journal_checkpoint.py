@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.backends.faults import FaultyDisk
+from tests.backends.faults import FaultyDisk, MeetingDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, read_keyed
 from tests.backends.journals import PCHANNEL, folder, journal, segments
 from tests.backends.power import PowerCutDisk
@@ -336,3 +336,20 @@ async def test_a_checkpoint_without_room_uses_the_reserve(tmp_path: Path) -> Non
     async with journal(tmp_path, 2) as log:
         assert reserve.exists(), "the next opening may need it"
         assert await log.load_state(position) == b"a" * 4_000 + b"b" * 3_000
+
+
+async def test_the_reserve_is_not_filled_while_a_checkpoint_is_saved(tmp_path: Path) -> None:
+    """A save may rename the reserve: a thread that had it open would then make the checkpoint longer."""
+    disk = MeetingDisk()
+    reserve = folder(tmp_path) / "checkpoint.reserve"
+    async with journal(tmp_path, segment=1 << 20, disk=disk) as log:
+        position = await append(log, FrameMaker(1).data(("v", b"1"))) + 1
+        async with asyncio.timeout(20):
+            for size in (1_000, 2_000, 3_000):
+                saving = asyncio.ensure_future(log.save_state(position, [b"a" * size]))
+                log.keep_room(10 * size)
+                await saving
+                while not reserve.exists() or reserve.stat().st_size < 10 * size:
+                    await asyncio.sleep(0)
+                assert await log.load_state(position) == b"a" * size
+    assert not disk.met

@@ -11,7 +11,7 @@ import pytest
 from tests.backends.faults import GatedDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append
 from tests.backends.journals import PCHANNEL, folder, journal
-from wal.backends.journal import JournalBackend
+from wal.backends.journal import JournalBackend, is_being_written
 from wal.errors import ClosedError, CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError
 
 
@@ -51,6 +51,27 @@ async def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "cursors").mkdir()
     async with journal(tmp_path, 2):
         assert (tmp_path / "meta.sqlite3").read_bytes() == b"theirs"
+
+
+async def test_a_failed_start_releases_the_lock_and_all_files(tmp_path: Path) -> None:
+    async with journal(tmp_path):
+        pass
+    lock = tmp_path / "cursors.lock"
+    lock.unlink()
+    lock.mkdir()
+    backend = JournalBackend(tmp_path)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(StorageError, match=lock.name):
+        await backend.start()
+    assert os.listdir("/proc/self/fd") == before
+    assert is_being_written(tmp_path) is False
+    lock.rmdir()
+    async with journal(tmp_path, 2):
+        pass
+    await backend.start()
+    assert is_being_written(tmp_path) is True
+    await backend.close()
+    assert is_being_written(tmp_path) is False
 
 
 async def test_a_file_is_no_directory(tmp_path: Path) -> None:

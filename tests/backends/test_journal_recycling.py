@@ -6,14 +6,15 @@ import asyncio
 import fcntl
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
 
-from tests.backends.faults import GatedDisk, HeldDisk, WatchedDisk
+from tests.backends.faults import GatedDisk, HeldDisk, RemovalDisk, WatchedDisk
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
-from tests.backends.journals import folder, journal, segments
-from wal.backends.journal import JournalBackend, JournalLog, active
+from tests.backends.journals import PCHANNEL, folder, journal, segments
+from wal.backends.journal import JournalBackend, JournalLog, active, is_being_written
 from wal.errors import ChannelFencedError, TruncatedError
 
 SEGMENT = 32 << 10
@@ -225,3 +226,37 @@ async def test_closing_waits_for_calls_in_flight(tmp_path: Path) -> None:
     async with journal(tmp_path, 2, segment=SEGMENT) as log:
         assert log.state.clean
         assert await log.load_state(positions[-1]) == b"blob"
+
+
+def test_a_log_that_is_abandoned_during_a_truncation_is_recovered(tmp_path: Path) -> None:
+    disk = RemovalDisk()
+    maker = FrameMaker(1)
+    frames = [maker.data(("v", b"%d" % number + bytes(3_000))) for number in range(40)]
+
+    async def begin_a_truncation() -> tuple[JournalBackend, list[int]]:
+        backend = JournalBackend(tmp_path, segment_bytes=SEGMENT, first_segment_bytes=SEGMENT, disk=disk)
+        await backend.create(PCHANNEL, incarnation=INCARNATION)
+        log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=1)
+        positions = await append_all(log, frames)
+        truncating = asyncio.ensure_future(log.truncate(positions[20], 0))
+        assert await asyncio.to_thread(disk.held.wait, 10)
+        assert not truncating.done()
+        return backend, positions
+
+    backend, positions = asyncio.run(begin_a_truncation())
+    abandoning = threading.Thread(target=backend.abandon)
+    abandoning.start()
+    assert is_being_written(tmp_path), "the truncation still runs"
+    disk.go.set()
+    abandoning.join(10)
+    assert not abandoning.is_alive()
+    assert not is_being_written(tmp_path)
+
+    async def recover() -> None:
+        async with journal(tmp_path, 2, segment=SEGMENT) as log:
+            assert log.earliest == (positions[20], 0)
+            assert [frame.position for frame in await read_all(log, positions[20])] == positions[20:]
+            with pytest.raises(TruncatedError):
+                await log.read(positions[19], names=None, bytes_max=1)
+
+    asyncio.run(recover())
