@@ -2,15 +2,16 @@
 
 Files:
 
-* clock: the machine's, and one for tests that stands still until told
-* errors: What can go wrong between actors
-* group: actors that never wait, in one order and one turn
-* home_loop: the event loop that a system and everything in it belong to
-* inbox: the two lanes of an actor that owns a task
-* lanes: what waits for the members of a group, in order
-* member: an actor that never waits, and shares the turn of its group
-* statistics: What a system says about itself: frozen structs, made when asked for
-* system: starts actors and groups, and stops them in reverse order
+* actor:        an actor that waits, and owns a task; its address
+* clock:        the clock of the machine, and one for tests that stands still until it is moved
+* errors:       the errors of actors
+* group:        members that share one inbox, one order and one turn
+* group_inbox:  the two lanes of a group's inbox
+* home_loop:    the event loop that a system and everything in it belong to
+* inbox:        the two lanes of the inbox of an actor that owns a task
+* member:       an actor that never waits, and shares the turn of its group
+* statistics:   the statistics of a system: frozen structs, made when they are asked for
+* system:       starts actors and groups, and stops them in reverse order
 """
 
 from actors.actor import Actor, ActorRef

@@ -1,9 +1,9 @@
-"""Actor: one that waits, and so owns a task; ActorRef: what everybody else holds of it.
+"""Actor: an actor that waits, and therefore owns a task; ActorRef: its address, which everybody else holds.
 
-Owns the task's loop (control before data, batches drained whole), the asks that are not answered yet, and the end: a failure poisons
-the actor, a stop drains it, a stop that takes too long cuts it off. Promises: the methods of an actor run one at a time, in its own
-task; whatever it accepted is handled or handed to `poisoned`; every ask gets an answer or an error; nobody who waits for it
-can harm it by being cancelled. Never restarts an actor.
+Owns the task's loop (control before data, batches drained whole), the asks that are not answered yet, and the end: a failure poisons the
+actor, a stop drains it, a stop that takes too long cuts it off. Promises: the methods of an actor run one at a time, in its own task;
+every message that it accepted is handled or handed to `poisoned`; every ask gets an answer or an error; a caller that is cancelled while
+it waits for an actor does not affect the actor. An actor is never restarted.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ T = TypeVar("T")
 
 
 class Actor:
-    """Subclass it, give it to `ActorSystem.spawn`. `ref` is its own ref from then on, to hand on or to tell itself something.
+    """The base class of actors that wait: subclass it and give it to `ActorSystem.spawn`. From then on `ref` is its own address.
 
-    The last call it ever gets is either the end of `stopped` or `poisoned`.
+    The last call it ever gets is either `stopped`, if that returns, or `poisoned`.
     """
 
     ref: ActorRef
 
     async def started(self) -> None:
-        """Called once, before any message."""
+        """Is called once, before any message."""
 
     async def receive(self, batch: list[Any]) -> None:
-        """Handles everything that was in the inbox, in order. The list is its own to keep or change."""
+        """Handles all messages that were in the inbox, in order. It may keep or change the list."""
         raise TypeError(f"{type(self).__name__} takes no data: implement receive()")
 
     async def receive_control(self, message: Any) -> None:
-        """Handles one message of the control lane; all of the lane goes before the next batch."""
+        """Handles one message of the control lane; the whole lane goes before the next batch."""
         raise TypeError(f"{type(self).__name__} takes no control messages: implement receive_control()")
 
     async def stopped(self) -> None:
-        """Called once at a stop, when everything accepted has been handled."""
+        """Is called once at a stop, when all accepted messages have been handled."""
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """Called once when one of the above raised, or was cut off by a stop that took too long (an ActorStoppedError then).
+        """Is called once when a method above raised, or was cut off by a stop that took too long (`cause` is an ActorStoppedError then).
 
-        `unhandled`: what it had in hand, then what was still in the inbox, control first. Futures made by `ActorRef.ask` are
-        failed without its doing; whatever else its messages promised is its own to fail.
+        `unhandled` has the messages in hand, then those that were still in the inbox, control first. The futures of `ActorRef.ask`
+        are failed by the runtime; anything else that the messages promised, the actor has to fail itself.
         """
 
 
 class ActorRef:
-    """The address of an actor. Made by `ActorSystem.spawn`; all of it belongs to the system's event loop.
+    """The address of an actor, returned by `ActorSystem.spawn`; it belongs to the system's event loop.
 
-    Every call that tells raises ActorFailedError once the actor failed, ActorStoppedError once it is stopping (what an actor tells
-    itself while it drains is still taken), and WrongLoopError from elsewhere.
+    Every call that tells raises ActorFailedError once the actor has failed, ActorStoppedError once it is stopping (a message that an
+    actor tells itself while it drains is still taken), and WrongLoopError from another loop or thread.
     """
 
     def __init__(
@@ -103,17 +103,17 @@ class ActorRef:
 
     @property
     def failure(self) -> BaseException | None:
-        """What the actor raised when it failed, or None."""
+        """The exception that the actor raised when it failed, or None."""
         return self._failure
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        """The task that the actor runs in; None before its first step."""
+        """The task that the actor runs in; None before the task's first step."""
         return self._task
 
     @property
     def pending(self) -> int:
-        """How many messages were told and not handled yet, those in hand included."""
+        """The number of messages that were told and not handled yet, including those in hand."""
         return len(self._inbox) + len(self._in_hand)
 
     def tell(self, message: Any) -> None:
@@ -122,9 +122,9 @@ class ActorRef:
         self._inbox.tell(message, inside=self._inside())
 
     async def tell_wait(self, message: Any) -> None:
-        """Adds a message to the inbox, waiting for room if need be; those who wait are let in in the order they came.
+        """Adds a message to the inbox, after waiting for room if need be; callers get room in the order in which they came.
 
-        Cancelled while it waits, the message is not told; cancelled in the very turn in which there was room, it was.
+        A call that is cancelled while it waits adds nothing, unless it got its room in that very turn.
         """
         self._check()
         await self._inbox.tell_wait(message, inside=self._inside())
@@ -135,9 +135,9 @@ class ActorRef:
         self._inbox.tell_control(message)
 
     async def ask(self, make_message: Callable[[asyncio.Future[T]], object]) -> T:
-        """Tells `make_message(reply)`, waiting for room if need be, and returns what the actor sets on `reply`.
+        """Tells `make_message(reply)`, after waiting for room if need be, and returns the result that the actor sets on `reply`.
 
-        The actor may always set the reply: it is not the future that the asker waits on, so a cancelled asker goes unnoticed.
+        The actor may always set the reply: it is not the future that the caller waits on, so cancelling the caller does not cancel it.
         If the actor fails or stops without an answer, the ask raises ActorFailedError or ActorStoppedError.
         """
         self._home.check()
@@ -148,23 +148,22 @@ class ActorRef:
         try:
             await self.tell_wait(message)
         except BaseException:
-            self._asks.discard(
-                reply
-            )  # and not cancelled: the message may have been accepted, and the actor sets the reply
+            # The reply is not cancelled: the message may have been accepted, and then the actor sets the reply.
+            self._asks.discard(reply)
             raise
         return await asyncio.shield(reply)
 
     async def wait_started(self) -> None:
-        """Returns when `started` is through; raises as `tell` does when the actor ended in it."""
+        """Returns when `started` has returned; raises what `tell` raises if the actor ended in it."""
         self._home.check()
         await self._started.wait()
         if self._failure is not None or self._ended.is_set():
             raise self._refusal()
 
     async def stop(self) -> None:
-        """Takes no more data, drains both lanes, calls `stopped`, ends the task; over `stop_timeout_s` the task is cancelled.
+        """Takes no more data, drains both lanes, calls `stopped` and ends the task, which is cancelled after `stop_timeout_s`.
 
-        Any number of callers; cancelling one does not abort the stopping. RuntimeError from the actor's own task.
+        There may be any number of callers; cancelling one does not abort the stop. RuntimeError from the actor's own task.
         """
         self.stop_nowait()
         if self._inside():
@@ -172,7 +171,7 @@ class ActorRef:
         await self._ended.wait()
 
     def stop_nowait(self) -> None:
-        """Begins what `stop` waits for."""
+        """Begins the stop that `stop` waits for."""
         self._home.check()
         if self._ended.is_set():
             self._forget(self._name)  # a failed actor stays listed until now
@@ -183,7 +182,7 @@ class ActorRef:
             self._deadline = self._clock.call_later(self._stop_timeout_s, self._scope.cancel)
 
     def cut_off(self) -> None:
-        """Ends it now, whatever it waits for; a task that never ran its first step is ended here. Idempotent, for the system."""
+        """Ends the actor now, whatever it waits for, also if its task never ran its first step. Idempotent; for the system."""
         self._closing = True
         self._scope.cancel()
         if self._task is None:
@@ -192,7 +191,7 @@ class ActorRef:
             self._end(None, cut_off=True)
 
     def stalled(self, stall_s: float) -> bool:
-        """Whether something waits or is in hand, and nothing was finished for longer than `stall_s`."""
+        """Returns whether a message waits or is in hand, and none was finished for longer than `stall_s`."""
         return self.pending > 0 and self._clock.monotonic() - self._progressed_at > stall_s
 
     def statistics(self) -> ActorStatistics:
@@ -205,7 +204,7 @@ class ActorRef:
         )
 
     def launch(self) -> Coroutine[Any, Any, None]:
-        """What the system's task group is to run. It raises nothing that the neighbours would feel."""
+        """Returns the coroutine for the system's task group. It raises no error that would end the other actors."""
         self._unborn = self._run()
         return self._unborn
 
@@ -218,7 +217,7 @@ class ActorRef:
                 if self._task is not None and self._task.cancelling():
                     self._end(None, cut_off=True)
                     raise
-                self._end(cause)  # nobody cancelled this task: the actor awaited something that was
+                self._end(cause)  # this task was not cancelled: the actor awaited a future that was
             except BaseException as cause:
                 self._end(cause)
                 if isinstance(cause, KeyboardInterrupt | SystemExit):
@@ -254,7 +253,7 @@ class ActorRef:
         self._progressed_at = self._clock.monotonic()
 
     def _end(self, failure: BaseException | None, *, cut_off: bool = False) -> None:
-        """The one end of all ways here: `failure`, cut off, or neither."""
+        """Ends the actor, once: with a failure, cut off, or in order."""
         if self._ended.is_set():
             return
         self._closing = True
@@ -283,7 +282,7 @@ class ActorRef:
     def _answered(self, reply: asyncio.Future[Any]) -> None:
         self._asks.discard(reply)
         if not reply.cancelled():
-            reply.exception()  # so that an error for an asker that was cancelled is not reported as never retrieved
+            reply.exception()  # so that the error of an ask whose caller was cancelled is not logged as never retrieved
 
     def _inside(self) -> bool:
         return self._closing and self._task is not None and asyncio.current_task() is self._task

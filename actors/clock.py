@@ -1,7 +1,7 @@
-"""Clocks: the machine's, and one for tests that stands still until told.
+"""Clocks: that of the machine, and one for tests that stands still until it is moved.
 
-Owns: monotonic time (leases, stalls, timers), wall time (ticks) and timers, behind one protocol, so that nothing in the project
-reads a clock of its own. Never lets a step of the wall clock touch a timer.
+Owns monotonic time (leases, stalls, timers), wall time (ticks) and timers, in one protocol, so that no other code of the project reads a
+clock. A step of the wall clock never touches a timer.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ NS_PER_S = 1_000_000_000
 
 
 class Timer(Protocol):
-    """A call that was arranged."""
+    """A call that was arranged for later."""
 
     def cancel(self) -> None:
-        """Makes sure that it does not happen. Idempotent."""
+        """Cancels the call. Idempotent."""
 
 
 class Clock(Protocol):
-    """Two times and timers. All of it belongs to one event loop."""
+    """Two kinds of time, and timers. A clock belongs to one event loop."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never steps, only differences mean anything."""
+        """Returns seconds since an arbitrary moment; it never steps, and only differences have a meaning."""
 
     def wall(self) -> float:
-        """Seconds since 1970 (UTC); may step in both directions."""
+        """Returns seconds since 1970 (UTC); it may step in both directions."""
 
     def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
         """Calls `callback(*args)` on the event loop after `delay_s` of monotonic time (never inside this call)."""
@@ -41,7 +41,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clocks of this machine, with timers of the running event loop."""
+    """The clock of this machine, with timers of the running event loop."""
 
     __slots__ = ()
 
@@ -56,11 +56,11 @@ class SystemClock:
 
 
 class VirtualClock:
-    """Time that stands still until `advance` or `run`. Kept in whole nanoseconds, so ten steps of 0.1 make exactly 1.
+    """A clock that stands still until `advance` or `run`. It counts whole nanoseconds, so ten steps of 0.1 s make exactly 1 s.
 
-    `settle_turns`: how many turns of the loop in a row must pass without a timer being armed or cancelled before `run` takes
-    the loop to be quiet. A loop does not say whether it is idle, so a chain of callbacks that is longer than this and arms
-    nothing is waited for only in part. Work in other threads is not waited for: wait for its outcome.
+    `run` takes the loop to be quiet after `settle_turns` turns in a row in which no timer was armed or cancelled. A loop does not say
+    whether it is idle, so a chain of callbacks that is longer than this and arms no timer is waited for only in part. Work in other
+    threads is not waited for: wait for its outcome.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class VirtualClock:
         self._wall_ahead = round(start_wall * NS_PER_S) - self._now
         self._settle_turns = settle_turns
         self._timers: list[tuple[int, int, _VirtualTimer]] = []
-        self._armed = 0  # ever armed: breaks ties, so that timers of one moment run in the order of arming
+        self._armed = 0  # how many were ever armed; so timers of one moment run in the order of arming
         self._touched = 0
         self._moving = False
 
     @property
     def timers(self) -> int:
-        """How many timers are armed."""
+        """The number of armed timers."""
         return sum(timer.callback is not None for _, _, timer in self._timers)
 
     def monotonic(self) -> float:
@@ -101,9 +101,9 @@ class VirtualClock:
             timer.cancel()
 
     def advance(self, seconds: float) -> None:
-        """Moves time on, running each due timer at its own time, those armed on the way included.
+        """Moves time forward and runs each due timer at its own time, including timers that are armed on the way.
 
-        What a timer raises ends the advance at that timer's time. The loop does not run in between: see `run`.
+        An exception of a timer ends the advance at that timer's time. The loop does not run in between: see `run`.
         """
         until = self._begin(seconds)
         try:
@@ -113,7 +113,7 @@ class VirtualClock:
             self._moving = False
 
     async def run(self, seconds: float) -> None:
-        """As `advance`, but lets the loop become quiet before the first timer and after each."""
+        """Does what `advance` does, but lets the loop become quiet before the first timer and after each."""
         until = self._begin(seconds)
         try:
             await self._settle()
@@ -124,13 +124,13 @@ class VirtualClock:
             self._moving = False
 
     def step_wall(self, delta: float) -> None:
-        """Steps the wall clock by `delta` seconds (either way), as an operator or NTP would; timers do not notice."""
+        """Steps the wall clock by `delta` seconds, as an operator or NTP would; timers are not affected."""
         self._wall_ahead += round(delta * NS_PER_S)
 
     def _begin(self, seconds: float) -> int:
         if not seconds >= 0:
             raise ValueError(
-                f"cannot move time by {seconds} s: only forward; the wall clock alone goes back, by step_wall()"
+                f"cannot move time by {seconds} s: time only moves forward; step_wall() moves the wall clock back"
             )
         if self._moving:
             raise RuntimeError("time is being moved already: a timer cannot advance the clock that runs it")
@@ -138,7 +138,7 @@ class VirtualClock:
         return self._now + round(seconds * NS_PER_S)
 
     def _step(self, until: int) -> _VirtualTimer | None:
-        """Moves to the next due timer and returns it; with none left, moves to `until`."""
+        """Moves to the next due timer and returns it; if none is left, moves to `until`."""
         while self._timers and self._timers[0][0] <= until:
             due, _, timer = heapq.heappop(self._timers)
             if timer.callback is not None:

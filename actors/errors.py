@@ -1,12 +1,12 @@
-"""What can go wrong between actors.
+"""The errors of actors.
 
     ActorError
-    ├── ActorFailedError                 it raised, and was poisoned: .cause
-    ├── ActorStoppedError                it was stopped, left its group, or was never started
+    ├── ActorFailedError                 the actor raised, and was poisoned: .cause
+    ├── ActorStoppedError                the actor was stopped, left its group, or was never started
     ├── InboxFullError                   the bound of an inbox is reached: wait, or use tell_wait
-    └── WrongLoopError (RuntimeError)    called from another event loop or thread than the one that started it
+    └── WrongLoopError (RuntimeError)    the call comes from another event loop or thread than the one that started the actor
 
-Stopped-by-you and broken-by-a-bug are different classes: the first is expected at shutdown, the second never is.
+"Stopped by the caller" and "broken by a bug" are different classes: the first is expected at shutdown, the second never is.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ __all__ = ["ActorError", "ActorFailedError", "ActorStoppedError", "InboxFullErro
 
 
 class ActorError(Exception):
-    """The base of every error that this room raises on purpose (besides TypeError and ValueError for wrong arguments)."""
+    """The base of every error of this room, except TypeError and ValueError for wrong arguments."""
 
 
 class ActorFailedError(ActorError):
-    """The actor raised while it worked and takes no messages any more. Nothing is restarted: make a new one.
+    """The actor raised an exception and takes no more messages. It is not restarted: create a new one.
 
-    `cause` is what it raised; it is also the `__cause__`. Each caller gets an error of its own around the one cause.
+    `cause` is that exception, and also the `__cause__`. Each caller gets an error of its own around the one cause.
     """
 
     def __init__(self, name: str, cause: BaseException) -> None:
-        super().__init__(f"actor {name!r} failed and takes no messages any more: {type(cause).__name__}: {cause}")
+        super().__init__(f"actor {name!r} failed and takes no more messages: {type(cause).__name__}: {cause}")
         self.name = name
         self.cause = cause
         self.__cause__ = cause
@@ -36,8 +36,8 @@ class ActorStoppedError(ActorError):
 
 
 class InboxFullError(ActorError):
-    """The inbox holds as much as it may. Nothing was told: wait for room (`tell_wait`) or try again later."""
+    """The inbox is full and the message was not added: wait for room (`tell_wait`) or try again later."""
 
 
 class WrongLoopError(ActorError, RuntimeError):
-    """Actors belong to the event loop that started them: hand the call over with `loop.call_soon_threadsafe`."""
+    """The call comes from another event loop: hand it to the actor's loop with `loop.call_soon_threadsafe`."""

@@ -1,9 +1,9 @@
-"""Group: actors that never wait, in one order and one turn.
+"""Group: actors that never wait and that share one inbox, one order and one turn.
 
-Owns one data inbox, one control lane and the turn that drains them, arranged by a single `loop.call_soon` when the first message
-arrives: no task, no coroutine and no lock per message. Promises: messages are handled in the order of the calls of `tell`, over
-all members; a member that raises is poisoned alone; what is told during a turn waits for the next. Never waits, never restarts,
-never drops a message without handing it to somebody (`poisoned`, or the caller of `leave`).
+Owns the inbox and the turn that drains it, arranged by a single `loop.call_soon` when the first message arrives: no task, no coroutine and
+no lock per message. Promises: messages are handled in the order of the calls of `tell`, over all members; a member that raises is
+poisoned alone; a message that is told during a turn waits for the next. It never waits, never restarts a member, and never drops a
+message without handing it over (to `poisoned`, or to the caller of `leave`).
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from actors.clock import Clock, SystemClock, Timer
-from actors.errors import ActorFailedError, ActorStoppedError, InboxFullError
+from actors.errors import ActorFailedError, ActorStoppedError
+from actors.group_inbox import GroupInbox
 from actors.home_loop import HomeLoop
-from actors.lanes import Lanes
 from actors.member import Member
-from actors.statistics import GroupStatistics, MemberStatistics, failure_text
+from actors.statistics import GroupStatistics, failure_text
 
-__all__ = ["Group", "Member"]
+__all__ = ["Group"]
 
 log = logging.getLogger("actors")
 
 
-class Group(Lanes):
-    """One ordered inbox for many members. Made by `ActorSystem.group`, inside the event loop it belongs to.
+class Group(GroupInbox):
+    """A group of members with one ordered inbox. `ActorSystem.group` makes it, inside the event loop that it belongs to.
 
     `inbox_max` bounds the messages that wait; those of a running turn are not counted, so memory is bounded by twice that. The
     control lane has no bound of its own: it is for answers and timers, which are bounded by what was asked.
-    `on_turn_end` is called once at the end of each turn that handled anything: there the group tells the next actor one list. If
+    `on_turn_end` is called once at the end of each turn that handled a message: there the group tells the next actor one list. If
     it raises, the whole group fails: all its members are poisoned with that cause.
     """
 
@@ -44,13 +44,9 @@ class Group(Lanes):
         stop_timeout_s: float = 10.0,
         forget: Callable[[str], None] | None = None,
     ) -> None:
-        if inbox_max < 1:
-            raise ValueError(f"inbox_max is {inbox_max}: a group needs room for at least 1 message")
-        super().__init__()
-        self._name = name
+        super().__init__(name, inbox_max)
         self._home = HomeLoop(f"group {name!r}")
         self._clock: Clock = clock or SystemClock()
-        self._inbox_max = inbox_max
         self._on_turn_end = on_turn_end
         self._stop_timeout_s = stop_timeout_s
         self._forget = forget
@@ -71,25 +67,20 @@ class Group(Lanes):
         return self._name
 
     @property
-    def pending(self) -> int:
-        """How many data messages wait; inside a turn, those that wait for the next one."""
-        return self._pending
-
-    @property
     def paused(self) -> bool:
         return self._pauses > 0
 
     @property
     def failure(self) -> BaseException | None:
-        """What `on_turn_end` raised, or None. A member's failure is its own: `Member.failure`."""
+        """The exception that `on_turn_end` raised, or None. A member has its own: `Member.failure`."""
         return self._failure
 
     def tell(self, member: Member, message: Any) -> None:
         """Adds one message to the inbox.
 
-        Raises InboxFullError over the bound, ActorFailedError when the member failed, ActorStoppedError when it is not in this
-        group or the group is stopping (what members tell each other in a turn is still taken then), WrongLoopError when this
-        call would have to arrange the turn from another loop.
+        Raises InboxFullError over the bound, ActorFailedError if the member failed, ActorStoppedError if it is not in this group or
+        the group is stopping (messages between members in a turn are still taken then), and WrongLoopError if this call would have
+        to arrange the turn from another loop.
         """
         if self._pending >= self._inbox_max:
             self._check(member)
@@ -108,7 +99,7 @@ class Group(Lanes):
         self._pending += 1
 
     def tell_many(self, member: Member, messages: Sequence[Any]) -> None:
-        """Adds the messages, in order and with none of another caller between them; over the bound none of them."""
+        """Adds the messages in order, with no message of another caller between them; over the bound it adds none of them."""
         if not messages:
             return
         self._check(member)
@@ -126,7 +117,7 @@ class Group(Lanes):
         self._pending += len(messages)
 
     def tell_control(self, member: Member, message: Any) -> None:
-        """Adds one message to the control lane: next turn, before all data, also while the group is paused or stopping."""
+        """Adds one message to the control lane: it goes before all data of the next turn, also while the group is paused or stopping."""
         if member._group is not self:
             self._check(member)
         if not self._scheduled:
@@ -134,14 +125,14 @@ class Group(Lanes):
         self._control.append((member, message))
 
     def join(self, member: Member, *, name: str) -> None:
-        """Takes a member in. A member is in one group at most; its name is its own within the group."""
+        """Adds a member. A member is in at most one group; its name is unique in the group."""
         if not isinstance(member, Member):
             raise TypeError(f"a group takes members, not {type(member).__name__}: subclass actors.Member")
         self._home.check()
         if self._closing:
             raise self._refusal(member)
         if member._group is not None:
-            raise ValueError(f"member {member._name!r} is in group {member._group._name!r}: leave() that one first")
+            raise ValueError(f"member {member._name!r} is in group {member._group.name!r}: leave() that one first")
         if member._failure is not None:
             raise ActorFailedError(member._name, member._failure)
         if name in self._members:
@@ -153,9 +144,9 @@ class Group(Lanes):
         self._members[name] = member
 
     def leave(self, member: Member) -> list[Any]:
-        """Takes a member out, calls its `stopped`, and returns what still waited for it (control first), now the caller's.
+        """Removes a member, calls its `stopped`, and returns the messages that still waited for it (control first).
 
-        Of a member that failed only the name is left to forget.
+        For a member that failed, this only frees the name.
         """
         self._home.check()
         if self._members.get(member._name) is not member:
@@ -164,16 +155,16 @@ class Group(Lanes):
         if member._failure is not None:
             return []
         waiting = self._take_out(member)
-        self._dismiss(member)
+        member._dismiss(self._name)
         return waiting
 
     def pause(self) -> None:
-        """Holds the data lane, also for the rest of a running turn; the batch in hand is finished. Pauses are counted."""
+        """Holds the data lane, also for the rest of a running turn once its batch in hand is finished. Pauses are counted."""
         self._pauses += 1
         self._return_rest()
 
     def resume(self) -> None:
-        """Undoes one `pause`; with none left the data lane goes on where it was held."""
+        """Undoes one `pause`; when none is left, the data lane continues where it was held."""
         if not self._pauses:
             raise RuntimeError(f"group {self._name!r} is not paused: each resume() belongs to one pause()")
         if self._pauses == 1 and self._batches and not self._scheduled:
@@ -182,16 +173,16 @@ class Group(Lanes):
         self._pauses -= 1
 
     async def stop(self) -> None:
-        """Stops taking data from outside, drains both lanes, dismisses the members in reverse order of joining.
+        """Stops taking data from outside, drains both lanes, and dismisses the members in reverse order of joining.
 
         After `stop_timeout_s` the group is cut off instead: members with messages that wait are poisoned with an
-        ActorStoppedError. Any number of callers; cancelling one does not abort the stopping.
+        ActorStoppedError. There may be any number of callers; cancelling one does not abort the stop.
         """
         self.stop_nowait()
         await self._ended.wait()
 
     def stop_nowait(self) -> None:
-        """Begins what `stop` waits for."""
+        """Begins the stop that `stop` waits for."""
         if self._ended.is_set():
             self._forgotten()
             return
@@ -206,7 +197,7 @@ class Group(Lanes):
             self._deadline = self._clock.call_later(self._stop_timeout_s, self.cut_off)
 
     def cut_off(self) -> None:
-        """Ends the group now, with whatever waits in it. Idempotent; for the owner of the group."""
+        """Ends the group now, whatever waits in it. Idempotent; for the owner of the group."""
         if self._ended.is_set():
             return
         self._return_rest()
@@ -215,11 +206,11 @@ class Group(Lanes):
         self._end()
 
     def stalled(self, stall_s: float) -> bool:
-        """Whether something waits and nothing was handled for longer than `stall_s` (paused for too long, in the main)."""
+        """Returns whether a message waits and none was handled for longer than `stall_s` (usually because of a long pause)."""
         return bool(self._pending or self._control) and self._clock.monotonic() - self._progressed_at > stall_s
 
     def statistics(self) -> GroupStatistics:
-        """Counts of this moment; walks the inbox."""
+        """Returns the counts of this moment; walks the inbox."""
         waiting = self._waiting()
         return GroupStatistics(
             name=self._name,
@@ -228,16 +219,7 @@ class Group(Lanes):
             turns=self._turns,
             failure=failure_text(self._failure),
             paused=self.paused,
-            members=tuple(
-                MemberStatistics(
-                    name=name,
-                    pending=waiting.get(member, 0),
-                    handled=member._handled,
-                    turns=member._turns,
-                    failure=failure_text(member._failure),
-                )
-                for name, member in self._members.items()
-            ),
+            members=tuple(member._statistics(name, waiting.get(member, 0)) for name, member in self._members.items()),
         )
 
     def _turn(self) -> None:
@@ -247,9 +229,13 @@ class Group(Lanes):
         try:
             if self._hand_out():
                 self._turns += 1
-                self._call_turn_end()
+                if self._on_turn_end is not None:
+                    try:
+                        self._on_turn_end()
+                    except BaseException as cause:
+                        self._fail(cause)
         finally:
-            self._return_rest()  # something is left only when an exception of a signal struck between two calls
+            self._return_rest()  # something is left only if the exception of a signal struck between two calls
             self._in_turn = False
             self._scheduled = False
             self._progressed_at = self._clock.monotonic()
@@ -261,10 +247,10 @@ class Group(Lanes):
                 self._end()
 
     def _hand_out(self) -> bool:
-        """Hands out the control lane and then the data lane as they stand; whether there was anything."""
+        """Hands out the control lane and then the data lane of this moment; returns whether there was a message."""
         if not self._control and (self._pauses or not self._batches):
             return False
-        # Both are taken before the first call: what the control lane's handlers tell is of the next turn too.
+        # Both are taken before the first call, so that the messages of the control lane's handlers wait for the next turn as well.
         control, data = self._take_control(), self._take_data() if not self._pauses else ()
         for member, message in control:
             try:
@@ -291,33 +277,23 @@ class Group(Lanes):
         self._handled += handled
         return True
 
-    def _call_turn_end(self) -> None:
-        if self._on_turn_end is None:
-            return
-        try:
-            self._on_turn_end()
-        except BaseException as cause:
-            self._fail(cause)
-
     def _poison(self, member: Member, cause: BaseException, in_hand: list[Any]) -> None:
         unhandled = in_hand + self._take_out(member)
         member._failure = cause
-        member._group = None
         log.error("member %r of group %r failed", member._name, self._name, exc_info=cause)
-        self._call_poisoned(member, cause, unhandled)
+        member._poison(self._name, cause, unhandled)
         if isinstance(cause, KeyboardInterrupt | SystemExit):
             raise cause
 
     def _fail(self, cause: BaseException) -> None:
-        """The group itself failed: nothing would leave it any more, so nobody in it may go on."""
+        """Fails the group itself: no result would leave it any more, so no member may go on."""
         self._failure = cause
         log.error("group %r failed at the end of a turn", self._name, exc_info=cause)
         for member in list(self._members.values()):
             if member._failure is None:
                 unhandled = self._take_out(member)
                 member._failure = cause
-                member._group = None
-                self._call_poisoned(member, cause, unhandled)
+                member._poison(self._name, cause, unhandled)
         self._closing = True
         if isinstance(cause, KeyboardInterrupt | SystemExit):
             raise cause
@@ -333,25 +309,11 @@ class Group(Lanes):
             if member._failure is not None:
                 continue
             if waiting := self._take_out(member):
-                member._group = None
-                self._call_poisoned(member, self._refusal(member), waiting)
+                member._poison(self._name, self._refusal(member), waiting)
             else:
-                self._dismiss(member)
+                member._dismiss(self._name)
         if self._failure is None:
             self._forgotten()
-
-    def _dismiss(self, member: Member) -> None:
-        member._group = None
-        try:
-            member.stopped()
-        except Exception:
-            log.exception("stopped() of member %r of group %r raised", member._name, self._name)
-
-    def _call_poisoned(self, member: Member, cause: BaseException, unhandled: list[Any]) -> None:
-        try:
-            member.poisoned(cause, unhandled)
-        except Exception:
-            log.exception("poisoned() of member %r of group %r raised", member._name, self._name)
 
     def _forgotten(self) -> None:
         if self._forget is not None:
@@ -359,7 +321,7 @@ class Group(Lanes):
             self._forget = None
 
     def _arrange(self, *, control: bool = False) -> None:
-        """Called for a message that finds no turn arranged, before it is added."""
+        """Arranges a turn for a message that finds none arranged, before it is added."""
         self._home.check()
         if not self._batches and not self._control:
             self._progressed_at = self._clock.monotonic()
@@ -371,7 +333,7 @@ class Group(Lanes):
         self._scheduled = True
 
     def _check(self, member: Member) -> None:
-        """Raises why the member can be told nothing, if so."""
+        """Raises the reason why the member can be told nothing, if there is one."""
         if member._group is not self or (self._closing and not self._in_turn):
             raise self._refusal(member)
 
@@ -383,9 +345,3 @@ class Group(Lanes):
                 f"group {self._name!r} is stopping or has stopped: {member._name!r} takes no messages"
             )
         return ActorStoppedError(f"{member._name or member!r} is not in group {self._name!r}: join() it first")
-
-    def _full(self, count: int) -> InboxFullError:
-        return InboxFullError(
-            f"the inbox of group {self._name!r} holds {self._pending} of at most {self._inbox_max} messages, "
-            f"no room for {count} more: wait until it has drained"
-        )

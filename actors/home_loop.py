@@ -1,6 +1,6 @@
 """HomeLoop: the event loop that a system and everything in it belong to.
 
-Owns one check. Actors hold no locks, so a call from another thread or loop must be refused and not be half right.
+Owns one check. Actors hold no locks, so a call from another thread or loop has to be refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["HomeLoop"]
 
 
 class HomeLoop:
-    """The running loop at the time it was made; `owner` names what belongs to it in error texts."""
+    """The loop that ran when this was made; `owner` names what belongs to it in error messages."""
 
     __slots__ = ("loop", "owner")
 
@@ -22,12 +22,12 @@ class HomeLoop:
         self.owner = owner
 
     def check(self) -> None:
-        """Raises WrongLoopError unless this loop is the one that runs in this thread now (about 0.1 µs)."""
+        """Raises WrongLoopError unless this loop runs in this thread now (about 0.1 µs)."""
         try:
             if asyncio.get_running_loop() is self.loop:
                 return
         except RuntimeError:
-            pass  # no loop runs here: as wrong as another one
+            pass  # no loop runs here, which is as wrong as another loop
         raise WrongLoopError(
             f"{self.owner} belongs to another event loop: call it there, "
             "or hand the call over with loop.call_soon_threadsafe(...)"

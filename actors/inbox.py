@@ -1,8 +1,8 @@
-"""Inbox: the two lanes of an actor that owns a task.
+"""Inbox: the two lanes of the inbox of an actor that owns a task.
 
-Owns what was told and not yet handed to the actor, and the callers that wait for room. Promises: data in the order in which it was
-accepted, those that waited for room in the order in which they came; at most `inbox_max` data messages. A refusal, once set, is
-what every later call raises. Never drops a message: what is left at the end is returned by `close`.
+Owns the messages that were told and not yet handed to the actor, and the callers that wait for room. Promises: data keeps the order in
+which it was accepted, and callers that wait for room get it in the order in which they came; at most `inbox_max` data messages. A
+refusal, once set, is raised by every later call. It never drops a message: `close` returns those that are left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Inbox"]
 
 
 class Inbox:
-    """The actor's side is `wait`, `next_control` and `take`; the rest is for those who tell it something."""
+    """An inbox: `wait`, `next_control` and `take` are for the actor, the other methods for the callers that tell it something."""
 
     __slots__ = (
         "_control",
@@ -40,7 +40,7 @@ class Inbox:
         self._loop = loop
         self._data: list[Any] = []
         self._control: deque[Any] = deque()
-        self._parked: dict[asyncio.Future[None], Any] = {}  # not empty only while _data is full
+        self._parked: dict[asyncio.Future[None], Any] = {}  # empty unless _data is full
         self._wakeup: asyncio.Future[None] | None = None
         self._data_refusal: Callable[[], ActorError] | None = None
         self._control_refusal: Callable[[], ActorError] | None = None
@@ -53,7 +53,7 @@ class Inbox:
         return len(self._control)
 
     def tell(self, message: Any, *, inside: bool = False) -> None:
-        """Adds a message, or raises InboxFullError. `inside`: told by the actor itself, which may while it drains."""
+        """Adds a message, or raises InboxFullError. `inside`: the actor tells itself, which it may also do while it drains."""
         self._refuse(inside=inside)
         if len(self._data) >= self._max:
             raise InboxFullError(
@@ -64,7 +64,7 @@ class Inbox:
         self.wake()
 
     async def tell_wait(self, message: Any, *, inside: bool = False) -> None:
-        """Adds a message, after those that already wait for room. Cancelled while it waits, the message is not told."""
+        """Adds a message, after those that already wait for room. A call that is cancelled while it waits adds nothing."""
         self._refuse(inside=inside)
         if len(self._data) < self._max:
             self._data.append(message)
@@ -85,7 +85,7 @@ class Inbox:
         self.wake()
 
     async def wait(self) -> None:
-        """Returns when there is something to take, or after a `wake`."""
+        """Returns when there is a message to take, or after a `wake`."""
         if not self:
             self._wakeup = self._loop.create_future()
             try:
@@ -94,17 +94,17 @@ class Inbox:
                 self._wakeup = None
 
     def wake(self) -> None:
-        """Ends a `wait`, also when nothing was told."""
+        """Ends a `wait`, also if no message was told."""
         wakeup = self._wakeup
         if wakeup is not None and not wakeup.done():
             wakeup.set_result(None)
 
     def next_control(self) -> Any:
-        """Takes the oldest control message; there must be one."""
+        """Removes and returns the oldest control message; there must be one."""
         return self._control.popleft()
 
     def take(self) -> list[Any]:
-        """Takes all data at once, and lets in those that waited for room."""
+        """Removes and returns all data, and lets in the messages that waited for room."""
         batch, self._data = self._data, []
         accepted = []
         for room, message in self._parked.items():
@@ -119,7 +119,7 @@ class Inbox:
         return batch
 
     def refuse_data(self, refusal: Callable[[], ActorError]) -> None:
-        """From now on no data is accepted, except from inside; those that wait for room get the refusal."""
+        """Accepts no more data, except from inside; callers that wait for room get the refusal."""
         self._data_refusal = refusal
         parked, self._parked = self._parked, {}
         for room in parked:
@@ -127,7 +127,7 @@ class Inbox:
                 room.set_exception(refusal())
 
     def close(self, refusal: Callable[[], ActorError]) -> list[Any]:
-        """Accepts nothing more from anybody, and returns what is left: control first, then data."""
+        """Accepts no more messages at all, and returns those that are left: control first, then data."""
         self._control_refusal = refusal
         self.refuse_data(refusal)
         left = [*self._control, *self._data]

@@ -1,27 +1,34 @@
 """Member: an actor that never waits, and shares the turn of its group.
 
-Owns: its own state, its own failure and its own counters; no task, no inbox, no lock. Its methods are called by the group only,
-one at a time, on the group's event loop. It never blocks and never awaits: what has to wait is an `Actor`, or is arranged with a
-callback that answers on the control lane.
+Owns its own state, failure and counters; it has no task, no inbox and no lock. Only the group calls its methods, one at a time, on the
+group's event loop. It never blocks and never awaits: work that has to wait belongs to an `Actor`, or is arranged with a callback that
+answers on the control lane.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+import logging
+from typing import Any, Protocol, Self
 
-if TYPE_CHECKING:
-    from actors.group import Group
+from actors.statistics import MemberStatistics, failure_text
 
 __all__ = ["Member"]
 
+log = logging.getLogger("actors")
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
 
 class Member:
-    """Subclass it, give it to `Group.join`. The last call it ever gets is either `stopped` or `poisoned`."""
+    """The base class of members: subclass it and give it to `Group.join`. The last call it ever gets is `stopped` or `poisoned`."""
 
     __slots__ = ("_failure", "_group", "_handled", "_name", "_turns")
 
     _failure: BaseException | None
-    _group: Group | None
+    _group: _Named | None
     _handled: int
     _name: str
     _turns: int
@@ -42,19 +49,14 @@ class Member:
         return self._name
 
     @property
-    def group(self) -> Group | None:
-        """The group it is in; None before it joined, and after it left or failed."""
-        return self._group
-
-    @property
     def failure(self) -> BaseException | None:
-        """What it raised when it failed, or None."""
+        """The exception that it raised when it failed, or None."""
         return self._failure
 
     def receive(self, batch: list[Any]) -> None:
-        """Handles messages told to it one after the other, in the order of the calls. The list is its own to keep or change.
+        """Handles messages that were told to it in a row, in the order of the calls. It may keep or change the list.
 
-        Raising poisons the member; its neighbours go on.
+        An exception poisons this member; the other members go on.
         """
         raise TypeError(f"{type(self).__name__} takes no data: implement receive()")
 
@@ -63,11 +65,36 @@ class Member:
         raise TypeError(f"{type(self).__name__} takes no control messages: implement receive_control()")
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """Called once when it failed (or was cut off by a stop that took too long): fail what the messages promised.
+        """Is called once when it failed (or was cut off by a stop that took too long), to fail what the messages promised.
 
-        `unhandled`: what it had in hand when it failed (the failing batch, as it left the list, or control message), then
+        `unhandled` has what it had in hand when it failed (the failing batch, as it left the list, or control message), then
         everything that still waited for it, control first. A batch may be handled in part: only the member can know.
         """
 
     def stopped(self) -> None:
-        """Called once when it leaves its group or the group stops, with nothing left that waits for it."""
+        """Is called once when it leaves its group or the group stops, with no message left that waits for it."""
+
+    def _dismiss(self, group: str) -> None:
+        """Ends its membership in order."""
+        self._group = None
+        try:
+            self.stopped()
+        except Exception:
+            log.exception("stopped() of member %r of group %r raised", self._name, group)
+
+    def _poison(self, group: str, cause: BaseException, unhandled: list[Any]) -> None:
+        """Ends its membership with an error."""
+        self._group = None
+        try:
+            self.poisoned(cause, unhandled)
+        except Exception:
+            log.exception("poisoned() of member %r of group %r raised", self._name, group)
+
+    def _statistics(self, name: str, pending: int) -> MemberStatistics:
+        return MemberStatistics(
+            name=name,
+            pending=pending,
+            handled=self._handled,
+            turns=self._turns,
+            failure=failure_text(self._failure),
+        )

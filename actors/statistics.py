@@ -1,7 +1,7 @@
-"""What a system says about itself: frozen structs, made when asked for.
+"""The statistics of a system: frozen structs, made when they are asked for.
 
-`pending` counts what was told and not yet handled (what an actor has in hand included), `handled` what was handled without an
-error, `turns` the calls that took, and `failure` is the text of the cause of a poisoned one.
+`pending` counts the messages that were told and not yet handled, including those that an actor has in hand; `handled` counts those that
+were handled without an error, and `turns` the calls that this took. `failure` is the text of the cause if the actor was poisoned.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["ActorStatistics", "GroupStatistics", "MemberStatistics", "SystemStat
 
 
 class SystemStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of an ActorSystem, in the order of starting.
+    """An ActorSystem at one moment, in the order of starting.
 
     `stalled` names the actors and groups that have pending messages and have made no progress for longer than `stall_s`.
     """
@@ -24,7 +24,7 @@ class SystemStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of an actor that owns a task."""
+    """An actor that owns a task, at one moment."""
 
     name: str
     pending: int
@@ -34,7 +34,7 @@ class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of a group; `members` in the order of joining, the failed ones too until they leave."""
+    """A group at one moment; `members` in the order of joining, including those that failed until they leave."""
 
     name: str
     pending: int
@@ -46,7 +46,7 @@ class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of a member; its `turns` are the batches and control messages it was handed."""
+    """A member at one moment; its `turns` are the batches and control messages that it was given."""
 
     name: str
     pending: int
@@ -56,5 +56,5 @@ class MemberStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failure_text(cause: BaseException | None) -> str | None:
-    """The cause as one line: `ValueError: no such thing`."""
+    """Returns the cause as one line: `ValueError: no such thing`."""
     return None if cause is None else f"{type(cause).__name__}: {cause}"

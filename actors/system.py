@@ -1,8 +1,8 @@
 """ActorSystem: starts actors and groups, and stops them in reverse order.
 
-Owns every task of its actors, in one anyio task group that lives in a host task of the system's own, so that `start` and `stop` may
-be called from different tasks of the loop. Promises: an actor that fails leaves its neighbours alone; after `stop` no task and no
-timer of the system is left. Never restarts anything, and never runs on two loops.
+Owns every task of its actors, in one anyio task group that a host task of the system enters and leaves, so that `start` and `stop` may be
+called from different tasks of the loop. Promises: the failure of an actor does not affect the others; after `stop` no task and no timer of
+the system is left. It never restarts an actor, and never runs on two loops.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ log = logging.getLogger("actors")
 
 
 class ActorSystem:
-    """Runs once: `async with ActorSystem("wal") as system`, or `await start()` and `await stop()`.
+    """A system of actors that runs once: `async with ActorSystem("wal") as system`, or `await start()` and `await stop()`.
 
-    `stop_timeout_s` (10): how long each actor and group may take to drain and stop before it is cut off, measured by `clock`, so
-    a stop takes at most that times their number. `stall_s` (5): see `SystemStatistics.stalled`.
+    `stop_timeout_s` is how long each actor and group may take to drain and stop before it is cut off, measured by `clock`; a stop
+    takes at most that times their number. `stall_s`: see `SystemStatistics.stalled`.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class ActorSystem:
         return self._clock
 
     async def start(self) -> None:
-        """Starts the system on the running loop; a second start of a running one does nothing. Cancelled, it stops it again."""
+        """Starts the system on the running loop, if it does not run. A start that is cancelled stops the system again."""
         if self._home is not None:
             self._home.check()
         if self._stopping.is_set():
-            raise ActorStoppedError(f"system {self._name!r} was stopped and runs only once: make a new one")
+            raise ActorStoppedError(f"system {self._name!r} was stopped and runs only once: create a new one")
         if self._host is None:
             self._home = HomeLoop(f"system {self._name!r}")
             self._host = self._home.loop.create_task(self._run(), name=f"{self._name}: host")
@@ -81,10 +81,10 @@ class ActorSystem:
             raise ActorStoppedError(f"system {self._name!r} was cancelled before it ran")
 
     async def stop(self) -> None:
-        """Stops everything in reverse order of starting, each drained before the next is begun.
+        """Stops all actors and groups in reverse order of starting, and drains each before it stops the next.
 
-        Idempotent, and all callers wait for the end; cancelling one does not abort the stopping. RuntimeError from the task of
-        one of the system's own actors, which would wait for itself: it calls `stop_nowait`.
+        Idempotent, and all callers wait for the end; cancelling one does not abort the stop. RuntimeError from the task of one of
+        the system's own actors, which would wait for itself: it calls `stop_nowait`.
         """
         self.stop_nowait()
         if self._host is None:
@@ -97,7 +97,7 @@ class ActorSystem:
         await self._stopped.wait()
 
     def stop_nowait(self) -> None:
-        """Begins what `stop` waits for."""
+        """Begins the stop that `stop` waits for."""
         if self._home is not None:
             self._home.check()
         self._stopping.set()
@@ -112,15 +112,15 @@ class ActorSystem:
         await self.stop()
 
     def spawn(self, actor: Actor, *, name: str, inbox_max: int = 1_024) -> ActorRef:
-        """Starts an actor in a task of its own; `await ref.wait_started()` to see it through its `started`.
+        """Starts an actor in a task of its own; `await ref.wait_started()` waits until its `started` has returned.
 
-        A name is taken until the actor has stopped; that of a failed one until its `stop` is called.
+        The name is taken until the actor has stopped, or, if it failed, until its `stop` is called.
         """
         if not isinstance(actor, Actor):
             raise TypeError(f"a system spawns actors, not {type(actor).__name__}: subclass actors.Actor")
         home, tasks = self._begin(name)
         if hasattr(actor, "ref"):
-            raise ValueError(f"actor {actor.ref.name!r} was spawned before: make a new one")
+            raise ValueError(f"actor {actor.ref.name!r} was spawned before: create a new one")
         ref = ActorRef(
             actor,
             name=name,
@@ -136,7 +136,7 @@ class ActorSystem:
         return ref
 
     def group(self, name: str, *, inbox_max: int = 65_536, on_turn_end: Callable[[], object] | None = None) -> Group:
-        """Makes a group. Its name is taken until it has stopped."""
+        """Creates a group. Its name is taken until it has stopped."""
         self._begin(name)
         group = Group(
             name,
@@ -150,7 +150,7 @@ class ActorSystem:
         return group
 
     def statistics(self) -> SystemStatistics:
-        """Counts of this moment; walks all inboxes of groups."""
+        """Returns the counts of this moment; walks all inboxes of groups."""
         if self._home is not None:
             self._home.check()
         owned = self._owned.values()
@@ -162,7 +162,7 @@ class ActorSystem:
         )
 
     async def _run(self) -> None:
-        """The host task: its task group is entered and left here and nowhere else."""
+        """Runs as the host task: the task group is entered and left here and nowhere else."""
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._running.set()
@@ -170,13 +170,13 @@ class ActorSystem:
                 for owned in reversed(list(self._owned.values())):
                     await owned.stop()
         finally:
-            # After a stop nothing is left; after the loop cancelled this task, what could not be drained is cut off.
+            # After a stop none is left; if the loop cancelled this task, those that could not be drained are cut off.
             self._stopping.set()
             for owned in reversed(list(self._owned.values())):
                 owned.cut_off()
 
     def _host_ended(self, host: asyncio.Task[None]) -> None:
-        """In a callback of the task, because a task that is cancelled before its first step runs no line of `_run`."""
+        """Ends the system, in a callback of the host task, since a task that is cancelled before its first step runs no line of `_run`."""
         self._stopping.set()
         self._running.set()
         self._stopped.set()
@@ -188,9 +188,7 @@ class ActorSystem:
             raise ActorStoppedError(f"system {self._name!r} is not running: await start() first")
         self._home.check()
         if self._stopping.is_set():
-            raise ActorStoppedError(
-                f"system {self._name!r} is stopping or has stopped: nothing is started in it any more"
-            )
+            raise ActorStoppedError(f"system {self._name!r} is stopping or has stopped: it starts no more actors")
         if name in self._owned:
             raise ValueError(
                 f"system {self._name!r} has a {name!r} already: choose another name, or stop that one first"

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from actors.group import Group
-from actors.member import Member
+from actors import Group, Member
 
 TURN = 4_096
 ROUNDS = 7

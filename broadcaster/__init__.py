@@ -14,7 +14,7 @@ Files:
 * operator:       the seam to the log
 * records:        the bytes in the KV (pure)
 * recovery:       the broadcasts that a crash interrupted, from the KV and the logs (pure)
-* running:        a broadcast under way, those who wait for it, and the table of all of them
+* running:        a broadcast under way, the callers that wait for it, and the table of all of them
 * saver:          the saves to the KV, one at a time
 * single_frame:   the short way of a broadcast that one frame completes
 * state:          the states of a broadcast and their transitions (pure)

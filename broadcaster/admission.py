@@ -62,7 +62,7 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for their keys."""
+        """The number of calls that wait for their keys."""
         return len(self._waiting)
 
     def append(self, call: AppendCall, *, running: int, done_marks: int) -> None:

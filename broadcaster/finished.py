@@ -90,7 +90,7 @@ class FinishedBroadcasts:
 
 
 class Tombstone(msgspec.Struct, gc=False):
-    """How and when a broadcast ended, and whether a done mark in the KV says so."""
+    """The state in which a broadcast ended, when it did, and whether a done mark in the KV says so."""
 
     state: BroadcastState
     at_ms: int
@@ -115,7 +115,7 @@ class Tombstones:
 
     @property
     def listed(self) -> int:
-        """How many broadcasts a log may still list."""
+        """The number of broadcasts that a log may still list."""
         return len(self._listed)
 
     def add(self, broadcast_id: int, tombstone: Tombstone, pchannels: Collection[str]) -> None:
@@ -155,5 +155,5 @@ class Tombstones:
 
 
 def needs_mark(task: Task, *, recorded: bool) -> bool:
-    """Whether the log by itself does not say that this finished broadcast is over, and how."""
+    """Returns whether the log by itself does not say that this finished broadcast is over, and how."""
     return task.state is not BroadcastState.DONE or recorded or task.header.needs_ack

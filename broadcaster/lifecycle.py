@@ -3,7 +3,7 @@
 Owns the running broadcasts and every save of theirs. Promises, in this order: the keys in memory; where the vchannels lie; the intent (a
 record if several pchannels are involved, else the frame itself); the copies; the acks; and one operation of the KV that marks the broadcast
 done and removes all its other records. Only then are the keys free. A caller is answered when the state that it waits for is durable.
-It never decides what is to be written next (the task does) nor who may begin (the admission does), and it never waits.
+It never waits, and it decides neither what is to be written next (the task does) nor which broadcast may begin (the admission does).
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ class Lifecycle:
         call, header = frame.call, frame.header
         self.admission.bytes_held -= call.size
         self.appended += 1
-        # It began and ended in this very moment, which its id names.
+        # The broadcast began and ended in this very moment, which its id names.
         self.finished.add(header.broadcast_id, BroadcastState.DONE, header.broadcast_id >> TICK_LOGICAL_BITS, None)
         self._operator.forget(header.broadcast_id, frame.places)
         self.admission.release(call.owner)

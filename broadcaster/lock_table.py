@@ -23,7 +23,7 @@ from wal.message import ResourceKey
 __all__ = ["OVERTAKEN_MAX", "Conflict", "LockTable", "distinct_keys"]
 
 OVERTAKEN_MAX: Final = 16
-"""How often requests that do not wait may take keys that an earlier waiter wants."""
+"""The number of times that requests which do not wait may take keys that an earlier waiter wants."""
 
 _Name = tuple[str, str]
 
@@ -55,7 +55,7 @@ class LockTable:
 
     @property
     def waiting(self) -> int:
-        """How many owners wait."""
+        """The number of owners that wait."""
         return len(self._waiting)
 
     def try_lock(self, owner: int, keys: tuple[ResourceKey, ...]) -> Conflict | None:

@@ -182,7 +182,7 @@ class BroadcasterStatistics(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """What all copies of a broadcast share; `properties` in their stored form."""
+    """The part that all copies of a broadcast share; `properties` in their stored form."""
 
     payload: bytes
     message_type: int
@@ -190,7 +190,7 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 
 class CopiesInLog(msgspec.Struct, frozen=True):
-    """What the recovered log of a pchannel holds of a broadcast that it was not told to forget.
+    """The copies of a broadcast that the recovered log of a pchannel holds and was not told to forget.
 
     `vchannels` have their copy; the log also has the ABORT_BROADCAST of those in `aborted`.
     """
@@ -240,5 +240,6 @@ def _check_names(vchannels: tuple[str, ...]) -> None:
 
 
 def _is_sequence(given: object) -> bool:
-    """Whether this is a sequence, but not of letters; the class is compared first, since an abstract class costs more than all else."""
+    """Returns whether this is a sequence, but not of letters."""
+    # The class is compared first: asking an abstract class costs more than all other checks.
     return given.__class__ in (list, tuple) or (isinstance(given, Sequence) and not isinstance(given, str | bytes))

@@ -4,7 +4,7 @@ Owns the layout under its root path, in both directions. Values are MessagePack 
 A newer version is a FormatError, and any other value that cannot be read is a CorruptionError; nothing is skipped.
 
     task/<id>           the intent of a broadcast that spans pchannels: header, content, places. Saved before its first copy
-    progress/<id>       bitmap of the durable copies of such a broadcast; only for people who read the KV, the logs are exact
+    progress/<id>       bitmap of the durable copies of such a broadcast; for people that read the KV only: the logs are exact
     acks/<id>/<chunk>   bitmap of the acks of CHUNK_BITS vchannels: an ack rewrites 128 bytes at most, however wide the broadcast
     abort/<id>          the reason. Saved before the first vchannel is told
     done/<id>           how it ended and when. Saved in the operation that removes all other records of the broadcast; it outlives
@@ -70,7 +70,7 @@ class TaskRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DoneMark(msgspec.Struct, frozen=True, array_like=True):
-    """How and when a broadcast ended, in milliseconds since 1970."""
+    """The state in which a broadcast ended, and when, in milliseconds since 1970."""
 
     version: int
     state: BroadcastState

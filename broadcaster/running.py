@@ -1,4 +1,4 @@
-"""Running: a broadcast between its keys and its end, everybody who waits for something of it, and the table of all that run.
+"""Running: a broadcast between its keys and its end, the callers that wait for it, and the table of all running broadcasts.
 
 Owns no decision: the task says what is to be written next, and the lifecycle does it.
 """
@@ -20,7 +20,7 @@ __all__ = ["Acks", "Callers", "Running", "RunningTable"]
 
 
 class Callers(msgspec.Struct, eq=False):
-    """Everybody who waits for something of one broadcast.
+    """The callers that wait for something of one broadcast.
 
     `append` is None once it was answered, or when its caller is gone; `outcomes` are gathered for it. `acks` are answered with the
     next save, `aborts` and `watch_all` at the end, and `watch_once` when the first ack is durable.
@@ -60,13 +60,13 @@ class Callers(msgspec.Struct, eq=False):
         watchers.clear()
 
     def settle_all(self, owner: int) -> None:
-        """Answers everybody but the append: the broadcast is over."""
+        """Answers all callers but the append: the broadcast is over."""
         settle(*self.acks, *self.aborts)
         self.answer_watchers(self.watch_once, owner)
         self.answer_watchers(self.watch_all, owner)
 
     def refuse_all(self, error: Exception) -> None:
-        """Answers everybody but the append with this error."""
+        """Answers all callers but the append with this error."""
         for reply in (*self.acks, *self.aborts):
             refuse(reply, error)
         for call in (*self.watch_once, *self.watch_all):

@@ -118,7 +118,7 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def operations(self) -> int:
-        """How many keys it saves or removes."""
+        """The number of keys that it saves or removes."""
         return len(self.saves) + len(self.removals)
 
     def size(self) -> int:

@@ -33,7 +33,7 @@ TICK_LOGICAL_BITS: Final = 18
 
 
 class StepKind(enum.Enum):
-    """What a step writes."""
+    """The kind of messages that a step writes."""
 
     COPIES = "copies"
     ABORTS = "aborts"
@@ -98,22 +98,22 @@ class Task:
 
     @property
     def complete(self) -> bool:
-        """Whether every copy is durable."""
+        """True if every copy is durable."""
         return self.appended == self._full
 
     @property
     def traceless(self) -> bool:
-        """Whether no log can hold anything of it."""
+        """True if no log can hold anything of it."""
         return not self.appended and not any(lane.unknown or lane.busy for lane in self._lanes.values())
 
     @property
     def uncertain(self) -> bool:
-        """Whether a log may hold copies whose fate is unknown."""
+        """True if a log may hold copies whose fate is unknown."""
         return any(lane.unknown for lane in self._lanes.values())
 
     @property
     def delayed(self) -> bool:
-        """Whether no frame is under way, and a log has no room for its copies while another has, or may have, its own."""
+        """True if no frame is under way, and a log has no room for its copies while another has, or may have, its own."""
         lanes = self._lanes.values()
         is_pending = self.state is BroadcastState.PENDING and not self._unsaved
         return is_pending and any(lane.full for lane in lanes) and not any(lane.busy for lane in lanes)
@@ -282,7 +282,7 @@ class Task:
         return not lane.busy and not lane.unknown and not (lane.members & self.appended & ~lane.aborted)
 
     def _untouched(self) -> bool:
-        """Whether only the caller can have heard of it: a task that was ever STUCK stays until it is aborted."""
+        """Returns whether only the caller can have heard of it: a task that was ever STUCK stays until it is aborted."""
         return self.state is BroadcastState.PENDING and not (self.uncertain or self.acked or self._recovered)
 
     def _move(self, to: BroadcastState) -> None:

@@ -23,7 +23,7 @@ from wal.message import CopyOutcomes
 __all__ = ["FRAMES_MAX", "Writer"]
 
 FRAMES_MAX: Final = 1024
-"""How many frames are under way at once; the others wait for their turn."""
+"""The most frames that are under way at once; the others wait for their turn."""
 
 
 class Writer:

@@ -422,7 +422,7 @@ async def test_a_disk_that_fails_under_a_broadcast_is_a_storage_error(
 async def test_names_that_fit_no_frame(location: str) -> None:
     names = [f"{number:05d}" + "ü" * 125 for number in range(16_384)]
     async with open_wal(location, pchannels=2) as log:
-        with pytest.raises(InvalidArgumentError, match="make several of it"):
+        with pytest.raises(InvalidArgumentError, match="split it into several"):
             await log.broadcast().append(schema(names, payload=bytes(1 << 20)))
         assert await log.vchannels() == []
 

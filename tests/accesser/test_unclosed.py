@@ -389,7 +389,7 @@ async def test_a_forked_child_releases_and_says_nothing(log: WALAccesser) -> Non
         if not (pid := os.fork()):
             del scanner, txn, log
             gc.collect()
-            os._exit(sum("was collected while it was open" in str(warning.message) for warning in said))
+            os._exit(sum("was garbage-collected while it was open" in str(warning.message) for warning in said))
     _, status = await asyncio.to_thread(os.waitpid, pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     await scanner.close()

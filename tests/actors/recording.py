@@ -17,7 +17,7 @@ async def until(condition: Callable[[], object], *, within_s: float = 10.0) -> N
 
 
 class Bang(Exception):
-    """What a recording member or actor raises when it is told one."""
+    """The exception that a recording member or actor raises when it is told one."""
 
 
 class RecordingMember(Member):
@@ -50,7 +50,7 @@ class RecordingMember(Member):
 
 
 class RecordingActor(Actor):
-    """The same for an actor; it awaits a future that it is told, and answers `("ask", reply)` with 42."""
+    """An actor that does the same; it awaits a future that it is told, and answers `("ask", reply)` with 42."""
 
     def __init__(self, label: str, seen: list[Any]) -> None:
         self.label = label

@@ -51,7 +51,7 @@ async def test_batches_are_drained_whole_after_the_control_lane() -> None:
         assert seen == [("a", "control", "c1"), ("a", "control", "c2"), ("a", [1, 2, 3])]
 
 
-async def test_an_ask_is_answered_and_a_cancelled_asker_harms_nobody() -> None:
+async def test_an_ask_is_answered_and_a_cancelled_caller_affects_nobody_else() -> None:
     async with ActorSystem("system") as system:
         ref, _, held = await spawn_held(system)
         impatient = asyncio.ensure_future(ref.ask(lambda reply: ("ask", reply)))
@@ -111,7 +111,7 @@ async def test_a_cancelled_future_that_an_actor_awaits_is_a_failure_like_any_oth
         assert await neighbour.ask(lambda reply: ("ask", reply)) == 42
 
 
-async def test_failing_in_started_is_seen_by_who_waits_for_it() -> None:
+async def test_a_failure_in_started_is_raised_by_wait_started() -> None:
     class Unfit(RecordingActor):
         async def started(self) -> None:
             raise Bang("unfit")
@@ -149,7 +149,7 @@ async def test_over_the_bound_tell_raises_and_tell_wait_waits_in_turn() -> None:
         assert [one.cancelled() for one in waiting] == [False, True, False, True, False, False]
 
 
-async def test_memory_of_callers_that_gave_up_is_given_back() -> None:
+async def test_cancelled_callers_leave_nothing_in_memory() -> None:
     async with ActorSystem("system") as system:
         ref, _, held = await spawn_held(system, inbox_max=1)
         ref.tell(1)
@@ -238,7 +238,7 @@ async def test_calls_from_another_thread_or_loop_are_refused() -> None:
         ref = system.spawn(RecordingActor("a", []), name="a")
         errors: list[BaseException] = []
 
-        def elsewhere() -> None:
+        def in_another_thread() -> None:
             for call in (
                 lambda: ref.tell(1),
                 lambda: ref.tell_control(1),
@@ -255,7 +255,7 @@ async def test_calls_from_another_thread_or_loop_are_refused() -> None:
                 except WrongLoopError as error:
                     errors.append(error)
 
-        thread = threading.Thread(target=elsewhere)
+        thread = threading.Thread(target=in_another_thread)
         thread.start()
         await until(lambda: not thread.is_alive())
         assert len(errors) == 9

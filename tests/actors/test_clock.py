@@ -81,7 +81,7 @@ def test_stepping_the_wall_clock_touches_no_timer() -> None:
     assert fired == [1]
 
 
-def test_time_goes_forward_only_and_is_moved_by_one() -> None:
+def test_time_only_moves_forward_and_only_one_caller_moves_it() -> None:
     clock = VirtualClock()
     with pytest.raises(ValueError, match="-1"):
         clock.advance(-1)
@@ -91,7 +91,7 @@ def test_time_goes_forward_only_and_is_moved_by_one() -> None:
     clock.advance(1.0)  # usable after an error
 
 
-def test_what_a_timer_raises_ends_the_advance_at_its_time() -> None:
+def test_an_exception_of_a_timer_ends_the_advance_at_its_time() -> None:
     clock = VirtualClock(start_monotonic=0.0)
     clock.call_later(1.0, lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):

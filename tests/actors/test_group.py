@@ -48,7 +48,7 @@ async def test_control_goes_before_data_that_was_told_earlier() -> None:
     assert seen == [("b", "control", "first"), ("a", "control", "second"), ("a", [1])]
 
 
-async def test_what_is_told_during_a_turn_waits_for_the_next() -> None:
+async def test_a_message_told_during_a_turn_waits_for_the_next() -> None:
     ends: list[list[Any]] = []
     group, (a, b), seen = make(on_turn_end=lambda: ends.append(list(seen)))
     group.tell(a, lambda: (group.tell(b, "later"), group.tell_control(a, "later")))
@@ -196,7 +196,7 @@ def test_an_exit_leaves_the_loop_and_the_rest_of_the_turn_where_it_was(loop_name
         loop.close()
 
 
-async def test_a_hook_that_raises_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hook_that_raises_is_logged_and_affects_no_other_member(caplog: pytest.LogCaptureFixture) -> None:
     class Clumsy(RecordingMember):
         def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
             raise RuntimeError("cannot even die")
@@ -218,7 +218,7 @@ async def test_a_hook_that_raises_is_logged_and_harms_nobody(caplog: pytest.LogC
     assert seen[-1] == ("a", "stopped")
 
 
-async def test_a_base_member_that_is_told_something_it_cannot_take_fails() -> None:
+async def test_a_member_without_receive_fails_when_it_is_told_something() -> None:
     group = Group("group")
     member = Member()
     group.join(member, name="bare")
@@ -244,7 +244,7 @@ async def test_the_inbox_is_bounded_and_tell_many_is_all_or_nothing() -> None:
     await drain(group)
 
 
-async def test_leave_returns_what_waited_and_frees_the_name() -> None:
+async def test_leave_returns_the_waiting_messages_and_frees_the_name() -> None:
     group, (a, b), seen = make()
     group.tell(a, 1)
     group.tell(b, 2)
@@ -264,7 +264,7 @@ async def test_leave_returns_what_waited_and_frees_the_name() -> None:
     assert seen[-1] == ("a", [5])
 
 
-async def test_a_member_can_send_another_away_in_the_turn_that_holds_messages_for_it() -> None:
+async def test_a_member_can_make_another_leave_in_the_turn_that_holds_messages_for_it() -> None:
     group, (a, b), seen = make()
     left: list[Any] = []
     group.tell(b, 1)
@@ -315,7 +315,7 @@ async def test_on_turn_end_that_raises_fails_the_whole_group() -> None:
     assert group.statistics().failure == "Bang: no way out"
 
 
-async def test_stop_drains_also_what_members_tell_each_other_and_dismisses_in_reverse_order() -> None:
+async def test_stop_also_drains_messages_between_members_and_dismisses_in_reverse_order() -> None:
     group, (a, b), seen = make()
     group.tell(a, lambda: group.tell(b, lambda: group.tell(a, "last")))
     group.stop_nowait()
@@ -341,7 +341,7 @@ async def test_a_tell_from_outside_cannot_join_a_run_that_a_draining_turn_opened
     assert ("a", ["inside"]) in seen
 
 
-async def test_a_group_that_stays_paused_is_cut_off_and_hands_back_what_waited() -> None:
+async def test_a_group_that_stays_paused_is_cut_off_and_hands_back_waiting_messages() -> None:
     clock = VirtualClock()
     group, (_, b), seen = make(clock=clock, stop_timeout_s=3.0)
     group.pause()
@@ -362,14 +362,14 @@ async def test_a_tell_from_another_thread_is_refused() -> None:
     group, (a, _), seen = make()
     errors: list[BaseException] = []
 
-    def elsewhere() -> None:
+    def in_another_thread() -> None:
         for call in (lambda: group.tell(a, 1), lambda: group.tell_control(a, 1), lambda: asyncio.run(group.stop())):
             try:
                 call()
             except WrongLoopError as error:
                 errors.append(error)
 
-    thread = threading.Thread(target=elsewhere)
+    thread = threading.Thread(target=in_another_thread)
     thread.start()
     await until(lambda: not thread.is_alive())
     assert len(errors) == 3

@@ -39,7 +39,7 @@ step = st.one_of(st.just(("turn",)), command)
 
 
 class Told:
-    """One message: what it makes its member do, and the number of the turn it was told in (from outside: the last one)."""
+    """One message: the action that it makes its member do, and the number of the turn in which it was told."""
 
     def __init__(self, program: Any, turn: int) -> None:
         self.program = program
@@ -157,7 +157,7 @@ class World:
         return True
 
     def take(self, member: Member) -> list[Told]:
-        """Takes what waits for the member out of the model."""
+        """Removes the messages that wait for the member from the model."""
         taken = [told for to, told in self.control + self.data if to is member]
         self.control = [entry for entry in self.control if entry[0] is not member]
         self.data = [entry for entry in self.data if entry[0] is not member]

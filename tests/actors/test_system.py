@@ -25,7 +25,7 @@ async def test_start_and_stop_may_be_called_from_different_tasks() -> None:
     await system.stop()
     with pytest.raises(ActorStoppedError, match="runs only once"):
         await system.start()
-    with pytest.raises(ActorStoppedError, match="nothing is started"):
+    with pytest.raises(ActorStoppedError, match="starts no more actors"):
         system.spawn(RecordingActor("b", seen), name="b")
 
 
@@ -154,8 +154,8 @@ async def test_a_start_whose_caller_is_cancelled_leaves_nothing_behind() -> None
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_the_end_of_the_loop_cuts_everything_off() -> None:
-    """What `asyncio.run` does at its end: every task is cancelled."""
+async def test_the_end_of_the_loop_cuts_off_all_actors() -> None:
+    """As at the end of `asyncio.run`, every task is cancelled."""
     system = ActorSystem("system")
     await system.start()
     seen: list[Any] = []
@@ -194,7 +194,7 @@ async def test_a_system_cancelled_before_its_first_step_can_be_stopped() -> None
     await system.stop()
 
 
-async def test_a_failure_is_felt_by_nobody_else() -> None:
+async def test_a_failure_does_not_affect_other_actors() -> None:
     seen: list[Any] = []
     async with ActorSystem("system") as system:
         broken = system.spawn(RecordingActor("broken", seen), name="broken")
@@ -239,7 +239,7 @@ async def test_an_actor_cannot_wait_for_the_end_of_its_system() -> None:
     await system.stop()
 
 
-async def test_statistics_name_who_stalls() -> None:
+async def test_statistics_name_stalled_actors() -> None:
     clock = VirtualClock()
     async with ActorSystem("system", clock=clock, stall_s=5.0) as system:
         seen: list[Any] = []

@@ -1,7 +1,8 @@
 """WALAccesser: the log as its users see it. Every public call begins here.
 
-Owns the checks of arguments: a wrong type is a TypeError, a wrong value an InvalidArgumentError, both before anything is sent. It has
-no state of its own: `Lifecycle` knows whether the log is open, and the engine that it opened serves the calls (`wal/engine/base.py`).
+Owns the checks of arguments: a wrong type is a TypeError, a wrong value an InvalidArgumentError, and both are raised before anything is
+sent. It has no state of its own: `Lifecycle` knows whether the log is open, and the engine that it opened serves the calls
+(`wal/engine/base.py`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, Unpack, overload
 
 from actors import Actor, ActorRef
 from wal.accesser.broadcast import LogBroadcast
 from wal.accesser.lifecycle import Lifecycle
 from wal.accesser.responses import AppendOption, AppendResponses, append_groups
-from wal.accesser.txn import Txn, TxnOpening
+from wal.accesser.txn import Txn, TxnOpening, TxnOptions
 from wal.channels import VChannelInfo, check_vchannel, check_vchannels
 from wal.cursors import CursorInfo, CursorKey, CursorService, CursorUse, check_cursor
 from wal.engine.base import LogStatistics
@@ -41,18 +42,14 @@ if TYPE_CHECKING:
 __all__ = ["LogStatistics", "WALAccesser"]
 
 KEEPALIVE_MIN: Final = 0.001
-"""The shortest keepalive, of the seeds' system: 1 ms."""
+"""The shortest keepalive in seconds, as in the system that the seeds describe."""
 
 
 class WALAccesser:
-    """A log that is open or being opened. Get one from `open_wal` or `WAL()`; use it from the loop that opened it."""
+    """A log that is open or being opened. Get one from `open_wal` or `WAL()`, and use it on the event loop that opened it."""
 
     def __init__(
-        self,
-        location: str,
-        make_engine: Callable[[], Awaitable[ReadableEngine]],
-        *,
-        read_only: bool = False,
+        self, location: str, make_engine: Callable[[], Awaitable[ReadableEngine]], *, read_only: bool = False
     ) -> None:
         self._lifecycle = Lifecycle(location, make_engine, read_only=read_only)
         self._broadcast = LogBroadcast(self._lifecycle)
@@ -72,13 +69,15 @@ class WALAccesser:
     async def raw_append(
         self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
     ) -> AppendResult | ForgottenResult:
-        """Appends a message; durable when it returns.
+        """Appends a message; it is durable when the call returns.
 
-        With a barrier the tick is above it, and everything at or below the barrier is in the log before. Waits for room when too
-        much is in flight. Cancelling the caller does not take the append back. With an idempotency key that this vchannel has seen
-        nothing is written: the result is the first one, with `duplicate`; a key in flight shares its result, also its failure. An older
-        duplicate of a producer, whose result is no longer kept, is a ForgottenResult.
-        InvalidRequestSeqError for a sequence below one in flight, or behind one that failed; WouldBlockError past `producers_max`.
+        The call waits for room when too much is in flight. Cancelling the caller does not take the append back. With a barrier, everything
+        at or below the barrier is in the log before the message, and the message's tick is above it.
+
+        With an idempotency key that this vchannel has seen, nothing is written, and the first result is returned with `duplicate`. A key
+        in flight shares the result of the append in flight, also its failure. An older duplicate of a producer, whose result is no longer
+        kept, is a ForgottenResult. InvalidRequestSeqError for a producer's sequence below one in flight, or after one that failed;
+        WouldBlockError past `producers_max`.
         """
         lifecycle = self._lifecycle
         engine = lifecycle.engine
@@ -105,10 +104,10 @@ class WALAccesser:
     def append_nowait(
         self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
     ) -> asyncio.Future[Any]:
-        """Appends a message without waiting: a future of the result.
+        """Appends a message without waiting, and returns a future of the result.
 
-        Calls are ordered within a pchannel; only an append that waits for its barrier is set aside. WouldBlockError when too
-        much is in flight, or while the log is still being opened.
+        Calls are ordered within a pchannel; only an append that waits for its barrier is set aside. WouldBlockError if too
+        much is in flight, or while the log is being opened.
         """
         appends = self._lifecycle.ready_nowait().appends
         future: asyncio.Future[Any] | None
@@ -121,14 +120,15 @@ class WALAccesser:
         return future
 
     async def append_messages(self, *messages: Message) -> AppendResponses:
-        """Appends messages; those of one vchannel, if two or more, as one transaction with its bodies in input order.
+        """Appends messages; two or more for one vchannel are one transaction, with its bodies in input order.
 
-        One response a message, in input order: its vchannel's result or error. Vchannels are independent of each other.
+        Returns one response for each message, in input order: the result or the error of its vchannel. Vchannels are independent of each
+        other.
         """
         return await self.append_messages_with_option(AppendOption(), *messages)
 
     async def append_messages_with_option(self, option: AppendOption, *messages: Message) -> AppendResponses:
-        """`append_messages` with a barrier for each of its appends."""
+        """Appends messages as `append_messages` does, with a barrier for each append."""
         if not isinstance(option, AppendOption):
             raise TypeError(f"the first argument is an AppendOption, not {type(option).__name__}")
         barrier = check_tick("barrier_time_tick", option.barrier_time_tick)
@@ -137,29 +137,19 @@ class WALAccesser:
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends any number of messages in order, without a transaction, split into frames as they come.
 
-        Failing midway it is a BulkAppendError, which is also of the class of its cause; its `.results` are those of the messages that are
-        durable, in order.
+        A failure in the middle raises a BulkAppendError, which is also of the class of its cause; its `.results` are those of the messages
+        that are durable, in order.
         """
         return await (await self._lifecycle.ready()).appends.append_bulk(messages)
 
     @overload
     def txn(
-        self,
-        vchannel: str | None = None,
-        *,
-        vchannels: Sequence[str] | None = None,
-        keepalive: float = 0.0,
-        idempotency_key: str | None = None,
+        self, vchannel: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[TxnOptions]
     ) -> TxnOpening[AppendResult]: ...
 
     @overload
     def txn(
-        self,
-        vchannel: str | None = None,
-        *,
-        vchannels: Sequence[str] | None = None,
-        keepalive: float = 0.0,
-        idempotency_key: ProducerKey,
+        self, vchannel: str | None = None, *, idempotency_key: ProducerKey, **options: Unpack[TxnOptions]
     ) -> TxnOpening[AppendResult | ForgottenResult]: ...
 
     def txn(
@@ -170,11 +160,11 @@ class WALAccesser:
         keepalive: float = 0.0,
         idempotency_key: str | ProducerKey | None = None,
     ) -> TxnOpening[AppendResult | ForgottenResult]:
-        """A transaction on one vchannel, or on several that lie on one pchannel.
+        """Opens a transaction on one vchannel, or on several that lie on one pchannel: await it, or use `async with`.
 
-        `keepalive`: seconds without an append after which it expires; 0 means the setting `txn_keepalive`, otherwise at least
-        1 ms. Await it, or use `async with`: commits at the end, rolls back on an exception. An idempotency key is judged at the
-        commit, for the vchannel or the set of vchannels: a commit with a key that was seen answers the first result.
+        `async with` commits at the end, and rolls back on an exception. The transaction expires after `keepalive` seconds without an
+        append; 0 means the setting `txn_keepalive`. An idempotency key is judged at the commit, for the vchannel or the set of vchannels:
+        a commit with a key that was seen returns the first result.
         """
         self._lifecycle.check_writable()
         if idempotency_key is not None:
@@ -204,25 +194,25 @@ class WALAccesser:
         return TxnOpening(begin)
 
     async def producers(self) -> list[ProducerInfo]:
-        """The producers that are remembered, by name: one entry for each vchannel (or set of them) that a producer appends to."""
+        """Returns the producers that are remembered, by name: one entry for each vchannel (or set of them) that a producer appends to."""
         found = await (await self._lifecycle.ready()).appends.producers()
         return sorted(found, key=lambda info: (info.name, info.vchannels))
 
     async def forget_producer(self, name: str) -> None:
-        """Forgets a producer on all vchannels, durably: it makes room under `producers_max`, and its sequences may begin anew.
+        """Forgets a producer on all vchannels, durably. That makes room under `producers_max`, and its sequences may begin again.
 
-        InvalidArgumentError when it is not known, WouldBlockError while appends of it are in flight.
+        InvalidArgumentError if the producer is not known, WouldBlockError while its appends are in flight.
         """
         if not isinstance(name, str):
             raise TypeError(f"a producer is named by a str, not {type(name).__name__}")
         await (await self._lifecycle.ready()).appends.forget_producer(name)
 
     async def allocate_time_tick(self) -> int:
-        """A time tick above every one given before, for use as a barrier."""
+        """Returns a time tick above every one given before, for use as a barrier."""
         return await (await self._lifecycle.ready()).allocate_time_tick()
 
     def broadcast(self) -> LogBroadcast:
-        """One message to many vchannels, on any pchannels: see `LogBroadcast`."""
+        """Returns the calls of the log's broadcaster, which appends one message to many vchannels on any pchannels."""
         self._lifecycle.check_writable()
         return self._broadcast
 
@@ -242,12 +232,13 @@ class WALAccesser:
         include_time_ticks: bool = False,
         auto_ack: bool = False,
     ) -> Scanner:
-        """A scanner over one vchannel, or several of one pchannel in tick order. It begins when it is entered.
+        """Returns a scanner over one vchannel, or over several of one pchannel in tick order. The read begins when the scanner is entered.
 
-        `follow=False` ends behind what is durable at entry, `until_time_tick=T` behind everything at or below T. `resume`
-        continues exactly behind a `scanner.position` and excludes a policy. `cursor` continues behind what `scanner.save()` stored under
-        that name for these vchannels, else it begins as the policy says. With a `handler` it runs by itself from entry. `auto_ack`
-        acknowledges copies of broadcasts: each when the handler has returned, or when the loop asks for the next message or page.
+        With `follow=False` the read ends after the last event that was durable when it began, with `until_time_tick=T` after everything at
+        or below T. `resume` continues exactly after a `scanner.position`, and excludes a policy. `cursor` continues after what
+        `scanner.save()` stored under that name for these vchannels; if nothing was stored, the policy says where to begin. With a `handler`
+        the scanner runs by itself from entry. `auto_ack` acknowledges copies of broadcasts: each when the handler has returned, or when the
+        loop asks for the next message or page.
         """
         names = check_vchannels(vchannel, READ_TAKES)
         check_handler(handler)
@@ -273,19 +264,22 @@ class WALAccesser:
         return AckingScanner(options, attach=self._attach, ack=self._broadcast.ack, handler=handler, cursor=use)
 
     async def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
-        """A tick that covers every write to this vchannel that has returned; with `scanner.wait_for` it gives read-your-writes."""
+        """Returns a tick that covers every write to this vchannel that has returned; `scanner.wait_for` it to read your own writes.
+
+        NotLocalError if another process writes the vchannel.
+        """
         check_vchannel(vchannel)
         return await (await self._lifecycle.readable()).latest_tick(vchannel)
 
     async def cursors(self) -> list[CursorInfo]:
-        """All cursors, by name and vchannels. One whose file is damaged is missing here, with a warning, and named by `retention()`."""
+        """Returns all cursors, by name and vchannels. A damaged one is left out with a warning, and `retention()` names it."""
         return await (await self._cursor_service()).infos()
 
     async def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
-        """Deletes the cursor of this name and these vchannels, or (None) all of this name, stale and damaged ones too.
+        """Deletes the cursor of this name and these vchannels, or (None) all of this name, also stale and damaged ones.
 
-        Durable when it returns. That there is none is fine: somebody else may have deleted it. A reader that uses it is not disturbed,
-        and makes it anew with its next `save()`.
+        The deletion is durable when the call returns. It is no error if there is none: somebody else may have deleted it. A reader that
+        uses the cursor is not disturbed, and its next `save()` creates it again.
         """
         check_cursor(name)
         names: tuple[str, ...] | None = None
@@ -303,37 +297,37 @@ class WALAccesser:
     # -- housekeeping
 
     async def vchannels(self) -> list[VChannelInfo]:
-        """All vchannels, by name. With `read_only=True` those that this process knows of; it hears of others soon."""
+        """Returns all vchannels, by name; with `read_only=True` those that this process knows of, which may lag by a moment."""
         return sorted(await (await self._lifecycle.readable()).list_vchannels(), key=lambda info: info.name)
 
     async def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
-        """Makes a vchannel, durably; ChannelExistError when there is one of that name."""
+        """Creates a vchannel durably; ChannelExistError if there is one of that name."""
         return await (await self._lifecycle.ready()).create_vchannel(name, pchannel)
 
     async def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel: its transactions fail, its readers end; a new one of that name shows nothing of it.
+        """Drops a vchannel: its transactions fail, its readers end, and a recreated vchannel shows nothing of it.
 
-        When it returns, no reader in another process that begins shows anything of it, also after a crash. If they cannot be told, that is
-        a NoSpaceError or StorageError: the vchannel is gone here, and the call may be made again when there is room.
+        From when it returns, no read that begins in any process shows anything of it, also after a crash. If readers in other processes
+        cannot be told, that is a NoSpaceError or StorageError: the vchannel is gone here, and the call may be repeated when there is room.
         """
         await (await self._lifecycle.ready()).drop_vchannel(name)
 
     async def truncate(self, *, up_to: MessageID) -> None:
-        """Truncates a pchannel up to this event, inclusive. Exact in what is answered; files go segment by segment.
+        """Truncates a pchannel up to this event, inclusive. Reads end there exactly; files are removed segment by segment.
 
-        An id that is truncated already is fine; one above the durable end, or of another log, is an InvalidArgumentError. So is one
-        past what a live cursor or a broadcast that is not over still needs: nothing is truncated then, and the error names the holders.
+        It is no error if the id is truncated already. One above the durable end, or of another log, is an InvalidArgumentError. So is one
+        past what a live cursor or an unfinished broadcast still needs: nothing is truncated then, and the error names the holders.
         """
         if not isinstance(up_to, MessageID):
             raise TypeError(f"up_to must be a MessageID, not {type(up_to).__name__}")
         await (await self._lifecycle.ready()).truncate(up_to)
 
     async def retention(self) -> list[PChannelRetention]:
-        """Where the log of each pchannel stands: what is held, of which bounds, and who holds it."""
+        """Returns, for each pchannel, what is held, by which bounds, and who holds it."""
         return await (await self._lifecycle.readable()).retention_report()
 
     def statistics(self) -> LogStatistics:
-        """A snapshot of counts since opening; with `read_only=True` those of writing are 0."""
+        """Returns the counts since the log was opened; with `read_only=True` those of writing are 0."""
         return self._lifecycle.readable_nowait().statistics()
 
     @property
@@ -342,19 +336,19 @@ class WALAccesser:
         return self._lifecycle.readable_nowait().name
 
     async def close(self) -> None:
-        """Drains what is in flight, then closes. Idempotent; concurrent calls all wait, and a cancelled one does not stop it.
+        """Drains what is in flight, then closes the log. Idempotent; concurrent calls all wait, and cancelling one does not stop it.
 
-        Once the event loop that opened the log has ended, any other one may call it: files, threads and locks are released, and the next
-        opening recovers as after a crash. Of what was in flight when the loop ended nobody knows the outcome.
+        Once the event loop that opened the log has ended, a task of any other loop may call it: files, threads and locks are released, and
+        the next opening recovers as after a crash. What was in flight when the loop ended has an unknown outcome.
         """
         await self._lifecycle.close()
 
     def begin(self) -> None:
-        """Starts opening, in the running loop; without it the first call that needs the log does."""
+        """Starts opening the log, on the running loop. Without this call, the first call that needs the log starts it."""
         self._lifecycle.begin()
 
     async def wait_open(self) -> None:
-        """Waits until the log is open; raises the error of the opening."""
+        """Returns when the log is open; raises the error of the opening."""
         await self._lifecycle.readable()
 
     async def _cursor_service(self) -> CursorService:

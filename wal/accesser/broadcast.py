@@ -1,7 +1,7 @@
-"""LogBroadcast: what `log.broadcast()` gives, the calls of the broadcaster of an open log.
+"""LogBroadcast: the calls of the broadcaster of an open log, as `log.broadcast()` returns them.
 
-Owns the checks that only the log can make (its bounds on messages and frames), before anything is done. It holds no state: the
-broadcaster is opened and closed with the log, and what an earlier life left unfinished is finished whether or not anybody asks for this.
+Owns the checks of a broadcast against the log's bounds on messages and frames, before anything is done. It has no state: the
+broadcaster is opened and closed with the log, which also finishes what an earlier process left unfinished.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ if TYPE_CHECKING:
 __all__ = ["BroadcastAppendResult", "BroadcastMessage", "BroadcastState", "BroadcastTask", "LogBroadcast"]
 
 RUN_BYTES: Final = 20
-"""What each vchannel takes in a frame beside its name: the row of a run, or the head of its name in the header."""
+"""The bytes that each vchannel takes in a frame beside its name: the row of a run, or the head of its name in the header."""
 FRAME_OVERHEAD: Final = 1024
 
 
 class LogBroadcast:
-    """One message to many vchannels: all of them get it, once, in the end, whatever crashes.
+    """Appends one message to many vchannels: in the end each of them gets it once, whatever crashes.
 
-    A broadcast holds its resource keys until every vchannel was acknowledged, so that what they name is changed by one at a time.
+    A broadcast holds its resource keys until every vchannel has acknowledged its copy, so that one broadcast at a time changes what they
+    name.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
 
     async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
-        """Appends a copy for each vchannel, making vchannels as `raw_append` does; when it returns all of them are durable.
+        """Appends a copy for each vchannel, creating vchannels as `raw_append` does; all copies are durable when the call returns.
 
-        A held resource key is a ResourceAcquiredError at once, naming the broadcast that holds it; with `wait` the call stands in
-        line instead, behind earlier ones that want the same keys. With `needs_ack=False` the keys are free when it returns.
-        A vchannel that cannot take its copy makes it an UnrecoverableError while the broadcast stays, stuck, until it can or until
-        `abort`; if none can, nothing stays and the error is the vchannel's. After a write that failed under way nobody knows: a
-        StorageError with `outcome_unknown`, and the next opening completes what is durable of it. Over a bound: WouldBlockError.
-        Cancelling the call takes it out of the line; a broadcast that began is completed all the same.
+        If a resource key is held, the call raises a ResourceAcquiredError that names the broadcast which holds it; with `wait` the call
+        waits in line instead, after earlier calls that want the same keys. With `needs_ack=False` the keys are free when it returns.
+
+        If a vchannel cannot take its copy, the call raises an UnrecoverableError, and the broadcast stays until the vchannel can or until
+        `abort`; if no vchannel can, nothing stays and the vchannel's error is raised. If the write itself failed, the outcome is unknown: a
+        StorageError with `outcome_unknown`, and the next opening completes what is durable of the broadcast. WouldBlockError over a bound.
+        Cancelling the call takes it out of the line; a broadcast that has begun is completed nevertheless.
         """
         lifecycle = self._lifecycle
         engine = lifecycle.engine
@@ -53,54 +55,54 @@ class LogBroadcast:
         return await engine.broadcasts.append(message, wait=wait)
 
     async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
-        """Says that a vchannel's consumer is through with its copy: `ack(broadcast_id, vchannel)` or `ack(message)`.
+        """Acknowledges a vchannel's copy: `ack(broadcast_id, vchannel)` or `ack(message)`. It is durable when the call returns.
 
-        Durable when it returns; after the last one the keys are free. Repeating it, or acknowledging a broadcast that is over or
-        unknown, does nothing; a vchannel that is not in the broadcast is an InvalidArgumentError.
+        The keys are free after the last acknowledgement. A second one, or one of a broadcast that has ended or is unknown, does nothing; a
+        vchannel that is not in the broadcast is an InvalidArgumentError.
         """
         await (await self._lifecycle.ready()).broadcasts.ack(broadcast, vchannel)
 
     async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
-        """Returns at once when nobody holds the key, else when each broadcast that holds it now was acknowledged by one vchannel."""
+        """Returns when each broadcast that holds the key now was acknowledged by one vchannel; at once if none holds it."""
         await (await self._lifecycle.ready()).broadcasts.block_until_resource_key_ack_once(key)
 
     async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
-        """Returns at once when nobody holds the key, else when each broadcast that holds it now is over."""
+        """Returns when each broadcast that holds the key now has ended; at once if none holds it."""
         await (await self._lifecycle.ready()).broadcasts.block_until_resource_key_ack_all(key)
 
     async def tasks(self) -> list[BroadcastTask]:
-        """The broadcasts under way, stuck ones among them."""
+        """Returns the unfinished broadcasts, also those that cannot go on."""
         return await (await self._lifecycle.ready()).broadcasts.tasks()
 
     async def abort(self, broadcast_id: int, reason: str) -> None:
-        """Gives a broadcast up: each vchannel that has its copy gets an ABORT_BROADCAST with the same header, then the keys are free.
+        """Aborts a broadcast: each vchannel that has a copy gets an ABORT_BROADCAST with the same header, then the keys are free.
 
-        The reason is the payload of that message. Aborting it again waits for the same end; one that is unknown, or over in another
-        way, is an InvalidArgumentError. Whoever still waits in `append` gets an UnrecoverableError.
+        The reason is the payload of that message. A second abort waits for the same end; a broadcast that is unknown, or ended in another
+        way, is an InvalidArgumentError. A caller that still waits in `append` gets an UnrecoverableError.
         """
         await (await self._lifecycle.ready()).broadcasts.abort(broadcast_id, reason)
 
     def statistics(self) -> BroadcasterStatistics:
-        """Counts of this moment, and since the log was opened."""
+        """Returns the broadcaster's counts: those of this moment, and those since the log was opened."""
         return self._lifecycle.ready_nowait().broadcasts.statistics()
 
 
 def _check_size(engine: WritableEngine, message: BroadcastMessage) -> None:
-    """It would be refused by every vchannel otherwise, but only after its resource keys were taken."""
+    """Raises InvalidArgumentError for a broadcast that is over a bound; else every vchannel would refuse it, after its keys were taken."""
     count = len(message.vchannels)
     payload = message.content_bytes()
     limit = engine.appends.message_bytes_max
     if payload > limit:
         raise InvalidArgumentError(
             f"a broadcast of {payload} bytes (payload and properties) is over message_bytes_max={limit}: split "
-            "it, store the payload elsewhere and broadcast a reference, or raise the setting"
+            "it, store the payload in another place and broadcast a reference, or raise the setting"
         )
     keys = sum(len(key.domain.encode()) + len(key.key.encode()) + RUN_BYTES for key in message.resource_keys)
     stored = len(message.payload) + (len(encode_properties(message.properties)) if message.properties else 0)
-    # Wherever its vchannels lie: a frame of it names each of them once.
+    # On whichever pchannels its vchannels are: a frame of it names each of them once.
     named = names_of(tuple(message.vchannels)).stored_bytes + RUN_BYTES * count
     if (size := stored + keys + named + FRAME_OVERHEAD) > engine.frame_bytes_max:
         raise InvalidArgumentError(
             f"a broadcast to {count} vchannels takes {size} bytes with their names, its payload and its keys, and a frame takes "
-            f"{engine.frame_bytes_max}: make several of it"
+            f"{engine.frame_bytes_max}: split it into several broadcasts"
         )

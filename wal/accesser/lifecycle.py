@@ -1,14 +1,14 @@
-"""Lifecycle: whether the log is there for a call, and how it comes and goes.
+"""Lifecycle: whether the log is open for a call, and how it is opened and closed.
 
-    (made) --begin--> OPENING --> OPEN --close--> CLOSED        OPENING --fails--> FAILED: every call raises why
+    (made) --begin--> OPENING --> OPEN --close--> CLOSED        OPENING --fails--> FAILED: every call raises the cause
 
-Owns the state above and the place: one event loop in one process. A call from another loop, or from a forked child, is refused before
-it could touch anything; but when that loop has ended, `close` from any other one releases what the log holds. Opening is shared by all
-who wait for it; cancelling one of them does not stop it. A log that was opened with read_only=True is `readable`, and never `ready` for
-the other half of the API.
+Owns the state above, and the check that a call comes from the event loop and the process that the log belongs to. A call from another
+loop, or from a forked child, is refused before it touches anything; but once that loop has ended, `close` on any other loop releases what
+the log holds. All callers that wait for the opening share it; cancelling one of them does not stop it. A log that was opened with
+read_only=True is `readable`, and never `ready` for the writing half of the API.
 
-Everything that a caller can use of a log (the accesser, scanners, transactions) holds the Lifecycle, and nothing of the log itself does:
-when the last of them is collected, so is the Lifecycle, and a log that is still open is released.
+Every object that a caller can use (the accesser, scanners, transactions) holds the Lifecycle, and the engine does not. So the Lifecycle is
+garbage-collected with the last of these objects, and then releases an engine that is still open.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["Lifecycle"]
 
 
 class Lifecycle:
-    """`log` is the open log, to be written, None in every other state; `loop` and `thread` are those it belongs to, once opening began.
+    """`engine` is the open log if it can be written, None in every other state; `loop` and `thread` are those it belongs to.
 
-    A call from this thread while this loop runs comes from this loop: that is a cheaper question than which loop is running.
+    A call from `thread` while `is_running()` comes from the log's loop: asking that is cheaper than asking which loop is running.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Lifecycle:
         _all.add(self)
 
     def begin(self) -> None:
-        """Starts opening, in the running loop; without it the first call that needs the log does."""
+        """Starts opening the log on the running loop; else the first call that needs the log starts it."""
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.is_running = self.loop.is_running  # bound once: `get_running_loop` costs a system call in Python 3.11
@@ -68,14 +68,14 @@ class Lifecycle:
         self._opening.add_done_callback(self._opened)
 
     async def ready(self) -> WritableEngine:
-        """The open log, waiting for the opening; its error if that failed, ClosedError after `close`."""
+        """Returns the engine to write with, waiting for the opening. Raises the error of the opening; ClosedError after `close`."""
         self.check_writable()
         if self.engine is None:
             await self.readable()
         return self.ready_nowait()
 
     def ready_nowait(self) -> WritableEngine:
-        """The open log; WouldBlockError while it is still being opened."""
+        """Returns the engine to write with; WouldBlockError while the log is being opened."""
         self.check_writable()
         self._check()
         if self.engine is None:
@@ -83,7 +83,7 @@ class Lifecycle:
         return self.engine
 
     async def readable(self) -> ReadableEngine:
-        """The open log, whether it can be written or only read; as `ready`."""
+        """Returns the engine, whether it can be written or only read; otherwise as `ready`."""
         self._check()
         if self._readable is None:
             if self._opening is None:
@@ -93,14 +93,14 @@ class Lifecycle:
         return self.readable_nowait()
 
     def readable_nowait(self) -> ReadableEngine:
-        """The same without waiting; as `ready_nowait`."""
+        """Returns the engine without waiting; otherwise as `ready_nowait`."""
         self._check()
         if self._readable is None:
             raise _still_opening()
         return self._readable
 
     def check_writable(self) -> None:
-        """InvalidArgumentError when the log was opened to be read only."""
+        """Raises InvalidArgumentError if the log was opened with read_only=True."""
         if self._read_only:
             self._check()
             raise InvalidArgumentError(
@@ -109,9 +109,9 @@ class Lifecycle:
             )
 
     async def close(self) -> None:
-        """Closes the log, or waits for its opening to do so. Idempotent; all callers wait, a cancelled one does not stop it.
+        """Closes the log, after its opening if that is under way. Idempotent; all callers wait, and cancelling one does not stop it.
 
-        When the event loop of the log has ended it may be called in any other one, and releases what the log holds.
+        Once the event loop of the log has ended, the call releases what the log holds, on any other loop.
         """
         if self.loop is not None and self.loop.is_closed():
             self._closed = True
@@ -129,11 +129,11 @@ class Lifecycle:
         await asyncio.shield(self._closing)
 
     async def _open(self) -> ReadableEngine:
-        log = await self._make()
-        await released(log.place)
-        self._made = log
-        await log.open()
-        return log
+        engine = await self._make()
+        await released(engine.place)
+        self._made = engine
+        await engine.open()
+        return engine
 
     def _opened(self, opening: asyncio.Task[ReadableEngine]) -> None:
         if opening.cancelled():
@@ -176,11 +176,11 @@ class Lifecycle:
             )
 
     def __del__(self) -> None:
-        log, loop = self._made, self.loop
-        if log is not None and loop is not None and not log.released:
-            Release(log, loop).begin()
+        engine, loop = self._made, self.loop
+        if engine is not None and loop is not None and not engine.released:
+            Release(engine, loop).begin()
             warnings.warn(
-                f"the log at {self.location} was collected while it was open: `await log.close()`, or open it with `async with` "
+                f"the log at {self.location} was garbage-collected while it was open: `await log.close()`, or open it with `async with` "
                 "(without an event loop: close(), or `with`)",
                 ResourceWarning,
                 source=self,
@@ -189,7 +189,7 @@ class Lifecycle:
 
 
 def _still_opening() -> WouldBlockError:
-    return WouldBlockError("the log is still being opened: await a call first, for example raw_append")
+    return WouldBlockError("the log is being opened: await a call first, for example raw_append")
 
 
 _all: Final[weakref.WeakSet[Lifecycle]] = weakref.WeakSet()

@@ -30,22 +30,22 @@ def open_wal(
     wait_s: float = 0.0,
     **overrides: Unpack[SettingsOverrides],
 ) -> LogOpening:
-    """Opens the log at a location (`data/`, `journal:data/`, `memory:`): `async with open_wal(…) as log`, or `await` it.
+    """Opens the log at a location: `async with open_wal(…) as log`, or `log = await open_wal(…)`.
 
-    `settings`, with any of them overridden by keyword. A location of no known form or a wrong setting raises here; a journal
-    that another process has open for writing is a LockedError, a directory that is no journal a FormatError, when it is awaited.
+    The location is `data/` or `journal:data/` (files in a directory), `memory:`, or `pulsar://host:6650/tenant/namespace` (also
+    `pulsar+ssl://`) with the setting `kv` for the metadata. Keywords override single `settings`. A location of no known form and a wrong
+    setting raise here. Awaiting the opening raises a LockedError for a journal that another process has open for writing, and a
+    FormatError for a directory that is no journal. On Pulsar a new writer takes the log over from the one before.
 
-    `read_only=True` opens a journal beside the process that writes it, or without one, and writes nothing: it gives the reading half
-    of the API, the other half is an InvalidArgumentError. A directory without a journal is a FormatError then, it is never made one.
-    `wait_s`: for so many seconds at most it waits for the first writer to make the journal; only with `read_only=True`.
-
-    `create=False`: where there is no log nothing is made, and the opening is a FormatError.
+    `read_only=True` opens a log that another process may be writing, and creates and writes nothing but cursors. It gives the reading
+    half of the API; the writing half is an InvalidArgumentError. Where there is no log, the opening waits up to `wait_s` seconds for the
+    first writer to create it, then raises a FormatError. `create=False` has a writer raise that FormatError too, and create nothing.
     """
     return LogOpening(_maker(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s))
 
 
 class LogOpening(AsyncOnly):
-    """What `open_wal` returns: await it for the accesser (then `close()` it yourself), or use it as `async with`."""
+    """What `open_wal` returns: use it in `async with`, or await it for the accesser and `close()` that yourself."""
 
     __slots__ = ("_log", "_make")
     _with_form = "'async with open_wal(…) as log', or use wal.bridge.blocking(…) in code that has no event loop"
@@ -55,7 +55,7 @@ class LogOpening(AsyncOnly):
         self._log = make()
 
     def again(self) -> LogOpening:
-        """Returns another opening of the log, as the same call of `open_wal` made it: one that was closed is not opened again."""
+        """Returns a new opening with the same arguments: an accesser that was closed cannot be opened again."""
         return LogOpening(self._make)
 
     def __await__(self) -> Generator[Any, None, WALAccesser]:
@@ -90,9 +90,9 @@ def init(
     wait_s: float = 0.0,
     **overrides: Unpack[SettingsOverrides],
 ) -> None:
-    """Starts opening the log that the process shares; `WAL()` is it from now on. Before any other call. Arguments as of `open_wal`.
+    """Starts opening the log that the process shares, which `WAL()` returns from now on. The arguments are those of `open_wal`.
 
-    Within a running loop the opening begins at once, without one at the first call that needs the log; that call awaits it and
+    In a running event loop the opening begins at once, otherwise with the first call that needs the log; that call awaits the opening and
     raises its error. A second `init` without `release` is an InvalidArgumentError.
     """
     global _shared
@@ -111,14 +111,14 @@ def init(
 
 
 def WAL() -> WALAccesser:
-    """The log that `init` opened; ClosedError before `init` and after `release`."""
+    """Returns the log that `init` opened; ClosedError before `init` and after `release`."""
     if _shared is None:
         raise ClosedError("there is no shared log: call wal.init(location) first (and not after wal.release())")
     return _shared
 
 
 async def release() -> None:
-    """Closes the shared log, after what is in flight. Idempotent, and quiet after a failed opening."""
+    """Closes the shared log, after what is in flight. Idempotent; after a failed opening it raises nothing."""
     global _shared
     log, _shared = _shared, None
     if log is not None:
@@ -138,7 +138,7 @@ def _maker(
     create: bool,
     wait_s: float,
 ) -> Callable[[], WALAccesser]:
-    """Checks the arguments, and returns what makes an accesser of them."""
+    """Checks the arguments, and returns a function that makes an accesser of them."""
     if settings is not None and not isinstance(settings, Settings):
         raise TypeError(
             f"settings must be a Settings, not {type(settings).__name__}: Settings(…) or Settings.load(path)"

@@ -1,8 +1,8 @@
-"""Releases: open logs that were collected without being closed, on their way to being released.
+"""Releases: how a log is released that was garbage-collected without being closed.
 
-Owns what becomes of such a log: while its event loop lives it is closed there, as `close()` would; once that loop has ended, a thread
-releases its files, threads and locks, and the next opening recovers as after a crash. An opening of the same place in this process waits
-for that. A collector may begin a release at any point in any thread, so beginning one takes no lock and waits for nothing.
+While the log's event loop lives, the log is closed there, as by `close()`. Once that loop has ended, a thread releases the log's files,
+threads and locks, and the next opening recovers as after a crash. An opening of the same place in this process waits for the release. A
+garbage collector may begin a release at any point in any thread, so `begin` takes no lock and waits for nothing.
 """
 
 from __future__ import annotations
@@ -15,43 +15,28 @@ import os
 import sys
 import threading
 import weakref
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["Releasable", "Release", "all_released", "released"]
+if TYPE_CHECKING:
+    from wal.engine.base import ReadableEngine
+
+__all__ = ["Release", "all_released", "released"]
 
 _log: Final = logging.getLogger("wal")
 
 
-class Releasable(Protocol):
-    """An open log, or one that is being opened or closed."""
-
-    @property
-    def place(self) -> str:
-        """Where it lives: its directory, or another location as a text."""
-
-    @property
-    def released(self) -> bool:
-        """Whether it holds nothing any more."""
-
-    async def close(self) -> None:
-        """Drains and closes it, on its loop."""
-
-    def abandon(self) -> None:
-        """Releases what it holds without its loop, which has ended. Blocks; idempotent."""
-
-
 class Release:
-    """One log, which nobody holds any more, and the event loop that it belongs to."""
+    """The release of one engine, which no caller holds any more; `loop` is the event loop that it belongs to."""
 
-    def __init__(self, log: Releasable, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: ReadableEngine, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._log = log
+        self._engine = engine
         self._over: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._abandoned = False
         self._pid = os.getpid()
 
     def begin(self) -> None:
-        """Begins the release; for the finalizer of whoever held the log."""
+        """Begins the release. The finalizer of the object that held the engine calls this."""
         if sys.is_finalizing():  # the process ends, and what it holds ends with it
             return
         _pending.append(weakref.ref(self))
@@ -64,29 +49,29 @@ class Release:
         self._abandon()
 
     async def over(self) -> None:
-        """Returns when the log is released; at once when nothing can be expected, because its loop stands still."""
+        """Returns when the log is released; at once if its loop stands still, so that waiting would not end."""
         if self._abandoned or self.loop.is_running():
             await asyncio.shield(asyncio.wrap_future(self._over))
 
     @property
     def is_over(self) -> bool:
-        """Whether the log is released."""
+        """Returns whether the log is released."""
         return self._over.done()
 
     @property
     def place(self) -> str:
-        """Where the log lives."""
-        return self._log.place
+        """Returns where the log lives."""
+        return self._engine.place
 
     def _close(self) -> None:
-        """On the loop of the log."""
-        closing = self.loop.create_task(self._log.close(), name="close a log that was collected unclosed")
+        """Closes the log, on its loop."""
+        closing = self.loop.create_task(self._engine.close(), name="close a log that was garbage-collected unclosed")
         closing.add_done_callback(self._closed)
 
     def _closed(self, closing: asyncio.Task[None]) -> None:
         if not closing.cancelled() and (failure := closing.exception()) is not None:
-            _log.warning("closing the log at %s, which was collected unclosed, failed: %s", self.place, failure)
-        if self._log.released:
+            _log.warning("closing the log at %s, which was garbage-collected unclosed, failed: %s", self.place, failure)
+        if self._engine.released:
             self._over.set_result(None)
         else:
             self._abandon()
@@ -101,7 +86,7 @@ class Release:
 
     def _run(self) -> None:
         try:
-            self._log.abandon()
+            self._engine.abandon()
         finally:
             self._over.set_result(None)
 
@@ -112,7 +97,7 @@ class Release:
 
 
 async def released(place: str) -> None:
-    """Returns when every log that lived here, and was collected unclosed, is released."""
+    """Returns when every log of this place that was garbage-collected unclosed is released."""
     for reference in _pending[:]:
         release = reference()
         if release is None or release.is_over:
@@ -123,7 +108,7 @@ async def released(place: str) -> None:
 
 
 async def all_released(loop: asyncio.AbstractEventLoop) -> None:
-    """Returns when every log that belongs to this loop, the running one, and was collected unclosed, is released."""
+    """Returns when every log of this loop, the running one, that was garbage-collected unclosed is released."""
     for release in [reference() for reference in _pending[:]]:
         if release is not None and release.loop is loop:
             await release.over()
@@ -134,7 +119,7 @@ def _is_same(place: str, other: str) -> bool:
 
 
 _pending: Final[list[weakref.ref[Release]]] = []
-"""Changed by `append` and `remove` alone, which are whole even where a collector comes in between."""
+"""Changed only by `append` and `remove`, which a garbage collection cannot interrupt halfway."""
 
-# A forked child has copies of what its parent releases, and would release the parent's own locks with them.
+# A forked child has copies of what its parent releases; releasing them would release the parent's own locks.
 os.register_at_fork(after_in_child=_pending.clear)

@@ -20,13 +20,13 @@ __all__ = ["AppendOption", "AppendResponses", "append_groups"]
 
 
 class AppendOption(msgspec.Struct, frozen=True):
-    """`barrier_time_tick`: the append gets its tick only once everything up to this one is in the log (0: no barrier)."""
+    """`barrier_time_tick`: the appends wait until everything at or below this tick is in the log (0: no barrier)."""
 
     barrier_time_tick: int = 0
 
 
 class AppendResponses(Sequence[AppendResult | WALError]):
-    """A sequence of results and errors in the order of the messages. The messages of one vchannel share theirs."""
+    """The results and errors in the order of the messages. The messages of one vchannel share one result or error."""
 
     __slots__ = ("_responses",)
 
@@ -34,7 +34,7 @@ class AppendResponses(Sequence[AppendResult | WALError]):
         self._responses = tuple(responses)
 
     def unwrap(self) -> list[AppendResult]:
-        """All results, or the first error raised."""
+        """Returns all results, or raises the first error."""
         results = []
         for response in self._responses:
             if isinstance(response, WALError):
@@ -44,12 +44,12 @@ class AppendResponses(Sequence[AppendResult | WALError]):
 
     @property
     def first_error(self) -> WALError | None:
-        """The first error in input order, None when there is none."""
+        """Returns the first error in input order, or None."""
         return next((response for response in self._responses if isinstance(response, WALError)), None)
 
     @property
     def max_time_tick(self) -> int:
-        """The largest tick among the results; 0 when there is none."""
+        """Returns the largest tick among the results, or 0 without any."""
         return max(
             (response.time_tick for response in self._responses if isinstance(response, AppendResult)), default=0
         )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
 
 from wal.accesser.lifecycle import Lifecycle
 from wal.async_only import AsyncOnly
@@ -30,15 +30,22 @@ else:
 
     R_co = TypeVar("R_co", covariant=True)
 
-__all__ = ["R_co", "Txn", "TxnOpening"]
+__all__ = ["R_co", "Txn", "TxnOpening", "TxnOptions"]
 
 
 BODIES_A_TURN: Final = 256
 """After so many bodies a transaction lets others have a turn of the loop: about half a millisecond."""
 
 
+class TxnOptions(TypedDict, total=False):
+    """The keywords of `log.txn(…)` that do not change the type of its result."""
+
+    vchannels: Sequence[str] | None
+    keepalive: float
+
+
 class Txn(Generic[R_co]):
-    """An open transaction: `append` any number of times, then `commit` or `rollback`, once.
+    """An open transaction: call `append` any number of times, then `commit` or `rollback` once.
 
     `Txn` in an annotation means `Txn[AppendResult]`. A transaction with a `ProducerKey` is a `Txn[AppendResult | ForgottenResult]`.
     """
@@ -46,7 +53,7 @@ class Txn(Generic[R_co]):
     __slots__ = ("_ending", "_lifecycle", "_result", "_served", "_vchannels", "context")
 
     def __init__(self, lifecycle: Lifecycle, served: EngineTxn[R_co], vchannels: tuple[str, ...]) -> None:
-        """`served` is the transaction as its engine has it. The lifecycle is held so that the log stays open."""
+        """`served` is the transaction of the engine. Holding the lifecycle keeps the log open."""
         self._lifecycle = lifecycle
         self._served = served
         self._vchannels = vchannels
@@ -57,7 +64,7 @@ class Txn(Generic[R_co]):
 
     @property
     def result(self) -> R_co:
-        """What `commit` answered. InvalidTransactionStateError while there is no answer: before the commit, or when there was none."""
+        """What `commit` returned. InvalidTransactionStateError before the commit, and if it failed or there was none."""
         if self._result is None:
             raise InvalidTransactionStateError(
                 f"transaction {self.context.txn_id} has no result, it is {self._ending or 'open'}: only a commit that succeeded has one"
@@ -65,10 +72,10 @@ class Txn(Generic[R_co]):
         return self._result
 
     async def append(self, message: Message | bytes, *, barrier_time_tick: int = 0) -> None:
-        """Adds a message and refreshes the lease. `bytes` stand for an INSERT on the transaction's only vchannel.
+        """Adds a message and refreshes the lease. `bytes` mean an INSERT on the transaction's only vchannel.
 
         The barrier applies to the commit. WouldBlockError (open transactions hold too much) and InvalidArgumentError (a wrong
-        message, or the transaction would be too large) leave the transaction open; TransactionExpiredError means it is over.
+        message, or the transaction would be too large) leave the transaction open; TransactionExpiredError means that it has ended.
         """
         if self._ending:
             raise InvalidTransactionStateError(
@@ -95,12 +102,12 @@ class Txn(Generic[R_co]):
             await asyncio.sleep(0)
 
     async def commit(self) -> R_co:
-        """Makes the whole transaction durable as one event; its result. A second end is an InvalidTransactionStateError.
+        """Makes the whole transaction durable as one event, and returns its result.
 
-        With an idempotency key that was seen before, nothing is written and the first result is answered. WouldBlockError (no
-        room for the call, or for one more producer) leaves the transaction open: commit again, or roll back. After any other
-        error it is over; a NoSpaceError or an UnavailableError says that nothing of it was written: begin a new one, with the same key
-        if it had one.
+        With an idempotency key that was seen before, nothing is written, and the first result is returned. WouldBlockError (no
+        room for the call, or for one more producer) leaves the transaction open: commit again, or roll back. Any other error ends it; a
+        NoSpaceError or an UnavailableError says that nothing of it was written: begin a new one, with the same key if it had one.
+        A second end is an InvalidTransactionStateError.
         """
         self._end("committed")
         try:
@@ -112,7 +119,7 @@ class Txn(Generic[R_co]):
         return result
 
     async def rollback(self) -> None:
-        """Forgets the transaction; quiet when it has expired. A second end is an InvalidTransactionStateError."""
+        """Forgets the transaction; it is no error if it has expired. A second end is an InvalidTransactionStateError."""
         self._end("rolled back")
         await self._lifecycle.ready()
         await self._served.rollback()
@@ -132,7 +139,7 @@ class Txn(Generic[R_co]):
     def __del__(self) -> None:
         if not self._ending and self._lifecycle.engine is not None and self._served.abandon():
             warnings.warn(
-                f"transaction {self.context.txn_id} over {named(self._vchannels)} was collected while it was open, and is "
+                f"transaction {self.context.txn_id} over {named(self._vchannels)} was garbage-collected while it was open, and is "
                 "rolled back: end it with commit() or rollback(), or begin it with `async with`",
                 ResourceWarning,
                 source=self,
@@ -144,7 +151,7 @@ class Txn(Generic[R_co]):
 
 
 class TxnOpening(AsyncOnly, Generic[R_co]):
-    """What `log.txn(…)` returns: await it for a `Txn`, or use it as `async with`, which commits at the end or rolls back."""
+    """What `log.txn(…)` returns: await it for a `Txn`, or use it in `async with`, which commits at the end or rolls back."""
 
     __slots__ = ("_begin", "_txn")
     _with_form = "'async with log.txn(…) as txn', or 'txn = await log.txn(…)'"

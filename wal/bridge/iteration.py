@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-import msgspec
-
 from wal.backends import LogSnapshot, ReadOnlyPChannelLog
 from wal.channels import check_vchannels
 from wal.cursors import Cursor, CursorKey, check_cursor, resumable
@@ -25,11 +23,23 @@ from wal.engine.read_only.source import ReadOnlySource, pauses, source_of
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError
 from wal.location import parse_location
 from wal.message import ImmutableMessage, MessageID
-from wal.reading import READ_TAKES, DeliverFilter, DeliverPolicy, Need, Progress, ReadOptions, ReadPosition, Selection
+from wal.reading import (
+    READ_TAKES,
+    DeliverFilter,
+    DeliverPolicy,
+    Need,
+    Progress,
+    Reached,
+    ReadOptions,
+    ReadPosition,
+    Selection,
+    overtaken,
+    start_truncated,
+)
 from wal.settings import Settings
 from wal.ticks import check_wait
 
-__all__ = ["BlockingRead", "Iteration", "Reached", "iterate"]
+__all__ = ["BlockingRead", "Iteration", "iterate"]
 
 PAGE_BYTES: Final = 1024 * 1024
 """About so much log is fetched at a time."""
@@ -80,25 +90,6 @@ def iterate(
         include_time_ticks=include_time_ticks,
         auto_ack=auto_ack,
     )
-
-
-class Reached(msgspec.Struct, frozen=True, gc=False):
-    """How far a read has got.
-
-    `start` is the log position below which nothing is left for it, `event` the newest event that it passed, `time_tick` the tick up to
-    which it has read. `position` says the same for `resume`.
-    """
-
-    start: tuple[int, int]
-    event: tuple[int, int] | None
-    time_tick: int
-    position: ReadPosition | None
-
-    @classmethod
-    def by(cls, progress: Progress) -> Reached:
-        """Returns how far this progress has got."""
-        reached = progress.reached
-        return cls(reached.position, reached.event, reached.tick, progress.position)
 
 
 class BlockingRead:
@@ -170,7 +161,7 @@ class BlockingRead:
     def position(self) -> ReadPosition | None:
         """The position after what was handed over and after what held nothing for this reader; None before anything."""
         with self._lock:
-            return self._reached().position
+            return self._progress.position_of(self._reached())
 
     def save(self) -> None:
         """Stores the position under the name of the cursor, durably. Without `cursor=…` it is an InvalidArgumentError.
@@ -189,9 +180,9 @@ class BlockingRead:
                 tuple(map(self._progress.selection.incarnation, key.vchannels)),
                 log.pchannel,
                 log.incarnation,
-                reached.start,
+                reached.position,
                 reached.event,
-                reached.time_tick,
+                reached.tick,
                 time.time(),
                 source.form,
             )
@@ -212,7 +203,7 @@ class BlockingRead:
                 by_id = self._options.resume is None and cursor is None
                 whole = core.event_of(self._log, truncated) if by_id else None
                 if whole is None or self._start(selection, whole) is not None:
-                    raise self._truncated(f"message id {truncated} has been truncated")
+                    raise start_truncated(truncated, core.first_event(self._log))
             self._begun = True
         except BaseException as error:
             self._finish(error)
@@ -258,7 +249,8 @@ class BlockingRead:
         return False
 
     def _reached(self) -> Reached:
-        return Reached.by(self._progress)
+        """Returns how far the read has got with what was handed over."""
+        return self._progress.reached
 
     def _fill(self) -> bool:
         """Goes on until there is something to hand over; False at the end. TimeoutError if it takes longer than `timeout_s`."""
@@ -321,9 +313,7 @@ class BlockingRead:
         try:
             page = self._log.page(progress.at, progress.page_end, progress.selection.names, PAGE_BYTES)
         except TruncatedError as error:
-            raise self._truncated(
-                f"the log of pchannel {self._log.pchannel} was truncated past position {progress.at}, where this read had got to"
-            ) from error
+            raise overtaken(self._log.pchannel, progress.at, self._core.first_event(self._log)) from error
         progress.take(page)
 
     def _look(self) -> bool:
@@ -358,12 +348,6 @@ class BlockingRead:
             self._progress.move(core.origin(log), self._tail, since=log.earliest)
             return True
         return False
-
-    def _truncated(self, what: str) -> TruncatedError:
-        first = self._core.first_event(self._log)
-        return TruncatedError(
-            f"{what}; the earliest event still there is {first}: start from it, or from All()", earliest=first
-        )
 
 
 class Iteration(BlockingRead):

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.bridge.arrow import load_pyarrow, record_batch, schema
-from wal.bridge.iteration import BlockingRead, Reached
+from wal.bridge.iteration import BlockingRead
 from wal.errors import InvalidArgumentError
-from wal.reading import DeliverFilter, DeliverPolicy, FrameRows, Need, ReadPosition, RowColumns, in_parts
+from wal.reading import DeliverFilter, DeliverPolicy, FrameRows, Need, Reached, ReadPosition, RowColumns, in_parts
 from wal.settings import Settings
 
 if TYPE_CHECKING:
@@ -101,9 +101,7 @@ class RecordBatches(BlockingRead):
         self._columns = columns
         self._batches: deque[pa.RecordBatch] = deque()
         self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the frame at hand, not yet added to the rows
-        self._given: Reached | None = (
-            None  # how far the batches that were given reach, while there are rows that were not given
-        )
+        self._given: Reached | None = None  # where the batches that were given end, while there are rows that were not
 
     @property
     def schema(self) -> pa.Schema:
@@ -137,7 +135,7 @@ class RecordBatches(BlockingRead):
         """Takes frames as rows until the rows make a batch, or until there is nothing more to read at the moment."""
         progress, rows = self._progress, self._rows
         if not rows.rows and not self._parts:
-            self._given = Reached.by(progress)
+            self._given = progress.reached
         while True:
             need = Need.FRAME if self._parts else progress.step(self._tail)
             if need is Need.FRAME and not self._parts:

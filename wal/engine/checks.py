@@ -26,7 +26,7 @@ def check_size(message: Message, *, bytes_max: int) -> None:
     if size > bytes_max:
         raise InvalidArgumentError(
             f"a message of {size} bytes (payload and properties) for vchannel {message.vchannel!r} is over message_bytes_max="
-            f"{bytes_max}: split it, store the payload elsewhere and append a reference, or raise the setting"
+            f"{bytes_max}: split it, store the payload in another place and append a reference, or raise the setting"
         )
 
 

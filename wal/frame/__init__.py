@@ -1,19 +1,19 @@
-"""Frames: draft, encode, decode, check. Pure functions over bytes; knows no other room.
+"""Frames: draft, encode, decode and check. Pure functions over bytes; this room knows only errors.
 
 Files:
 
-* copy_names: the vchannels that a broadcast's copies in a frame are for, and the columns of their runs
-* events: the laws of indices and flags, over the columns of a frame
-* ext: the optional fields of a record, as tag, length and value
-* layout: The bytes of a frame: constants, column order, and the header
-* lazy_table: The tables of a frame for a reader that wants few of its many runs: a run is read and checked when it
-  is first asked for
-* tables: the runs and columns of a frame, checked against each other before anything of them is believed
+* layout      the bytes of a frame: constants, column order, and the header
+* draft       the records of the next frame, gathered until it is encoded
+* encode      from a draft to bytes
+* decode      from bytes to runs and columns, checked
+* tables      the runs and columns of a frame, checked against each other
+* lazy_table  the same for a reader that wants few of many runs
+* events      the laws of indices and flags
+* ext         the optional fields of a record: transaction, idempotency key, broadcast header
 """
 
-from wal.frame.copy_names import CopyNames
 from wal.frame.decode import BodySource, Columns, FrameView, RecordColumns, TermStart
-from wal.frame.draft import FrameDraft, Record, RunName
+from wal.frame.draft import CopyNames, FrameDraft, Record, RunName
 from wal.frame.encode import EncodedFrame, encode_frame
 from wal.frame.ext import ExtTag, decode_ext, decode_key, decode_txn, encode_ext, encode_key, encode_txn
 from wal.frame.layout import (

@@ -1,8 +1,8 @@
-"""Decode: the bytes of a frame become runs and columns, checked before anything of them is believed.
+"""Decode: makes runs and columns from the bytes of a frame, checked before anything of them is used.
 
-`FrameView.decode` checks the header, the CRC of header and tables, and that all tables agree with each other (`tables`); the body
-is fetched and checked block by block, only where it is asked for. No input crashes it or makes it loop: it raises CorruptionError
-or FormatError, or what it answers was written.
+`FrameView.decode` checks the header, the CRC of header and tables, and that all tables agree with each other (`tables`). The body is
+fetched and checked block by block, only where it is asked for. No input crashes it or makes it loop: it raises CorruptionError or
+FormatError, or it returns what was written.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from wal.frame.tables import RecordColumns, RunRow, RunTable
 __all__ = ["BodySource", "Columns", "FrameView", "RecordColumns", "TermStart"]
 
 BodySource = Callable[[int, int], bytes]
-"""Gives the bytes [start, end) of the body; it is asked for whole blocks only. A short answer is treated as damage."""
+"""Returns the bytes [start, end) of the body; it is asked for whole blocks only. Too few bytes are treated as damage."""
 
 
 class Columns(msgspec.Struct, frozen=True, gc=False):
-    """The records of one run, a list for each field; None where the frame has no such column (all INSERT, no flags, …)."""
+    """The records of one run, a list for each field; None if the frame has no such column (all INSERT, no flags, …)."""
 
     indices: list[int]
     payloads: list[bytes]
@@ -45,36 +45,36 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
 
 
 class TermStart(msgspec.Struct, frozen=True, gc=False):
-    """What the first frame of a term says of the term before it."""
+    """The record in the first frame of a term: the term before it, and the sequence of that term's last frame."""
 
     previous_term: int
     previous_last_sequence: int
 
 
 class FrameView:
-    """A decoded frame. `header` and `runs` are checked; `columns(run)` fetches and checks what it needs of the body."""
+    """A decoded frame. `header` and `runs` are checked; `columns(run)` fetches and checks the blocks of the body that it needs."""
 
     __slots__ = ("_body", "_checked", "_table", "header", "memo", "runs")
 
     header: FrameHeader
     runs: Sequence[RunRow]
-    """The runs in their order; a row is made when it is asked for, so prefer `find` to going through all of them."""
+    """The runs in their order. A row is made when it is asked for, so prefer `find` to a loop over all of them."""
     memo: dict[int, Any]
-    """For who reads it: what was made of a run once, by the run's ordinal, is shared by all readers of this view."""
+    """A cache for the readers of this view: what one of them made of a run, by the ordinal of the run, is shared by all."""
     _table: RunTable
     _body: BodySource
     _checked: dict[tuple[int, int], bytes]
-    """What was fetched and checked, by its first and last block."""
+    """The bytes that were fetched and checked, by their first and last block."""
 
     @classmethod
     def decode(
         cls, head: bytes, body: BodySource, *, offset: int = 0, lazy: int = 0, header: FrameHeader | None = None
     ) -> FrameView:
-        """The frame whose header and tables lie in `head` at `offset`.
+        """Returns the frame whose header and tables lie in `head` at `offset`.
 
-        CorruptionError when the CRC or the tables do not hold, or `head` is too short; FormatError for a newer format. `lazy`: for a
-        reader that wants so many vchannels at most; where these are few of many runs, of tables under a right CRC each run is checked when
-        it is asked for, see `lazy_table`. `header`: if it was unpacked before.
+        A wrong CRC, tables that contradict each other, or a `head` that is too short are a CorruptionError; a newer format is a
+        FormatError. `lazy` is the number of vchannels that the reader wants at most, or 0 for all: if these are few of many runs, each
+        run is checked when it is asked for (see `lazy_table`). `header` is the header if it was unpacked before.
         """
         header = header or FrameHeader.unpack(head, offset)
         tables_end = offset + header.head_bytes
@@ -97,10 +97,10 @@ class FrameView:
         return view
 
     def columns(self, run: RunRow) -> Columns:
-        """The records of this run, checked against their blocks' CRCs."""
+        """Returns the records of this run, checked against the CRCs of their blocks."""
         rows = self._table.rows(run)
         data, base = self._fetch(run.body_start, run.body_end)
-        body = BytesIO(data)  # shares the bytes; reading on in it is the cheapest way to cut them
+        body = BytesIO(data)  # it shares the bytes; reading from it is the cheapest way to cut them
         body.seek(run.body_start - base)
         payloads = list(map(body.read, rows.payload_lens))
         properties = exts = None
@@ -118,24 +118,24 @@ class FrameView:
         )
 
     def records(self) -> RecordColumns:
-        """The columns of all records. They were checked with the tables (of a lazy view: those of the runs that were asked for)."""
+        """Returns the columns of all records. They were checked with the tables (in a lazy view, those of the runs that were asked for)."""
         return self._table.columns()
 
     def body(self, run: RunRow) -> memoryview:
-        """The payloads of this run, then its properties, then its exts, checked against their blocks' CRCs."""
+        """Returns the payloads of this run, then its properties, then its exts, checked against the CRCs of their blocks."""
         data, base = self._fetch(run.body_start, run.body_end)
         return memoryview(data)[run.body_start - base : run.body_end - base]
 
     def whole_body(self) -> memoryview | None:
-        """The body, if all of it was fetched in one piece before."""
+        """Returns the body if all of it was fetched in one piece before, else None."""
         blocks = len(self._table.block_ends)
         data = self._checked.get((0, blocks - 1)) if blocks else b""
         return None if data is None else memoryview(data)
 
     def exts(self) -> list[tuple[str, int, int, int, bytes]]:
-        """(name, incarnation, index, flags, ext) of each record of a vchannel that has an ext, run after run.
+        """Returns (name, incarnation, index, flags, ext) of each record of a vchannel that has an ext, run after run.
 
-        For who wants these alone, of many runs: several times quicker than going through `runs` and `columns`.
+        For a caller that wants only these of many runs, this is several times quicker than `runs` and `columns`.
         """
         if self._table.ext_lens is None:
             return []
@@ -143,19 +143,19 @@ class FrameView:
         return self._table.exts(body)
 
     def copies(self) -> list[tuple[int, RunRow, list[tuple[str, int]]]]:
-        """The ordinal of each SHARED run, the run, and (name, incarnation) of its copies: they have the indices from its own on."""
+        """Returns, for each SHARED run, its ordinal, the run, and (name, incarnation) of its copies, whose indices begin at its own."""
         return self._table.copies()
 
     def find(self, names: Container[str]) -> list[RunRow]:
-        """The runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""
+        """Returns the runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""
         return self._table.find(names)
 
     def system_runs(self) -> list[RunRow]:
-        """The runs of the log's own records."""
+        """Returns the runs of the log's own records."""
         return self._table.of_kind(RunKind.SYSTEM)
 
     def term_start(self) -> TermStart | None:
-        """What this frame says as the first of its term, None for every other frame."""
+        """Returns the term-start record of this frame if it is the first of its term, else None."""
         for run in self.system_runs():
             columns = self.columns(run)
             if columns.types is None or SystemRecord.TERM_START not in columns.types:
@@ -169,11 +169,11 @@ class FrameView:
         return None
 
     def fetch(self, run: RunRow) -> None:
-        """Fetches and checks the blocks of this run: its columns need nothing more of the body."""
+        """Fetches and checks the blocks of this run, so that its columns need nothing more of the body."""
         self._fetch(run.body_start, run.body_end)
 
     def needs_all(self, runs: Sequence[RunRow]) -> bool:
-        """Whether these runs (each once) are the whole body, so that `check_body` fetches for all of them at once."""
+        """Returns whether these runs (each once) are the whole body, so that one `check_body` fetches all of them at once."""
         return sum(run.body_end - run.body_start for run in runs) == self.header.body_len
 
     def check_body(self) -> None:
@@ -182,7 +182,7 @@ class FrameView:
             self._fetch(0, self.header.body_len)
 
     def _fetch(self, start: int, end: int) -> tuple[bytes, int]:
-        """The checked blocks that cover [start, end), in one piece, and where in the body they begin."""
+        """Returns the checked blocks that cover [start, end), in one piece, and where in the body they begin."""
         if start == end:
             return b"", start
         ends = self._table.block_ends
@@ -206,7 +206,7 @@ class FrameView:
         return data
 
     def _check_blocks(self, first: int, last: int, base: int, data: bytes) -> None:
-        """These blocks, which begin at `base` of the body, against their CRCs."""
+        """Checks these blocks, which begin at `base` of the body, against their CRCs."""
         ends, crcs = self._table.block_ends, self._table.block_crcs
         at = 0
         for block in range(first, last + 1):

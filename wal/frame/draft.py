@@ -1,7 +1,7 @@
 """FrameDraft: the records of the next frame, gathered run by run until the frame is encoded.
 
-Owns: which run a record goes to and which index it takes. Indices are given in the order of the calls, over all runs: that is the
-order of events. Pure: it neither waits nor reads a clock, and it knows no limits (its caller cuts frames by size).
+Owns: which run a record goes to and which index it takes. Indices are given in the order of the calls, over all runs, which is the order
+of events. Pure: it neither waits nor reads a clock, and it has no limits (its caller cuts frames by size).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.frame.copy_names import CopyNames, RunName
 from wal.frame.ext import ExtTag, encode_ext, encode_txn
 from wal.frame.layout import (
     BROADCAST,
@@ -26,11 +25,14 @@ from wal.frame.layout import (
     SystemRecord,
 )
 
-__all__ = ["FrameDraft", "Record", "Run", "RunName"]
+__all__ = ["CopyNames", "FrameDraft", "Record", "Run", "RunName"]
+
+RunName = tuple[str, int]
+"""A vchannel in a frame: its name and the number of its incarnation."""
 
 
 class Record(msgspec.Struct, gc=False):
-    """What a record row and its part of the body are made of; callers may subclass it to carry more beside it."""
+    """The fields of one record: of its row, and of its part of the body. A caller may subclass it to carry more."""
 
     payload: bytes = b""
     message_type: int = DEFAULT_TYPE
@@ -39,10 +41,32 @@ class Record(msgspec.Struct, gc=False):
     ext: bytes = b""
 
 
+class CopyNames:
+    """The vchannels that a broadcast's copies in a frame are for, and the columns of their runs as they stand in the tables of a frame.
+
+    These bytes do not depend on the frame: many broadcasts go to the same thousand vchannels, and share one such object. `names` are at
+    least one vchannel, each once (InvalidArgumentError otherwise); `texts` are their names without the incarnations.
+    """
+
+    __slots__ = ("incarnations", "joined", "name_lens", "names", "texts")
+
+    def __init__(self, names: Sequence[RunName]) -> None:
+        _check_names(names, set(names), of="a broadcast")
+        self.names: tuple[RunName, ...] = tuple(names)
+        self.texts: list[str] = [name for name, _ in self.names]
+        encoded = [text.encode() for text in self.texts]
+        self.name_lens: bytes = struct.pack(f"<{len(names)}H", *map(len, encoded))
+        self.incarnations: bytes = struct.pack(f"<{len(names)}I", *[incarnation for _, incarnation in self.names])
+        self.joined: bytes = b"".join(encoded)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
 class Run(msgspec.Struct, gc=False):
     """The records of one vchannel (or of one other `kind`) in a draft, with the index of each.
 
-    `copies`: of a SHARED run, the vchannels that its record is for; each becomes a COPY run behind it.
+    `copies` of a SHARED run are the vchannels that its record is for; each becomes a COPY run after it.
     """
 
     kind: RunKind
@@ -56,10 +80,9 @@ class Run(msgspec.Struct, gc=False):
 class FrameDraft:
     """Gathers records. `indices` is the number of indices given so far: the frame needs as many ticks.
 
-    What it knows by itself it tells the encoder: `by_name` are the VCHANNEL runs; `in_order` is True while the records, taken run
-    after run, have the indices 0, 1, 2 …; `has_flags` is True once a record has one (`commit` and `broadcast` alone set them); `compatible`
-    are the header's flags: KEYED once an event with an idempotency key is among them, BROADCAST once a copy is, so that recovery finds the
-    frame.
+    The encoder also reads these: `by_name` are the VCHANNEL runs. `in_order` is True while the records, taken run after run, have the
+    indices 0, 1, 2 … `has_flags` is True once a record has a flag, which only `commit` and `broadcast` set. `compatible` are the flags of
+    the header by which recovery finds the frame: KEYED once an event has an idempotency key, BROADCAST once there is a copy.
     """
 
     __slots__ = ("by_name", "compatible", "has_flags", "in_order", "indices", "runs")
@@ -73,9 +96,9 @@ class FrameDraft:
         self.compatible: int = 0
 
     def append(self, name: RunName, records: Sequence[Record], *, keyed: bool = False) -> int:
-        """Plain messages for one vchannel, in order; returns the index of the first, the others follow it densely.
+        """Adds plain messages for one vchannel, in order; returns the index of the first, which those of the others follow densely.
 
-        `keyed`: some of them carry an idempotency key in their ext.
+        `keyed` says that some of them carry an idempotency key in their ext.
         """
         if keyed:
             self.compatible |= KEYED
@@ -102,11 +125,10 @@ class FrameDraft:
         keepalive_ms: int,
         key: bytes = b"",
     ) -> int:
-        """A transaction over `names`: its bodies in append order, then its commit; returns the index of the commit.
+        """Adds a transaction over `names`: its bodies in append order, then its commit; returns the index of the commit.
 
-        `key`: the ext of its idempotency key (`encode_key`), carried by each of its commit rows.
-
-        No name, a name given twice, or a body for a name that is not among them is an InvalidArgumentError: nothing is taken.
+        `key` is the ext of its idempotency key (`encode_key`); each of its commit rows carries it. No name, a name given twice, or a body
+        for a name that is not among them is an InvalidArgumentError; the draft is unchanged then.
         """
         counts = dict.fromkeys(names, 0)
         _check_names(names, counts, of="a transaction")
@@ -137,9 +159,9 @@ class FrameDraft:
         return commit
 
     def broadcast(self, names: Sequence[RunName] | CopyNames, record: Record, *, header: bytes) -> int:
-        """One payload with a copy for each of `names`; returns the index of the first copy, the others follow in order.
+        """Adds one payload with a copy for each of `names`; returns the index of the first copy, the others follow in order.
 
-        No name, or a name given twice, is an InvalidArgumentError: nothing is taken.
+        No name, or a name given twice, is an InvalidArgumentError; the draft is unchanged then.
         """
         copies = names if isinstance(names, CopyNames) else CopyNames(names)
         self.in_order = False
@@ -153,27 +175,27 @@ class FrameDraft:
         return first
 
     def pchannel(self, record: Record) -> int:
-        """A message for every reader of the pchannel; returns its index."""
+        """Adds a message for every reader of the pchannel; returns its index."""
         index = self.indices
         self._special(RunKind.PCHANNEL, record, index)
         self.indices += 1
         return index
 
     def system(self, kind: SystemRecord, payload: bytes) -> None:
-        """A record of the log's own; it takes no index and is delivered to nobody."""
+        """Adds a record of the log's own, which takes no index and is not delivered."""
         self._special(RunKind.SYSTEM, Record(payload, int(kind)), 0)
 
     def term_start(self, *, previous_term: int, previous_last_sequence: int) -> None:
-        """The record that makes this the first frame of a term."""
+        """Adds the record that makes this the first frame of a term."""
         self.system(SystemRecord.TERM_START, TERM_START.pack(previous_term, previous_last_sequence))
 
     def producer_forgotten(self, name: str) -> None:
-        """The record that ends what is remembered of a producer."""
+        """Adds the record that makes recovery forget a producer."""
         self.compatible |= KEYED
         self.system(SystemRecord.PRODUCER_FORGOTTEN, name.encode())
 
     def _bodies_of_one(self, name: RunName, records: list[Record]) -> int:
-        """The bodies of a transaction over one vchannel, the usual case; returns the index that follows them."""
+        """Adds the bodies of a transaction over one vchannel, the usual case; returns the index that follows them."""
         run = self.by_name.get(name) or self._new_run(name)
         if run is not self.runs[-1]:
             self.in_order = False

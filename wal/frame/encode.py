@@ -1,7 +1,7 @@
-"""Encode: a draft becomes the bytes of a frame.
+"""Encode: makes the bytes of a frame from a draft.
 
-Pure functions. The result is a list of buffers (head, then blocks), so that a large payload is handed to the operating system
-where it lies and only small ones are joined.
+Pure functions. The result is a list of buffers (the head, then the blocks), so that a large payload is handed to the operating system
+without a copy and only small ones are joined.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from wal.frame.copy_names import RunName
-from wal.frame.draft import FrameDraft, Record, Run
+from wal.frame.draft import FrameDraft, Record, Run, RunName
 from wal.frame.layout import (
     BLOCK_BYTES_MIN,
     BROADCAST,
@@ -34,10 +33,10 @@ __all__ = ["EncodedFrame", "encode_frame"]
 
 
 class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
-    """A frame ready to be written: its header, its bytes as `buffers` (`length` in all), and which vchannels it holds.
+    """A frame ready to be written: its header, its bytes as `buffers` (`length` bytes in all), and which vchannels it holds.
 
-    `vchannels` are (name, incarnation) of every run that a reader of that vchannel has to see; `pchannel_wide` is True when every
-    reader has to see the frame.
+    `vchannels` are the (name, incarnation) of each run that a reader of that vchannel has to see; `pchannel_wide` is True if every reader
+    has to see the frame.
     """
 
     header: FrameHeader
@@ -56,9 +55,9 @@ def encode_frame(
     first_tick: int,
     promised_tick: int | None = None,
 ) -> EncodedFrame:
-    """The frame of this draft.
+    """Returns the frame of this draft.
 
-    `promise` defaults to the tick of the last event; a frame without events (a TimeTick frame) must state it.
+    `promised_tick` is the tick of the last event by default; a frame without events (a TimeTick frame) has to be given one.
     """
     runs = draft.runs
     if (
@@ -101,7 +100,7 @@ def encode_frame(
 
 
 class _Tables(msgspec.Struct, gc=False):
-    """The tables of a frame as bytes, its blocks, and what the header says of them."""
+    """The tables of a frame as bytes, its blocks, and the fields of the header that depend on them."""
 
     packed: bytes
     blocks: list[bytes]
@@ -115,7 +114,7 @@ class _Tables(msgspec.Struct, gc=False):
 
 
 def _one(run: Run) -> _Tables:
-    """A single plain message: what a lone writer appends, without the columns' detours."""
+    """Returns the tables of a single plain message, which is what a lone writer appends, without building columns."""
     record = run.records[0]
     payload, kind, properties, ext = record.payload, record.message_type, record.properties, record.ext
     incompatible = 0
@@ -163,7 +162,7 @@ def _one(run: Run) -> _Tables:
 
 
 def _many(draft: FrameDraft) -> _Tables:
-    """Any draft, column by column."""
+    """Returns the tables of any draft, built column by column."""
     runs = draft.runs
     records: list[Record] = runs[0].records if len(runs) == 1 else [record for run in runs for record in run.records]
     count = len(records)
@@ -245,9 +244,9 @@ def _many(draft: FrameDraft) -> _Tables:
 def _with_copies(
     runs: list[Run], rows: list[int], offsets: list[int], body_len: int
 ) -> tuple[int, int, list[bytes], list[bytes]]:
-    """The runs with the COPY runs behind each SHARED run: how many, bytes of their names, their columns and names in pieces.
+    """Returns the runs with the COPY runs after each SHARED run: their number, the bytes of their names, their columns and names in pieces.
 
-    Column by column and broadcast by broadcast, never copy by copy: there may be thousands of them.
+    They are built broadcast by broadcast, never copy by copy: there may be thousands of copies.
     """
     kinds: list[bytes] = []
     name_lens: list[bytes] = []
@@ -277,7 +276,7 @@ def _with_copies(
 
 
 def _vchannels(runs: list[Run]) -> tuple[RunName, ...]:
-    """The vchannels of the runs, each once, in their order; one may have a run of its own and copies."""
+    """Returns the vchannels of the runs, each once, in their order; a vchannel may have a run of its own and copies."""
     several = {id(run.copies): run.copies for run in runs if run.copies is not None}
     if len(several) == 1 and not any(run.name for run in runs):
         (copies,) = several.values()
@@ -292,7 +291,7 @@ def _vchannels(runs: list[Run]) -> tuple[RunName, ...]:
 
 
 def _names(runs: list[Run]) -> tuple[bytes, list[int], bytes]:
-    """The kinds of the runs, the lengths of their names in UTF-8, and the names."""
+    """Returns the kinds of the runs, the lengths of their names in UTF-8, and the names."""
     names = [run.name for run in runs]
     joined = "".join(names)
     lengths = list(map(len, names)) if joined.isascii() else [len(name.encode()) for name in names]
@@ -300,7 +299,7 @@ def _names(runs: list[Run]) -> tuple[bytes, list[int], bytes]:
 
 
 def _index_column(draft: FrameDraft, count: int) -> list[int] | None:
-    """The index of each record row, or None when the rows are simply numbered."""
+    """Returns the index of each record row, or None if the i-th row has the index i."""
     if draft.in_order:
         return None
     indices = list(chain.from_iterable(run.indices for run in draft.runs))
@@ -308,12 +307,12 @@ def _index_column(draft: FrameDraft, count: int) -> list[int] | None:
 
 
 def _by_run(fields: list[list[bytes]], starts: list[int]) -> list[bytes]:
-    """The body's parts: run after run, the payloads of its records, then their properties, then their exts."""
+    """Returns the parts of the body: run after run, the payloads of its records, then their properties, then their exts."""
     return [part for start, end in pairwise(starts) for field in fields for part in field[start:end]]
 
 
 def _cut(parts: list[bytes], ends: list[int]) -> tuple[list[bytes], list[int]]:
-    """Blocks of at least BLOCK_BYTES_MIN from whole parts, and where each ends. Part i is the bytes [ends[i], ends[i + 1])."""
+    """Cuts whole parts into blocks of at least BLOCK_BYTES_MIN, and says where each ends. Part i is the bytes [ends[i], ends[i + 1])."""
     total = ends[-1]
     blocks: list[bytes] = []
     block_ends: list[int] = []

@@ -1,8 +1,8 @@
 """Events: the laws of indices and flags, over the columns of a frame.
 
-Every index below the header's count is taken, and by one event: a record of a vchannel or of the pchannel, a copy of a broadcast,
-or a commit, whose rows share one index over the runs of its transaction. Within a run indices ascend, and a body is followed by a
-body or by its commit. Pure functions; a frame that breaks a law is damaged, whatever its CRC says.
+Every index below the header's count belongs to exactly one event: a record of a vchannel or of the pchannel, a copy of a broadcast, or a
+commit, whose rows share one index over the runs of its transaction. Within a run indices ascend, and a body is followed by a body or by
+its commit. Pure functions; a frame that breaks a law is damaged, even if its CRC is right.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def check_events(
 ) -> dict[int, int]:
     """Checks the laws and returns the index of each COPY run, by ordinal.
 
-    `counts` are as stored (for a COPY run the ordinal of its SHARED run); the rows of run i are [starts[i], starts[i + 1]).
-    CorruptionError where a law is broken, FormatError for a flag that this version does not know.
+    `counts` are as stored (for a COPY run, the ordinal of its SHARED run); the rows of run i are [starts[i], starts[i + 1]). A broken law
+    is a CorruptionError, a flag that this version does not know a FormatError.
     """
     numbers = range(starts[-1]) if indices is None else indices
     if flags is None and not kinds.strip(_VCHANNEL):
@@ -41,7 +41,7 @@ def check_events(
 
 
 def _check_plain(starts: Sequence[int], indices: Sequence[int] | None, events: int) -> None:
-    """Plain messages of vchannels only: each row is an event."""
+    """Checks a frame of plain messages only, in which each row is an event."""
     if starts[-1] != events:
         raise inconsistent(f"{starts[-1]} records have {events} indices", "one each")
     if indices is not None:
@@ -52,7 +52,7 @@ def _check_plain(starts: Sequence[int], indices: Sequence[int] | None, events: i
 
 
 def _ascend(starts: Sequence[int], indices: Sequence[int]) -> bool:
-    """Whether the indices of each run ascend, of which two may be equal. Looked at run by run: for few long ones that is quickest."""
+    """Returns whether the indices of each run ascend, or are equal. It sorts run by run, which is quickest for few long runs."""
     runs = [list(indices[start:end]) for start, end in pairwise(starts)]
     return all(run == sorted(run) for run in runs)
 
@@ -60,7 +60,7 @@ def _ascend(starts: Sequence[int], indices: Sequence[int]) -> bool:
 def _check_flags(
     kinds: bytes, counts: Sequence[int], starts: Sequence[int], flags: bytes | None, numbers: Sequence[int]
 ) -> dict[int, int]:
-    """Flags stand where they may, copies name their payload; returns the index of each COPY run."""
+    """Checks that flags stand where they may and that copies name their payload; returns the index of each COPY run."""
     if flags is None:
         if _SHARED in kinds or _COPY in kinds:
             raise inconsistent("the payload of a broadcast is not flagged as one", f"flag {FLAG_COPY}")
@@ -88,7 +88,7 @@ def _check_flags(
 
 
 def check_run(ordinal: int, flags: bytes) -> None:
-    """The laws of the flags of one VCHANNEL run, which need nothing of the others."""
+    """Checks the flags of one VCHANNEL run, without the other runs."""
     _check_known(flags)
     _check_bodies(ordinal, flags)
 
@@ -99,7 +99,7 @@ def _check_known(flags: bytes) -> None:
 
 
 def _check_bodies(ordinal: int, flags: bytes) -> None:
-    """Bodies are followed by their commit."""
+    """Checks that bodies are followed by their commit."""
     if flags.strip(_OF_VCHANNEL) or flags.endswith(_BODY) or _UNCOMMITTED in flags:
         raise inconsistent(f"a body in run {ordinal} has no commit", "bodies, then their commit")
 
@@ -112,7 +112,7 @@ def _check_mixed(
     copies: dict[int, int],
     events: int,
 ) -> None:
-    """Any kinds of runs: commits share an index over runs, copies have no rows, the log's own records no index."""
+    """Checks the indices of any mix of runs: commits share one over runs, copies have no rows, and the log's own records no index."""
     unordered = set(starts)
     single = list(copies.values())
     commits: set[int] = set()
@@ -134,20 +134,20 @@ def _check_mixed(
 
 
 def _check_ascending(indices: Sequence[int], unordered: Container[int]) -> None:
-    """Each index is above the one before it, but for the rows in `unordered` (the first of a run among them)."""
+    """Checks that each index is above the one before it, except in the rows `unordered` (the first row of each run is one)."""
     for row in compress(range(1, len(indices)), map(ge, indices, islice(indices, 1, None))):
         if row not in unordered:
             raise inconsistent(f"the index {indices[row]} of record {row} does not ascend", "ascending in a run")
 
 
 def inconsistent(found: str, expected: str) -> CorruptionError:
-    """The error of tables that contradict each other."""
+    """Returns the error for tables that contradict each other."""
     return CorruptionError(f"the tables of a frame contradict each other: {found}", expected=expected)
 
 
 _LONG_RUN: Final = 16
 _COUNTING: Final = list(range(4096))
-# As bytes, so that a whole column of kinds or flags is looked at in one call.
+# As bytes, so that one call checks a whole column of kinds or flags.
 _VCHANNEL: Final = bytes((RunKind.VCHANNEL,))
 _SHARED: Final = bytes((RunKind.SHARED,))
 _COPY: Final = bytes((RunKind.COPY,))

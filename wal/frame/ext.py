@@ -2,7 +2,7 @@
 
     tag u16 | length u32 | value …      one after the other, each tag at most once, ascending
 
-An even tag must be understood by the reader (else FormatError), an odd one may be skipped.
+A reader must understand an even tag (else FormatError), and may skip an odd one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["ExtTag", "decode_ext", "decode_key", "decode_txn", "encode_ext", "en
 
 
 class ExtTag(enum.IntEnum):
-    """The fields a record can carry. Values: see each line."""
+    """The fields that a record can carry, each with the form of its value."""
 
     TXN = 2
     """On COMMIT rows: txn_id u64 | keepalive in ms u64 | bodies in this run u32 | bodies in all runs u32."""
     IDEMPOTENCY_KEY = 4
     """UTF-8."""
     PRODUCER_KEY = 6
-    """sequence u64, then the producer's name in UTF-8."""
+    """sequence u64 | name of the producer in UTF-8."""
     BROADCAST = 8
-    """BroadcastHeader as MessagePack."""
+    """BroadcastHeader as MessagePack, see `BroadcastHeader.to_bytes`."""
     TRACE = 9
     """Trace context as text; may be skipped."""
     REPLICATE = 12
@@ -41,12 +41,12 @@ _KNOWN: Final = {int(tag): tag for tag in ExtTag}
 
 
 def encode_ext(fields: Mapping[ExtTag, bytes]) -> bytes:
-    """The bytes of these fields (none: no bytes)."""
+    """Returns the bytes of these fields; no bytes for no fields."""
     return b"".join(part for tag in sorted(fields) for part in (_TAG.pack(tag, len(fields[tag])), fields[tag]))
 
 
 def decode_ext(data: bytes) -> dict[ExtTag, bytes]:
-    """The fields this version knows. Damage is a CorruptionError, an unknown even tag a FormatError."""
+    """Returns the fields that this version knows. Damage is a CorruptionError, an unknown even tag a FormatError."""
     fields: dict[ExtTag, bytes] = {}
     at = 0
     previous = -1
@@ -71,12 +71,12 @@ def decode_ext(data: bytes) -> dict[ExtTag, bytes]:
 
 
 def encode_txn(*, txn_id: int, keepalive_ms: int, bodies: int, bodies_total: int) -> bytes:
-    """The ext of a COMMIT row."""
+    """Returns the ext of a COMMIT row."""
     return _TAG.pack(ExtTag.TXN, _TXN.size) + _TXN.pack(txn_id, keepalive_ms, bodies, bodies_total)
 
 
 def decode_txn(fields: Mapping[ExtTag, bytes]) -> tuple[int, int, int, int]:
-    """`(txn_id, keepalive_ms, bodies, bodies_total)` of a COMMIT row; a COMMIT row without them is a CorruptionError."""
+    """Returns `(txn_id, keepalive_ms, bodies, bodies_total)` of a COMMIT row; a COMMIT row without them is a CorruptionError."""
     value = fields.get(ExtTag.TXN, b"")
     if len(value) != _TXN.size:
         raise CorruptionError(
@@ -89,7 +89,7 @@ def decode_txn(fields: Mapping[ExtTag, bytes]) -> tuple[int, int, int, int]:
 
 
 def encode_key(key: str, *, sequence: int | None = None) -> bytes:
-    """The ext of an idempotency key, or with a sequence of a producer's. It stands alone, or behind the ext of a COMMIT row."""
+    """Returns the ext of an idempotency key, or with a `sequence` that of a producer's key; it may follow the ext of a COMMIT row."""
     if sequence is None:
         value = key.encode()
         return _TAG.pack(ExtTag.IDEMPOTENCY_KEY, len(value)) + value
@@ -98,9 +98,9 @@ def encode_key(key: str, *, sequence: int | None = None) -> bytes:
 
 
 def decode_key(ext: bytes) -> tuple[str, int | None] | None:
-    """`(key, None)`, `(producer, sequence)`, or None for an ext without a key. Damage is a CorruptionError.
+    """Returns `(key, None)`, `(producer, sequence)`, or None for an ext without a key. Damage is a CorruptionError.
 
-    It looks at the tags up to the key's only: recovery asks it of every record with an ext.
+    It reads only the tags up to the key's, because recovery calls it for every record with an ext.
     """
     at, end = 0, len(ext)
     try:

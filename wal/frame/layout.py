@@ -1,6 +1,6 @@
-"""The bytes of a frame: constants, column order, and the header.
+"""Layout: the bytes of a frame: constants, column order, and the header.
 
-A frame is the unit of everything: one group commit, one backend write, one sync, one atomic outcome. Little-endian throughout.
+A frame is the unit of everything: one group commit, one backend write, one sync, one atomic outcome. All numbers are little-endian.
 
     HEADER 96 B, see `FrameHeader`
     TABLES one column after the other, for the whole frame
@@ -10,10 +10,10 @@ A frame is the unit of everything: one group commit, one backend write, one sync
       names   UTF-8, joined, one a run (empty for the runs of kind PCHANNEL, SHARED and SYSTEM)
     BODY    run after run, each: payloads together | properties together | ext together
 
-The body is cut into blocks of at least `BLOCK_BYTES_MIN` (the last may be shorter), always at the end of a payload, of properties
-or of an ext: a reader fetches and checks only the blocks it needs, and no field ever straddles two of them.
+The body is cut into blocks of at least `BLOCK_BYTES_MIN` (the last may be shorter), always at the end of a payload, of properties or of
+an ext: a reader fetches and checks only the blocks that it needs, and no field lies in two blocks.
 
-This module holds no behaviour beyond packing and checking the header; `encode` and `decode` hold the rest.
+This module only packs and checks the header; `encode` and `decode` do the rest.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ MAGIC: Final = b"WALF"
 BLOCK_BYTES_MIN: Final = 16 * 1024
 
 COLUMN_INDEX: Final = 1 << 8
-"""Without it the i-th record row of the frame has index i."""
+"""Without this column the i-th record row of the frame has the index i."""
 COLUMN_TYPE: Final = 1 << 9
-"""Without it every record is an INSERT."""
+"""Without this column every record is an INSERT."""
 COLUMN_FLAGS: Final = 1 << 10
 COLUMN_PROPERTIES: Final = 1 << 11
 COLUMN_EXT: Final = 1 << 12
@@ -63,11 +63,11 @@ _CODEC_MASK: Final = 0xFF
 _KNOWN_INCOMPATIBLE: Final = COLUMN_INDEX | COLUMN_TYPE | COLUMN_FLAGS | COLUMN_PROPERTIES | COLUMN_EXT
 
 KEYED: Final = 1
-"""Of the compatible flags: the frame holds keyed events (records or commits with an idempotency key, or a PRODUCER_FORGOTTEN record)."""
+"""A compatible flag: the frame holds keyed events (records or commits with an idempotency key, or a PRODUCER_FORGOTTEN record)."""
 BROADCAST: Final = 2
-"""Of the compatible flags: the frame holds copies of broadcasts (SHARED and COPY runs)."""
+"""A compatible flag: the frame holds copies of broadcasts (SHARED and COPY runs)."""
 RECOVERED: Final = KEYED | BROADCAST
-"""What recovery looks for: a frame with none of these flags changes nothing that has to be remembered."""
+"""The flags that recovery looks for: a frame without any of them changes nothing that recovery restores."""
 
 DEFAULT_TYPE: Final = 2
 """`MessageType.INSERT`: the type of every record of a frame without a type column."""
@@ -77,16 +77,16 @@ FLAG_BODY: Final = 1
 FLAG_COMMIT: Final = 2
 """The event of a transaction; a transaction over several vchannels has one COMMIT row in each of its runs, with one index."""
 FLAG_COPY: Final = 4
-"""The payload of a broadcast in a SHARED run: its copies are the COPY runs that name this run."""
+"""The payload of a broadcast in a SHARED run; its copies are the COPY runs that name this run."""
 FLAGS_KNOWN: Final = FLAG_BODY | FLAG_COMMIT | FLAG_COPY
 
 
 class RunKind(enum.IntEnum):
-    """What the records of a run are for.
+    """The kind of a run: for which readers its records are.
 
-    VCHANNEL: one vchannel's records. PCHANNEL: messages for every reader of the pchannel (name ""). SHARED: one broadcast
-    payload. COPY: one copy of it for a vchannel: no record rows, `records` is the ordinal of the SHARED run, and the k-th COPY
-    run of a SHARED run has the index of its record plus k. SYSTEM: the log's own records, which take no index.
+    VCHANNEL: the records of one vchannel. PCHANNEL: messages for every reader of the pchannel (its name is ""). SHARED: the payload of
+    one broadcast. COPY: one copy of it for a vchannel. It has no record rows: `records` is the ordinal of the SHARED run, and the k-th
+    COPY run of a SHARED run has the index of its record plus k. SYSTEM: the log's own records, which take no index.
     """
 
     VCHANNEL = 0
@@ -100,8 +100,8 @@ class SystemRecord(enum.IntEnum):
     """The type column of a record in a SYSTEM run.
 
     TERM_START: the first frame of a term; payload `previous term u64 | last sequence of it u64`.
-    CHECKPOINT_CHUNK: a piece of a recovery checkpoint, where the log is the only store (Pulsar).
-    PRODUCER_FORGOTTEN: nothing is known of this producer from here on; payload: its name in UTF-8.
+    CHECKPOINT_CHUNK: a piece of a recovery checkpoint, if the log is the only store (Pulsar).
+    PRODUCER_FORGOTTEN: the log forgets this producer here; payload: its name in UTF-8.
     """
 
     TERM_START = 1
@@ -113,12 +113,11 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
     """The first 96 bytes.
 
         magic "WALF" | version u16 | header_len u16 | incompatible u32 (codec, columns) | compatible u32 | incarnation u64 |
-        term u64 | sequence u64 | first_tick u64 | promise u64 | indices u32 | records u32 | runs u32 | blocks u32 |
+        term u64 | sequence u64 | first_tick u64 | promised_tick u64 | indices u32 | records u32 | runs u32 | blocks u32 |
         tables_len u32 | body_len u32 | names_len u32 | reserved 8 B, zero | crc32c u32 (of the header before it, then the tables)
 
-    `sequence` is dense within a term; 0 is the term-start frame. The event with index i has the tick `first_tick + i`, for i
-    below `indices`. `promise`: everything up to this tick is in the log up to and with this frame. `tables_len` includes the
-    names.
+    `sequence` is dense within a term; 0 is the term-start frame. The event with index i, for i below `indices`, has the tick
+    `first_tick + i`. Everything up to `promised_tick` is in the log up to and including this frame. `tables_len` includes the names.
     """
 
     incompatible: int
@@ -138,7 +137,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of header and tables: what has to be read before anything of the body."""
+        """Bytes of header and tables, which have to be read before anything of the body."""
         return HEADER_BYTES + self.tables_len
 
     @property
@@ -147,7 +146,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
         return HEADER_BYTES + self.tables_len + self.body_len
 
     def pack(self) -> bytes:
-        """The header without its CRC, which also covers the tables (92 bytes)."""
+        """Returns the header (92 bytes) without its CRC, which also covers the tables."""
         return _HEADER.pack(
             MAGIC,
             FORMAT_VERSION,
@@ -170,9 +169,9 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def unpack(cls, data: bytes, offset: int = 0) -> FrameHeader:
-        """The header at this offset; its CRC is checked with the tables, by `decode`.
+        """Returns the header at this offset; its CRC is checked with the tables, by `decode`.
 
-        CorruptionError when it is no frame, FormatError when it was made by a newer version (the text says which part).
+        Bytes that are no frame are a CorruptionError, a frame of a newer version is a FormatError that names what is new.
         """
         if len(data) - offset < HEADER_BYTES:
             raise CorruptionError(

@@ -1,9 +1,9 @@
-"""The tables of a frame for a reader that wants few of its many runs: a run is read and checked when it is first asked for.
+"""LazyRunTable: the tables of a frame for a reader that wants few of its many runs; a run is checked when it is first asked for.
 
-Promises of each run it hands on what `RunTable` does: its rows lie where its counts say, its bytes are as many as its records have, its
-indices ascend below the header's count, no body is without its commit. What only all runs together can show, that no two of
-them share an index, whoever decodes the whole frame looks at: the writer's own readers, and recovery. Random damage is
-found by the CRC in any case. Only frames of vchannel runs suit it: others name each other's runs.
+Each run that it returns is checked as `RunTable` checks it: its rows lie where its counts say, it has as many bytes as its records, its
+indices ascend below the header's count, and no body is without its commit. That no two runs share an index needs all runs, and is checked
+by those that decode the whole frame: the writer's own readers, and recovery. The CRC finds random damage in any case. It is only for frames
+of vchannel runs: other runs refer to each other.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from wal.frame.tables import RECORD_COLUMNS, Rows, RunRow, RunTable
 __all__ = ["LazyRunTable"]
 
 _RUNS_MIN: Final = 8
-"""With fewer runs than this most rows are wanted anyway, and checking all of them at once is cheaper."""
+"""With fewer runs than this most rows are wanted anyway, and one check of all of them is cheaper."""
 _SEARCHED_MAX: Final = 4
-"""So many names are searched for; for more, each run's name is looked up."""
+"""Up to so many names are searched for; for more of them, the name of each run is looked up."""
 
 
 class LazyRunTable(RunTable):
-    """See `RunTable`. Of the whole frame only what its runs are, and its blocks, are checked when it is made."""
+    """A `RunTable` that at first checks only the extents of the runs and the blocks."""
 
     __slots__ = ("_events", "_found", "_name_ends", "_names_text", "_rows")
 
@@ -65,7 +65,7 @@ class LazyRunTable(RunTable):
 
     @staticmethod
     def suits(header: FrameHeader, head: bytes, at: int, wanted: int) -> bool:
-        """Whether a frame has many runs, most of which are not among the `wanted`, and all of them are vchannels'."""
+        """Returns whether a frame has many runs, only vchannels', and most of them are not among the `wanted`."""
         runs = header.runs
         return (
             runs >= max(_RUNS_MIN, 4 * wanted) and len(head) >= at + runs and not head[at : at + runs].strip(_VCHANNEL)
@@ -80,7 +80,7 @@ class LazyRunTable(RunTable):
         return self._run(ordinal % count)
 
     def find(self, names: Container[str]) -> list[RunRow]:
-        """The runs of these vchannels, of any incarnation."""
+        """Returns the runs of these vchannels, of any incarnation."""
         ordinals: Iterable[int]
         if isinstance(names, frozenset | set) and len(names) <= _SEARCHED_MAX:
             ordinals = sorted(
@@ -94,12 +94,12 @@ class LazyRunTable(RunTable):
         return runs
 
     def rows(self, run: RunRow) -> Rows:
-        """The columns of this run's records."""
+        """Returns the columns of this run's records."""
         found = self._rows.get(run.first)
         return self._read_rows(run.first, run.end) if found is None else found
 
     def _search(self, name: bytes) -> list[int]:
-        """The ordinals of the runs of this name."""
+        """Returns the ordinals of the runs of this name."""
         text, ends = self._names_text, self._name_ends
         found = []
         at = text.find(name)
@@ -118,7 +118,7 @@ class LazyRunTable(RunTable):
             raise inconsistent(f"the names of the runs are not UTF-8: {error}", "UTF-8") from error
 
     def _run(self, ordinal: int) -> RunRow:
-        """The run, checked."""
+        """Returns the run after checking it."""
         run = self._found.get(ordinal)
         if run is not None:
             return run

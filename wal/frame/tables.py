@@ -1,8 +1,7 @@
-"""Tables: the runs and columns of a frame, checked against each other before anything of them is believed.
+"""Tables: the runs and columns of a frame, checked against each other before anything of them is used.
 
-Owns the parsing of what stands between header and body: that names, rows and bytes add up is checked here, which events the rows
-are in `events`. The checks run over whole columns, and a row object is made only for a run that is asked for, since a reader
-wants few of many.
+Parses the part between header and body. That names, rows and bytes add up is checked here, the events of the rows in `events`. The checks
+run over whole columns, and a row object is made only for a run that is asked for, since a reader wants few of many.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ __all__ = ["RECORD_COLUMNS", "RecordColumns", "Rows", "RunRow", "RunTable"]
 class RunRow(msgspec.Struct, frozen=True, gc=False):
     """One run: its kind, its vchannel (name, incarnation), its record rows [first, end), its body [body_start, body_end).
 
-    A COPY run has no rows; `shared` is the ordinal of its SHARED run and `index` the index of this copy. For other runs `index`
-    is that of the first record, -1 without any.
+    A COPY run has no rows: `shared` is the ordinal of its SHARED run and `index` the index of this copy. For other runs `index` is that of
+    the first record, -1 without records.
     """
 
     kind: int
@@ -50,7 +49,7 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rows(msgspec.Struct, frozen=True, gc=False):
-    """The columns of one run's records; None where the frame has no such column."""
+    """The columns of one run's records; None if the frame has no such column."""
 
     indices: Sequence[int]
     payload_lens: Sequence[int]
@@ -61,9 +60,9 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordColumns(msgspec.Struct, frozen=True, gc=False):
-    """The records of a whole frame as they lie in its tables, without a Python object for each: `RunRow` says which are whose.
+    """The records of a whole frame as they lie in its tables, without a Python object for each; a `RunRow` says which are its own.
 
-    Little-endian, 4 bytes an entry, 2 for types, flags 1 byte an entry; None where the frame has no such column.
+    Little-endian, 4 bytes an entry, except 2 for types and 1 for flags; None if the frame has no such column.
     """
 
     indices: bytes | None
@@ -75,7 +74,7 @@ class RecordColumns(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunTable(Sequence[RunRow]):
-    """The runs of a frame in their order, and the columns of its records (None where the frame has no such column)."""
+    """The runs of a frame in their order, and the columns of its records (None if the frame has no such column)."""
 
     __slots__ = (
         "_columns_at", "_copies", "_counts", "_head", "_incarnations", "_kinds", "_mask", "_names", "_offsets", "_records", "_starts",
@@ -90,20 +89,9 @@ class RunTable(Sequence[RunRow]):
     ext_lens: tuple[int, ...] | None
     block_ends: tuple[int, ...]
     block_crcs: tuple[int, ...]
-    _head: bytes
-    _columns_at: int
-    _mask: int
-    _records: int
-    _kinds: bytes
-    _names: tuple[str, ...]
-    _incarnations: tuple[int, ...]
-    _counts: tuple[int, ...]
-    _starts: list[int]
-    _offsets: tuple[int, ...]
-    _copies: dict[int, int]
 
     def __init__(self, header: FrameHeader, head: bytes, at: int) -> None:
-        """The tables at `at`; `head` holds all `header.tables_len` bytes of them. CorruptionError or FormatError."""
+        """Parses and checks the tables at `at` of `head`, which holds all of them. Raises CorruptionError or FormatError."""
         self._read_runs(header, head, at)
         records, blocks, mask, at = header.records, header.blocks, self._mask, self._columns_at
         self.indices = self.types = self.flags = self.properties_lens = self.ext_lens = None
@@ -136,7 +124,7 @@ class RunTable(Sequence[RunRow]):
         self._copies = check_events(self._kinds, self._counts, self._starts, self.flags, self.indices, header.indices)
 
     def _read_runs(self, header: FrameHeader, head: bytes, at: int) -> tuple[int, ...]:
-        """The columns of the runs; returns the lengths of their names."""
+        """Reads the columns of the runs; returns the lengths of their names."""
         runs, records, blocks, mask = header.runs, header.records, header.blocks, header.incompatible
         width = runs * _RUN_BYTES + records * _record_bytes(mask) + blocks * 8 + header.names_len
         if width != header.tables_len:
@@ -182,7 +170,7 @@ class RunTable(Sequence[RunRow]):
         )
 
     def columns(self) -> RecordColumns:
-        """The columns of all records as they lie."""
+        """Returns the columns of all records as they lie."""
         at, records, mask, head = self._columns_at, self._records, self._mask, self._head
         found: list[Any] = []
         for column, _, width in RECORD_COLUMNS:
@@ -194,7 +182,7 @@ class RunTable(Sequence[RunRow]):
         return RecordColumns(*found)
 
     def rows(self, run: RunRow) -> Rows:
-        """The columns of this run's records."""
+        """Returns the columns of this run's records."""
         first, end = run.first, run.end
         return Rows(
             range(first, end) if self.indices is None else self.indices[first:end],
@@ -206,7 +194,7 @@ class RunTable(Sequence[RunRow]):
         )
 
     def find(self, names: Container[str]) -> list[RunRow]:
-        """The runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""
+        """Returns the runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""
         kinds = self._kinds
         if kinds.strip(_VCHANNEL):
             return [
@@ -216,17 +204,17 @@ class RunTable(Sequence[RunRow]):
             ]
         indices, starts, offsets = self.indices, self._starts, self._offsets
         return [
-            RunRow(0, name, life, first, end, start, stop, -1, first if indices is None else indices[first])
+            RunRow(0, name, incarnation, first, end, start, stop, -1, first if indices is None else indices[first])
             if end > first
-            else RunRow(0, name, life, first, end, start, stop)
-            for name, life, first, end, start, stop in zip(
+            else RunRow(0, name, incarnation, first, end, start, stop)
+            for name, incarnation, first, end, start, stop in zip(
                 self._names, self._incarnations, starts[:-1], starts[1:], offsets[:-1], offsets[1:], strict=True
             )
             if name in names
         ]
 
     def exts(self, body: bytes) -> list[tuple[str, int, int, int, bytes]]:
-        """(name, incarnation, index, flags, ext) of each record of a vchannel that has an ext in this body, run after run."""
+        """Returns (name, incarnation, index, flags, ext) of each record of a vchannel that has an ext in this body, run after run."""
         lens = self.ext_lens
         if lens is None:
             return []
@@ -237,7 +225,7 @@ class RunTable(Sequence[RunRow]):
         ):
             if kind != RunKind.VCHANNEL:
                 continue
-            if end - first == 1:  # as good as always, in frames of many callers
+            if end - first == 1:  # nearly always, in frames of many callers
                 if length := lens[first]:
                     index = first if indices is None else indices[first]
                     found.append((name, incarnation, index, flags[first], body[stop - length : stop]))
@@ -251,7 +239,7 @@ class RunTable(Sequence[RunRow]):
         return found
 
     def copies(self) -> list[tuple[int, RunRow, list[tuple[str, int]]]]:
-        """See `FrameView.copies`."""
+        """Returns the SHARED runs with their copies, see `FrameView.copies`."""
         kinds = self._kinds
         if _COPY not in kinds:
             return []
@@ -262,11 +250,11 @@ class RunTable(Sequence[RunRow]):
         return [(ordinal, self[ordinal], names) for ordinal, names in found.items()]
 
     def of_kind(self, kind: RunKind) -> list[RunRow]:
-        """The runs of this kind."""
+        """Returns the runs of this kind."""
         return [self[ordinal] for ordinal, found in enumerate(self._kinds) if found == kind]
 
     def _check_rows(self, header: FrameHeader) -> None:
-        """Rows and bytes of the runs: one after the other, all of them, as long as their records say."""
+        """Checks that the runs follow each other, cover all rows and bytes, and are as long as their records."""
         rows: Iterable[int] = self._counts
         if _COPY in self._kinds:
             rows = [0 if kind == RunKind.COPY else count for kind, count in zip(self._kinds, self._counts, strict=True)]
@@ -277,9 +265,9 @@ class RunTable(Sequence[RunRow]):
         for more in (self.properties_lens, self.ext_lens):
             if more is not None:
                 sizes = map(add, sizes, more)
-        if len(starts) == 2:  # one run: no need to know where each record ends
+        if len(starts) == 2:  # one run: where each record ends does not matter
             offsets = [0, sum(sizes)]
-        elif _LONG_RUN * len(starts) <= starts[-1]:  # of few long runs neither
+        elif _LONG_RUN * len(starts) <= starts[-1]:  # few long runs: nor here
             columns = [lens for lens in (self.payload_lens, self.properties_lens, self.ext_lens) if lens is not None]
             offsets = [
                 0,
@@ -300,13 +288,13 @@ class RunTable(Sequence[RunRow]):
 
 
 @lru_cache(maxsize=64)
-def _read_names(kinds: bytes, lens_and_lives: bytes, names: bytes) -> tuple[str, ...]:
-    """The names of the runs of these kinds, checked; `lens_and_lives` are the lengths of the names, and the incarnations.
+def _read_names(kinds: bytes, columns: bytes, names: bytes) -> tuple[str, ...]:
+    """Returns the names of the runs of these kinds, checked. `columns` are the lengths of the names, then the incarnations.
 
-    Kept, because frame after frame has the same runs.
+    The results are cached, because frame after frame has the same runs.
     """
     runs = len(kinds)
-    lengths = unpack_from(f"<{runs}H", lens_and_lives)
+    lengths = unpack_from(f"<{runs}H", columns)
     if unknown := kinds.translate(None, _KINDS):
         raise FormatError(f"a run has kind {unknown[0]}, which this version does not know: upgrade to read it")
     if sum(lengths) != len(names):
@@ -323,7 +311,7 @@ def _read_names(kinds: bytes, lens_and_lives: bytes, names: bytes) -> tuple[str,
     except UnicodeDecodeError as error:
         raise inconsistent(f"the names of the runs are not UTF-8: {error}", "UTF-8") from error
     if runs > 1:
-        incarnations = unpack_from(f"<{runs}I", lens_and_lives, 2 * runs)
+        incarnations = unpack_from(f"<{runs}I", columns, 2 * runs)
         vchannels = list(compress(zip(found, incarnations, strict=True), kinds.translate(_IS_VCHANNEL)))
         if len(set(vchannels)) != len(vchannels):
             raise inconsistent("a vchannel has two runs", "one run for each vchannel")
@@ -332,15 +320,15 @@ def _read_names(kinds: bytes, lens_and_lives: bytes, names: bytes) -> tuple[str,
 
 @cache
 def _record_bytes(mask: int) -> int:
-    """The width of a record over all the columns that there are."""
+    """Returns the width of a record over all columns of this mask."""
     return sum(width for column, _, width in RECORD_COLUMNS if not column or mask & column)
 
 
 _RUN_BYTES: Final = 15
 _LONG_RUN: Final = 16
-"""Records a run from which on it is quicker to sum its lengths up than to go through those of all records."""
+"""With so many records a run it is quicker to sum up the lengths by run than to accumulate those of all records."""
 _NAMES_KEPT_BYTES: Final = 4096
-"""Names of more than so many bytes are read anew: what is kept of them has a bound."""
+"""Names of more bytes than this are not cached, so that the cache has a bound."""
 RECORD_COLUMNS: Final = (
     (COLUMN_INDEX, "I", 4),
     (0, "I", 4),
@@ -349,9 +337,9 @@ RECORD_COLUMNS: Final = (
     (COLUMN_PROPERTIES, "I", 4),
     (COLUMN_EXT, "I", 4),
 )
-"""The columns of the records in their order: bit (0: always there), form and width of an entry."""
+"""The columns of the records in their order: bit (0 if the column is always there), form and width of an entry."""
 
-# Tables of bytes, so that the whole column of kinds is looked at in one call.
+# Tables of bytes, so that one call checks the whole column of kinds.
 _KINDS: Final = bytes(RunKind)
 _VCHANNEL: Final = bytes((RunKind.VCHANNEL,))
 _COPY: Final = bytes((RunKind.COPY,))

@@ -1,24 +1,31 @@
-"""Messages, their types, ids and properties; knows no other room.
+"""Messages: their types, ids and properties, before and after an append. This room knows no other one.
 
 Files:
 
-* append_result: AppendResult: the answer to a durable append; TxnContext: the transaction of a message; CopyOutcomes: of a broadcast
-* broadcast_header: BroadcastHeader and ResourceKey: what a copy of a broadcast says about the whole of it
-* codec: messages as they travel on a wire, and back
-* message: what a user appends, and what a reader gets back
-* message_id: where in which pchannel an event or a body lies
-* packed: Positions in MessagePack, whose integers end at 64 bits: one of Pulsar takes more, and stands there as its
-  16 bytes, big-endian. Pure
-* wire_fields: Wire fields: how each system field of a message is written into a property of its wire form, and read
-  back
-* wire_pb2: Generated protocol buffer code
+* message           what a user appends, and what a reader receives
+* message_id        the id of an event, log positions, and positions in MessagePack
+* types             the types, and what each of them means to the log
+* properties        which keys are reserved, and the stored form of a user's properties
+* append_result     what an append returns: AppendResult, TxnContext, CopyOutcomes
+* broadcast_header  what a copy of a broadcast says about the whole of it
+* codec             messages as they travel on a wire, and back
+* wire_fields       one system field of a message on the wire
+* wire_pb2          generated protocol buffer code
 """
 
 from wal.message.append_result import AppendResult, CopyOutcomes, ForgottenResult, TxnContext
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
-from wal.message.message_id import FORM_JOURNAL, FORM_PULSAR, LogPosition, MessageID
-from wal.message.packed import Natural, PackedPosition, packed, unpacked
+from wal.message.message_id import (
+    FORM_JOURNAL,
+    FORM_PULSAR,
+    LogPosition,
+    MessageID,
+    Natural,
+    PackedPosition,
+    packed,
+    unpacked,
+)
 from wal.message.properties import (
     RESERVED_PREFIX,
     Reserved,

@@ -18,7 +18,7 @@ class _Name(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
 
 
 class ResourceKey(_Name, frozen=True, gc=False, array_like=True, order=True, kw_only=True):
-    """A name that a broadcast holds until it is acknowledged everywhere: exclusive, or `shared` with other shared holders."""
+    """A name that a broadcast holds until all its vchannels acknowledged it: exclusively, or `shared` with other shared holders."""
 
     shared: bool = False
 
@@ -38,7 +38,7 @@ class ResourceKey(_Name, frozen=True, gc=False, array_like=True, order=True, kw_
 
 
 class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One header for all copies: the broadcast's id, every vchannel of it, its keys, and whether each must be acknowledged."""
+    """The header that all copies of a broadcast share: its id, all its vchannels, its keys, and whether each copy must be acknowledged."""
 
     broadcast_id: int
     vchannels: tuple[str, ...]
@@ -46,25 +46,25 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
     needs_ack: bool = True
 
     def to_bytes(self, copies: Sequence[str] = ()) -> bytes:
-        """The stored form: a MessagePack array in the order of the fields.
+        """Returns the stored form: a MessagePack array in the order of the fields.
 
-        The names of `copies`, vchannels of it in its order, stand beside the header in a frame and are left out. A bitmap (little-endian,
-        the first vchannel lowest) follows then, which says where the others belong; its highest bit stands behind the last vchannel.
+        The names of `copies`, vchannels of the broadcast in its order, are in the frame already and are left out. A bitmap follows then
+        (little-endian, the first vchannel lowest) that says where the other names belong; its highest bit is that after the last vchannel.
         """
         if not copies:
             return _encoder.encode(self)
         others: list[str] = []
-        places = b""
+        bitmap = b""
         if len(copies) != len(self.vchannels):
-            there = set(copies)
-            at = [number for number, name in enumerate(self.vchannels) if name not in there]
+            left_out = set(copies)
+            at = [number for number, name in enumerate(self.vchannels) if name not in left_out]
             others = [self.vchannels[number] for number in at]
-            places = _bitmap([*at, len(self.vchannels)])
-        return _encoder.encode([self.broadcast_id, others, self.resource_keys, self.needs_ack, places])
+            bitmap = _bitmap([*at, len(self.vchannels)])
+        return _encoder.encode([self.broadcast_id, others, self.resource_keys, self.needs_ack, bitmap])
 
     @classmethod
     def from_bytes(cls, stored: bytes, copies: Sequence[str] = ()) -> BroadcastHeader:
-        """The header that `to_bytes` gave with these copies beside it; anything else is a CorruptionError."""
+        """Returns the header that `to_bytes` gave with these copies left out; any other bytes are a CorruptionError."""
         try:
             found = _decoder.decode(stored)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -72,8 +72,8 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
                 f"a broadcast header cannot be decoded: {error}", expected="BroadcastHeader"
             ) from error
         vchannels = found.vchannels
-        if found.places:
-            vchannels = _woven(vchannels, copies, int.from_bytes(found.places, "little"))
+        if found.bitmap:
+            vchannels = _woven(vchannels, copies, int.from_bytes(found.bitmap, "little"))
         elif not vchannels:
             vchannels = tuple(copies)
         return cls(found.broadcast_id, vchannels, found.resource_keys, found.needs_ack)
@@ -84,7 +84,7 @@ class _Stored(msgspec.Struct, frozen=True, gc=False, array_like=True):
     vchannels: tuple[str, ...]
     resource_keys: tuple[ResourceKey, ...] = ()
     needs_ack: bool = True
-    places: bytes = b""
+    bitmap: bytes = b""
 
 
 def _bitmap(at: Sequence[int]) -> bytes:
@@ -94,16 +94,16 @@ def _bitmap(at: Sequence[int]) -> bytes:
     return bytes(bits)
 
 
-def _woven(others: tuple[str, ...], copies: Sequence[str], places: int) -> tuple[str, ...]:
-    """All names in their order: where `places` has a bit the next of `others`, else the next of `copies`."""
+def _woven(others: tuple[str, ...], copies: Sequence[str], bitmap: int) -> tuple[str, ...]:
+    """Returns all names in their order: the next of `others` where the bitmap has a bit, else the next of `copies`."""
     total = len(others) + len(copies)
-    if places.bit_length() - 1 != total or places.bit_count() - 1 != len(others):
+    if bitmap.bit_length() - 1 != total or bitmap.bit_count() - 1 != len(others):
         raise CorruptionError(
             f"a broadcast header names {len(others)} vchannels beside {len(copies)} copies",
-            expected=f"{places.bit_count() - 1} of {places.bit_length() - 1} vchannels",
+            expected=f"{bitmap.bit_count() - 1} of {bitmap.bit_length() - 1} vchannels",
         )
-    rest, here = iter(others), iter(copies)
-    return tuple([next(rest) if places >> number & 1 else next(here) for number in range(total)])
+    rest, copied = iter(others), iter(copies)
+    return tuple([next(rest) if bitmap >> number & 1 else next(copied) for number in range(total)])
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -1,19 +1,18 @@
 """Codec: messages as they travel on a wire, and back.
 
-Owns the wire form, which is that of the seeds' system: payload and user's properties as they are, and what belongs to the system in
+Owns the wire form, which is that of the seeds' system: the payload and the user's properties as they are, and the system's fields in
 properties with the reserved keys of `Reserved`:
 
-    _v   "2"                  version; a message without it is not from here
+    _v   "2"                  version; a message without it was not written by this codec
     _t   base 10              type
     _vc  text                 vchannel; absent for a message of the whole pchannel
     _tt  base 36              time tick                          (delivered messages only, as are those below)
-    _lcs ""                   last confirmed is the message's own id; `_lc` may say the same with the id's text
+    _lcs ""                   last confirmed is the message's own id; `_lc` may say the same with the text of the id
     _tx  base64 of TxnContext     _bh  base64 of BroadcastHeader     _h  base64 of CommitTxnHeader, on a commit
 
-A committed transaction travels as its begin, its bodies and its commit, one after the other (`txn_to_wire`). What is not understood
-is refused, never dropped: any key, number or encoding that this module would not have written is an InvalidArgumentError naming
-the key. Ids travel beside the messages. Nothing else in `wal.message` needs protobuf (the
-extra `wire`), so `wal.message` does not import this module.
+A committed transaction travels as its begin, its bodies and its commit, one after the other (`txn_to_wire`). A field that is not
+understood is refused, never dropped: any key, number or encoding that this module would not have written is an InvalidArgumentError
+that names the key. Ids travel beside the messages. Only this module needs protobuf (the extra `wire`), so `wal.message` does not import it.
 """
 
 from __future__ import annotations
@@ -63,9 +62,9 @@ WirePart = tuple[MessageID, wire_pb2.Message]
 
 
 def to_wire(message: Message | ImmutableMessage) -> wire_pb2.Message:
-    """The wire form of a message, before or after its append.
+    """Returns the wire form of a message, before or after its append.
 
-    A transaction has none of its own: InvalidArgumentError (see `txn_to_wire`). Its keepalive travels in whole milliseconds.
+    A transaction has no wire form of its own: InvalidArgumentError (see `txn_to_wire`). A keepalive travels in whole milliseconds.
     """
     if isinstance(message, Message):
         return _wire(message.payload, message.properties, int(message.message_type), message.vchannel, {})
@@ -80,7 +79,7 @@ def to_wire(message: Message | ImmutableMessage) -> wire_pb2.Message:
 
 
 def message_from_wire(wire: wire_pb2.Message) -> Message:
-    """The message to append that `to_wire` was given."""
+    """Returns the message to append that `to_wire` was given."""
     fields, properties = _split(wire, _APPEND_KEYS)
     number = type_number(fields)
     if number not in _TYPES:
@@ -92,21 +91,19 @@ def message_from_wire(wire: wire_pb2.Message) -> Message:
 
 
 def immutable_from_wire(message_id: MessageID | None, wire: wire_pb2.Message) -> ImmutableMessage:
-    """The delivered message that `to_wire` was given. Only a TimeTick may come without an id (before any event)."""
+    """Returns the delivered message that `to_wire` was given. Only a TimeTick may come without an id (before any event)."""
     return _immutable(message_id, wire, _DELIVER_KEYS)
 
 
 def txn_to_wire(txn: ImmutableTxnMessage) -> list[WirePart]:
-    """The parts of a transaction, to be sent one after the other: begin, bodies, commit.
+    """Returns the parts of a transaction, to be sent one after the other: begin, bodies, commit.
 
-    All carry the commit's tick and context. The begin has no place of its own in the log: its id is that of the transaction's
-    first body (of the commit when it has none), also where this reader sees only some of the bodies.
+    All carry the commit's tick and context. The begin has no log position of its own: its id is that of the transaction's first body (of
+    the commit if there is no body), also if this reader sees only some of the bodies.
     """
     context = txn.txn_context
     if context is None:
-        raise InvalidArgumentError(
-            f"the transaction {txn.message_id} has no txn_context: it cannot be told apart on a wire"
-        )
+        raise InvalidArgumentError(f"the transaction {txn.message_id} has no txn_context: it has no identity on a wire")
     _check_txn(txn)
     begin = ImmutableMessage(
         txn._origin, txn._first_index, txn.time_tick, txn.vchannel, b"", MessageType.BEGIN_TXN, b"", context
@@ -121,7 +118,7 @@ def txn_to_wire(txn: ImmutableTxnMessage) -> list[WirePart]:
 
 
 def txn_from_wire(parts: Sequence[WirePart]) -> ImmutableTxnMessage:
-    """The transaction that `txn_to_wire` was given; parts that are not one whole transaction are an InvalidArgumentError."""
+    """Returns the transaction that `txn_to_wire` was given. Parts that are not one whole transaction are an InvalidArgumentError."""
     if len(parts) < 2:
         raise InvalidArgumentError(
             f"a transaction has {len(parts)} parts: a begin and a commit, and bodies between, are needed"
@@ -157,12 +154,12 @@ def txn_from_wire(parts: Sequence[WirePart]) -> ImmutableTxnMessage:
 
 
 def id_to_wire(message_id: MessageID) -> wire_pb2.MessageID:
-    """The wire form of an id."""
+    """Returns the wire form of an id."""
     return wire_pb2.MessageID(id=bytes(message_id))
 
 
 def id_from_wire(wire: wire_pb2.MessageID) -> MessageID:
-    """The id that `id_to_wire` was given; anything else is an InvalidArgumentError."""
+    """Returns the id that `id_to_wire` was given; any other bytes are an InvalidArgumentError."""
     return MessageID.from_bytes(wire.id)
 
 
@@ -223,7 +220,7 @@ def _immutable(message_id: MessageID | None, wire: wire_pb2.Message, keys: froze
 
 
 def _split(wire: wire_pb2.Message, keys: frozenset[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The system's properties, which must be among `keys`, and the user's."""
+    """Splits the properties into the system's, which must be among `keys`, and the user's."""
     fields: dict[str, str] = {}
     properties: dict[str, str] = {}
     for key, value in wire.properties.items():
@@ -241,7 +238,7 @@ def _split(wire: wire_pb2.Message, keys: frozenset[str]) -> tuple[dict[str, str]
 
 
 def _check_txn(txn: ImmutableTxnMessage) -> None:
-    """What a transaction is: bodies of its frame, tick and context, in ascending order before its commit, on its vchannels."""
+    """Checks that the bodies have the commit's frame, tick and context, ascending indices below its own, and vchannels of its own."""
     names = txn.vchannels
     if not names or txn.vchannel != (names[0] if len(names) == 1 else "") or txn._first_index > txn._index:
         raise InvalidArgumentError(
@@ -266,7 +263,7 @@ def _check_txn(txn: ImmutableTxnMessage) -> None:
 
 
 _VERSION: Final = "2"
-"""Version 2 of the seeds' system: the payload does not depend on MsgStream's serialization."""
+"""Version 2 of the seeds' system, in which the payload does not depend on the serialization of MsgStream."""
 _TYPES: Final = frozenset(int(message_type) for message_type in MessageType)
 _NO_BODIES: Final = frozenset(
     (

@@ -1,8 +1,8 @@
-"""Messages: what a user appends, and what a reader gets back.
+"""Messages: what a user appends, and what a reader receives.
 
-Owns: `Message` (before the append), `ImmutableMessage` and `ImmutableTxnMessage` (after it). A delivered message is shared by all
-local readers of its page and therefore never changes; what it derives (id, properties, time) it derives when asked, because most
-readers look at few of them.
+Owns: `Message` (before the append), `ImmutableMessage` and `ImmutableTxnMessage` (after it). Local readers share the decoded frame, and
+with it the payload of a broadcast; the messages are each reader's own. A delivered message never changes, so a consumer may hand it to
+other tasks and threads. Its id, properties and time are derived on access, because most readers look at few of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Target(msgspec.Struct, frozen=True, gc=False):
 class Message(_Target, frozen=True, gc=False, kw_only=True):
     """A message to append: a vchannel, a payload (`bytes`) and optional properties (`str` to `str`).
 
-    The same object may be appended any number of times; nothing is written into it. A wrong type is a TypeError, a reserved
-    property key or an empty vchannel an InvalidArgumentError, both raised here.
+    The same object may be appended any number of times: an append writes nothing into it. A wrong type is a TypeError, a reserved
+    property key or an empty vchannel an InvalidArgumentError, both raised when the message is created.
     """
 
     message_type: MessageType = MessageType.INSERT
@@ -55,13 +55,13 @@ class Message(_Target, frozen=True, gc=False, kw_only=True):
         msgspec.structs.force_setattr(self, "properties", {} if plain else check_properties(self.properties))
 
     def estimate_size(self) -> int:
-        """Bytes of the payload and of all property keys and values."""
+        """Returns the bytes of the payload and of all property keys and values."""
         properties = self.properties
         return len(self.payload) + (properties_size(properties) if properties else 0)
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """The frame a message came from: its pchannel, that pchannel's life, and the frame's position."""
+    """The frame that a message was read from: its pchannel, the incarnation of the pchannel's log, and the position of the frame."""
 
     pchannel: str
     incarnation: int
@@ -69,7 +69,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     form: int = FORM_JOURNAL
 
     def message_id(self, index: int) -> MessageID:
-        """The id of the event (or body) at this index of the frame."""
+        """Returns the id of the event (or body) at this index of the frame."""
         return MessageID(self.pchannel, self.incarnation, self.position, index, self.form)
 
 
@@ -80,8 +80,8 @@ _TYPES: Final = {int(t): t for t in MessageType}
 class ImmutableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A message in the log.
 
-    `payload`, `vchannel`, `time_tick`, `txn_context` (None unless it is a transaction or a body of one) and `broadcast` (the
-    header, or None) are fields; the rest is derived on access. `time_tick` of a body is its commit's.
+    `payload`, `vchannel`, `time_tick`, `txn_context` (None unless it is a transaction or a body of one) and `broadcast` (the header, or
+    None) are fields; the rest is derived on access. The `time_tick` of a body is that of its commit.
     """
 
     _origin: Origin
@@ -100,30 +100,30 @@ class ImmutableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def last_confirmed(self) -> MessageID:
-        """The position from which everything after this message follows: its own id, since ids and ticks have one order here."""
+        """The id after which every later message follows: its own, because ids and ticks have one order here."""
         return self._origin.message_id(self._index)
 
     @property
     def message_type(self) -> MessageType:
-        """The type; a number that this version does not know is `UNKNOWN`."""
+        """The type; `UNKNOWN` for a number that this version does not know."""
         return _TYPES.get(self._type, MessageType.UNKNOWN)
 
     @property
     def properties(self) -> dict[str, str]:
-        """The user's properties, a fresh dict each time."""
+        """The user's properties, a new dict at each access."""
         return decode_properties(self._properties)
 
     @property
     def append_time(self) -> datetime:
-        """When it was appended (UTC, milliseconds), from the tick."""
+        """The time of the append (UTC, milliseconds), taken from the tick."""
         return _EPOCH + timedelta(milliseconds=self.time_tick >> 18)
 
     def estimate_size(self) -> int:
-        """Bytes of the payload and of all property keys and values."""
+        """Returns the bytes of the payload and of all property keys and values."""
         return len(self.payload) + (properties_size(self.properties) if self._properties else 0)
 
     def bodies(self) -> Sequence[ImmutableMessage]:
-        """The messages in it: a plain message is its own only body."""
+        """Returns the messages in it: a plain message is its own only body."""
         return (self,)
 
     def __repr__(self) -> str:
@@ -136,25 +136,25 @@ class ImmutableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 class ImmutableTxnMessage(ImmutableMessage, frozen=True, gc=False, eq=False, kw_only=True):
     """A committed transaction: one event at its commit's tick, with its bodies in append order within each vchannel.
 
-    `vchannels` are those of the transaction that this reader reads; `vchannel` is the name when there is one, else `""`.
+    `vchannels` are those of the transaction that this reader reads; `vchannel` is the name if there is only one, else `""`.
     """
 
     messages: tuple[ImmutableMessage, ...]
     vchannels: tuple[str, ...]
     _first_index: int
-    """The index of the first body of the whole transaction (the commit's own when it has none)."""
+    """The index of the first body of the whole transaction (the index of the commit if there is no body)."""
 
     def estimate_size(self) -> int:
-        """Bytes of all bodies."""
+        """Returns the bytes of all bodies."""
         return sum(body.estimate_size() for body in self.messages)
 
     def bodies(self) -> Sequence[ImmutableMessage]:
-        """The messages of the transaction."""
+        """Returns the messages of the transaction."""
         return self.messages
 
 
 class TimeTickMessage(ImmutableMessage, frozen=True, gc=False, eq=False):
-    """The promise that everything at or below `time_tick` was delivered: nothing at or below it comes any more.
+    """Announces the promised tick `time_tick` (elsewhere called watermark): no message with a tick at or below it will follow.
 
     Its id is the id of the newest event before it, None before any.
     """

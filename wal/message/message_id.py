@@ -1,25 +1,34 @@
-"""MessageID: where in which pchannel an event or a body lies.
+"""MessageID: the pchannel and the log position of an event or a body.
 
-Owns: identity and order of ids, their text and their bytes. Within one life of one pchannel ids are ordered as the events are,
-as their bytes are, and as their time ticks are. Across pchannels, or across two lives of one, they cannot be compared: that is
-an error here, never a silent answer.
+Owns: identity and order of ids, their text and their bytes, and the form of positions in MessagePack. Within one incarnation of one
+pchannel the order of ids is that of the events, of the ids' bytes and of the time ticks. Ids of different pchannels, or of two incarnations
+of one, cannot be compared: that is an error, never a silent answer.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["FORM_JOURNAL", "FORM_PULSAR", "LogPosition", "MessageID"]
+__all__ = [
+    "FORM_JOURNAL",
+    "FORM_PULSAR",
+    "LogPosition",
+    "MessageID",
+    "Natural",
+    "PackedPosition",
+    "packed",
+    "unpacked",
+]
 
 FORM_JOURNAL: Final = 1
-"""Position: 8 bytes, bytes of the pchannel's log since it began (journal and memory)."""
+"""The form of ids whose position takes 8 bytes: the bytes of the pchannel's log since it began (journal and memory)."""
 FORM_PULSAR: Final = 2
-"""Position: 16 bytes, ledger then entry."""
+"""The form of ids whose position takes 16 bytes: ledger, then entry."""
 
 LogPosition = tuple[int, int]
 """A position in the log of a pchannel: the position of a frame, and the index of an event (or body) in it."""
@@ -30,11 +39,11 @@ _PCHANNEL_BYTES_MAX: Final = 255
 
 
 class MessageID(msgspec.Struct, frozen=True, gc=False):
-    """The id of one event (or one body of a transaction).
+    """The id of one event, or of one body of a transaction.
 
-    `pchannel`, its `incarnation` (one number for each life of the pchannel's log), the `position` of the frame (see the forms
-    above; a Pulsar position is `ledger << 64 | entry`) and the `index` within the frame. Hashable; `==` never raises, `<` and its
-    kin raise InvalidArgumentError for ids of different pchannels or lives.
+    It has the `pchannel`, the `incarnation` of the pchannel's log, the `position` of the frame (see the forms above; a Pulsar position is
+    `ledger << 64 | entry`) and the `index` within the frame. Ids are hashable. `==` never raises; `<`, `<=`, `>` and `>=` raise an
+    InvalidArgumentError for ids of different pchannels or incarnations.
 
         bytes:  form u8 | length u8 and name of the pchannel | incarnation u64 | position (8 or 16 bytes) | index u32, big-endian
         text:   pchannel:incarnation:position:index            (incarnation hexadecimal; a Pulsar position is ledger.entry)
@@ -47,7 +56,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
     form: int = FORM_JOURNAL
 
     def same_log(self, other: MessageID) -> bool:
-        """Whether both ids lie in the same life of the same pchannel, so that they can be compared."""
+        """Returns whether both ids lie in the same incarnation of the same pchannel, so that they can be compared."""
         return self.pchannel == other.pchannel and self.incarnation == other.incarnation and self.form == other.form
 
     def __lt__(self, other: MessageID) -> bool:
@@ -70,7 +79,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, text: str) -> MessageID:
-        """The id that `str()` printed. Anything else is an InvalidArgumentError."""
+        """Returns the id that `str()` printed. Any other text is an InvalidArgumentError."""
         if not isinstance(text, str):
             raise TypeError(f"MessageID.parse() takes the text of an id (str), not {type(text).__name__}")
         try:
@@ -115,7 +124,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MessageID:
-        """The id that `bytes()` gave. Anything else is an InvalidArgumentError."""
+        """Returns the id that `bytes()` gave. Any other bytes are an InvalidArgumentError."""
         if not isinstance(data, bytes):
             raise TypeError(f"MessageID.from_bytes() takes bytes, not {type(data).__name__}")
         try:
@@ -142,10 +151,32 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
             raise TypeError(f"a MessageID can be compared with a MessageID, not with {type(other).__name__}")
         if not self.same_log(other):
             raise InvalidArgumentError(
-                f"{self} and {other} lie in different pchannels (or lives of one) and have no order: "
+                f"{self} and {other} lie in different pchannels (or incarnations of one) and have no order: "
                 "compare ids of one pchannel, or compare time ticks"
             )
         return (self.position, self.index)
+
+
+# -- positions in MessagePack, whose integers end at 64 bits: a Pulsar position takes more, and is stored as its 16 bytes, big-endian
+
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+"""A count, an index, or another number that must not be negative: a negative one does not decode."""
+PackedPosition = Natural | bytes
+_INTEGERS_END: Final = 1 << 64
+
+
+def packed(position: int) -> PackedPosition:
+    """Returns the packed form of this position."""
+    return position if position < _INTEGERS_END else position.to_bytes(_POSITION_BYTES[FORM_PULSAR], "big")
+
+
+def unpacked(value: PackedPosition) -> int:
+    """Returns the position of this packed form; ValueError or TypeError for a value that is none."""
+    if isinstance(value, int):
+        return value
+    if len(value) != _POSITION_BYTES[FORM_PULSAR]:
+        raise ValueError(f"a position of {len(value)} bytes")
+    return int.from_bytes(value, "big")
 
 
 def _digits(text: str) -> int:

@@ -1,7 +1,7 @@
-"""Properties of a message: which keys are reserved, and how a stored record keeps the user's.
+"""Properties of a message: which keys are reserved, and how a record stores the user's.
 
-Owns: the reserved keys of the wire form (`_…`, semantics of the seeds' system), the check of the user's keys, and the stored
-form, a MessagePack map of str to str (public format, decodable in any language; empty properties are no bytes at all).
+Owns: the reserved keys of the wire form (`_…`, with the meaning they have in the seeds' system), the check of the user's keys, and the
+stored form: a MessagePack map of str to str (a public format that any language can decode; empty properties take no bytes).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RESERVED_START: Final = "\0" + RESERVED_PREFIX
 
 
 class Reserved:
-    """Keys that carry system fields on the wire (the stored record has fields of its own for them)."""
+    """The keys that carry system fields on the wire. A stored record has fields of its own for them."""
 
     VERSION: Final = "_v"
     TYPE: Final = "_t"
@@ -59,18 +59,18 @@ class Reserved:
 
 
 def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """A copy of the user's properties. Non-`str` is a TypeError, a reserved key an InvalidArgumentError that names it."""
+    """Returns a copy of the user's properties. A value that is no `str` is a TypeError, a reserved key an InvalidArgumentError."""
     if properties.__class__ is not dict and not isinstance(properties, Mapping):
         raise TypeError(f"properties must be a mapping of str to str, not {type(properties).__name__}")
     try:
-        # Through the stored form and back: a copy that is str to str, and UTF-8, at the speed of C.
+        # Encoding and decoding makes a copy that is str to str, and UTF-8, at the speed of C.
         checked = _decoder.decode(stored := encode_properties(properties))
         if b"_" not in stored or (
             _RESERVED_START not in "\0".join(checked) and next(iter(checked))[:1] != RESERVED_PREFIX
         ):
             return checked
     except (TypeError, UnicodeEncodeError, msgspec.DecodeError):
-        pass  # something is wrong, or only looks so: the loop below says what
+        pass  # the loop below finds what is wrong, if anything is
     checked = dict(properties)
     for key, value in checked.items():
         if key.__class__ is not str or value.__class__ is not str:
@@ -86,7 +86,7 @@ def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_text(text: str, what: str) -> None:
-    """InvalidArgumentError for a `str` that has no UTF-8 (a lone surrogate): it could not be stored."""
+    """Raises an InvalidArgumentError for a `str` with a lone surrogate: it has no UTF-8 form and cannot be stored."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -96,7 +96,7 @@ def check_text(text: str, what: str) -> None:
 
 
 def decode_properties(stored: bytes) -> dict[str, str]:
-    """The properties in a stored record; damage is a CorruptionError."""
+    """Returns the properties of a stored record; damage is a CorruptionError."""
     if not stored:
         return {}
     try:
@@ -108,7 +108,7 @@ def decode_properties(stored: bytes) -> dict[str, str]:
 
 
 def properties_size(properties: Mapping[str, str]) -> int:
-    """Bytes of all keys and values in UTF-8."""
+    """Returns the bytes of all keys and values in UTF-8."""
     return sum(
         (len(key) if key.isascii() else len(key.encode())) + (len(value) if value.isascii() else len(value.encode()))
         for key, value in properties.items()

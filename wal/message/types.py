@@ -1,7 +1,7 @@
 """Message types and what each of them means to the log.
 
-Owns: the numbers (those of the seeds' system, so that a message keeps its type on any wire) and one table of attributes. To
-refuse or admit a type somewhere, read its row here; no other module keeps a list of types of its own.
+Owns: the numbers (those of the seeds' system, so that a message keeps its type on any wire) and one table of attributes. Code that
+refuses or admits a type reads its row here; no other module has a list of types.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["MessageType", "TypeProperties", "type_properties"]
 
 
 class MessageType(enum.IntEnum):
-    """What a message is. Numbers 0-38, 700-999 are those of the seeds' system; 910 is ours."""
+    """The type of a message. The numbers 0 to 38 and 700 to 999 are those of the seeds' system, except 910, which is ours."""
 
     UNKNOWN = 0
     TIME_TICK = 1
@@ -66,13 +66,13 @@ class MessageType(enum.IntEnum):
 
 
 class TypeProperties(msgspec.Struct, frozen=True, gc=False):
-    """One row of the table.
+    """The attributes of a type.
 
-    `system`: written only by the WAL: a client's append of it is refused, and a type filter neither names nor drops it.
-    `self_controlled`: made by the system itself for its own bookkeeping; a replica does not copy it.
-    `exclusive`: ordered against everything on its vchannel; it fails the transactions that are open there.
-    `dml`: data; the only kind that may stand inside a transaction.
-    `broadcaster`: written only by the broadcaster: a client's append of it is refused too, but a type filter names and drops it.
+    `system`: only the WAL writes it; a client's append of it is refused, and a type filter can neither name nor drop it.
+    `self_controlled`: the system writes it for its own bookkeeping; a replica does not copy it.
+    `exclusive`: it is ordered against everything on its vchannel, and fails the transactions that are open there.
+    `dml`: it is data, the only kind that a transaction may hold.
+    `broadcaster`: only the broadcaster writes it; a client's append of it is refused too, but a type filter can name and drop it.
     """
 
     system: bool = False
@@ -118,5 +118,5 @@ _TABLE: Final[dict[int, TypeProperties]] = {int(t): _PROPERTIES.get(t, _ORDINARY
 
 
 def type_properties(message_type: MessageType | int) -> TypeProperties:
-    """The attributes of a type; a number that is no type at all is treated as `UNKNOWN` is (system: refused)."""
+    """Returns the attributes of a type; those of `UNKNOWN`, which is refused as a system type, for a number that is no type."""
     return _TABLE.get(message_type, _PROPERTIES[MessageType.UNKNOWN])

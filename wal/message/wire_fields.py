@@ -1,7 +1,7 @@
-"""Wire fields: how each system field of a message is written into a property of its wire form, and read back.
+"""Wire fields: writes each system field of a message into a property of its wire form, and reads it back.
 
-Numbers are base 36 (types base 10), structures base64 of protobuf. What this module would not have written is refused with an
-InvalidArgumentError that names the property's key. Pure functions; `codec` puts messages together from them.
+Numbers are base 36 (types base 10), structures base64 of protobuf. A value that this module would not have written is refused with an
+InvalidArgumentError that names the key of the property. Pure functions; `codec` builds messages from them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def type_number(fields: dict[str, str]) -> int:
-    """The number of the type, which this version need not know."""
+    """Returns the number of the type, which this version need not know."""
     text = fields.get(Reserved.TYPE, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and str(int(text)) == text and int(text) <= _TYPE_MAX):
         raise refused(Reserved.TYPE, text, f"a number of a type in base 10, at most {_TYPE_MAX}")
@@ -42,7 +42,7 @@ def type_number(fields: dict[str, str]) -> int:
 
 
 def base36(value: int) -> str:
-    """The text of an unsigned 64-bit number."""
+    """Returns the text of an unsigned 64-bit number."""
     if not 0 <= value < 1 << 64:
         raise InvalidArgumentError(f"{value} has no wire form: a number from 0 to 2**64 - 1 is needed")
     digits = ""
@@ -53,7 +53,7 @@ def base36(value: int) -> str:
 
 
 def integer(fields: dict[str, str], key: str) -> int:
-    """The number under this key."""
+    """Returns the number under this key."""
     text = fields.get(key, "")
     value = -1
     if len(text) <= _BASE36_CHARS_MAX:
@@ -70,7 +70,7 @@ _P = TypeVar("_P", bound=Proto)
 
 
 def from_base64(text: str | None, key: str, kind: type[_P]) -> _P:
-    """The protobuf under this key, whose property is `text`."""
+    """Returns the protobuf under this key, whose property is `text`."""
     proto = kind()
     try:
         if text is None:
@@ -82,12 +82,12 @@ def from_base64(text: str | None, key: str, kind: type[_P]) -> _P:
 
 
 def to_base64(proto: Proto) -> str:
-    """The property that `from_base64` reads."""
+    """Returns the property that `from_base64` reads."""
     return base64.b64encode(proto.SerializeToString(deterministic=True)).decode()
 
 
 def txn_to_proto(context: TxnContext) -> wire_pb2.TxnContext:
-    """Its keepalive in whole milliseconds; an infinite one is -1."""
+    """Returns the protobuf of a context, with its keepalive in whole milliseconds; an infinite one is -1."""
     keepalive = context.keepalive
     if not 0 <= context.txn_id < 1 << 63 or not (keepalive >= 0 and (keepalive < 1 << 50 or math.isinf(keepalive))):
         raise InvalidArgumentError(
@@ -98,7 +98,7 @@ def txn_to_proto(context: TxnContext) -> wire_pb2.TxnContext:
 
 
 def txn_from_proto(proto: wire_pb2.TxnContext) -> TxnContext:
-    """The context; negative numbers are refused."""
+    """Returns the context; negative numbers are refused."""
     milliseconds = proto.keepalive_milliseconds
     if proto.txn_id < 0 or milliseconds < _NEVER_EXPIRES:
         raise refused(Reserved.TXN_CONTEXT, f"{proto.txn_id}, {milliseconds} ms", "numbers that are not negative")
@@ -106,7 +106,7 @@ def txn_from_proto(proto: wire_pb2.TxnContext) -> TxnContext:
 
 
 def broadcast_to_proto(header: BroadcastHeader) -> wire_pb2.BroadcastHeader:
-    """The header, with all its resource keys."""
+    """Returns the protobuf of a header, with all its resource keys."""
     if not 0 <= header.broadcast_id < 1 << 64:
         raise InvalidArgumentError(f"broadcast id {header.broadcast_id} has no wire form: 0 to 2**64 - 1 is needed")
     return wire_pb2.BroadcastHeader(
@@ -120,7 +120,7 @@ def broadcast_to_proto(header: BroadcastHeader) -> wire_pb2.BroadcastHeader:
 
 
 def broadcast_from_proto(proto: wire_pb2.BroadcastHeader) -> BroadcastHeader:
-    """The header; a resource key without domain or key is refused."""
+    """Returns the header; a resource key without domain or key is refused."""
     for key in proto.resource_keys:
         if not key.domain or not key.key:
             raise refused(
@@ -135,7 +135,7 @@ def broadcast_from_proto(proto: wire_pb2.BroadcastHeader) -> BroadcastHeader:
 
 
 def refused(key: str, value: str, expected: str) -> InvalidArgumentError:
-    """The error of a property that is not what it should be."""
+    """Returns the error for a property that is not as expected."""
     shown = value if len(value) <= 100 else value[:100] + "…"
     return InvalidArgumentError(f"property {key!r} of a message on the wire is {shown!r}: expected {expected}")
 

@@ -38,13 +38,13 @@ class ReadOnlyPChannel(ReadablePChannel):
     """A pchannel over a log that was just opened. `start` it, and `close` it with the error that its readers then end with."""
 
     log: ThreadedLog
+    tail: WatchedTail
 
     def __init__(self, log: ThreadedLog, *, form: int, clock: Clock, awaited: Callable[[], None]) -> None:
         """`awaited` is called whenever a reader begins to wait at the tail."""
         shown = log.shown
         super().__init__(log, form=form, promised_tick=shown.promised_tick, newest=shown.newest)
-        self._tail: _WatchedTail = _WatchedTail(self._begun_to_wait, shown)
-        self.tail: Tail = self._tail
+        self.tail = WatchedTail(self._begun_to_wait, shown)
         self._clock = clock
         self._awaited = awaited
         self._wanted = asyncio.Event()
@@ -112,7 +112,7 @@ class ReadOnlyPChannel(ReadablePChannel):
         delay_s = LOOK_MIN_S
         try:
             while True:
-                if not self._tail.is_awaited():
+                if not self.tail.is_awaited():
                     self._wanted.clear()
                     await self._wanted.wait()
                     delay_s = LOOK_MIN_S
@@ -146,7 +146,7 @@ class ReadOnlyPChannel(ReadablePChannel):
             if end <= start and (self._certain or not certainly):
                 self._show(snapshot, None)
                 return False
-            shared = self._certain and self._tail.is_awaited() and end - start <= FETCH_BYTES_MAX
+            shared = self._certain and self.tail.is_awaited() and end - start <= FETCH_BYTES_MAX
             newest = await self._fetch(start, end) if shared else None
             if newest is None:
                 self._certain = False
@@ -277,7 +277,7 @@ class ThreadedLog(ReadableLog):
         return await asyncio.wrap_future(running)
 
 
-class _WatchedTail(Tail):
+class WatchedTail(Tail):
     """A tail that calls `awaited` when a scanner begins to wait at it."""
 
     __slots__ = ("_awaited",)

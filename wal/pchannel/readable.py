@@ -17,7 +17,7 @@ from wal.errors import InvalidArgumentError, TruncatedError, WALError
 from wal.message import LogPosition, MessageID, Origin
 from wal.pchannel.recent import RecentFrames
 from wal.pchannel.tail import Tail
-from wal.reading import event_indices
+from wal.reading import event_named, first_event_in, overtaken, start_truncated
 
 __all__ = ["PChannelStatistics", "ReadablePChannel", "Reader"]
 
@@ -92,13 +92,10 @@ class ReadablePChannel(abc.ABC):
 
     async def event_of(self, message_id: MessageID) -> MessageID | None:
         """Returns the event that this id names: itself, or the transaction of a body; None if its frame is gone or holds no such event."""
-        position, index = message_id.position, message_id.index
+        position = message_id.position
         if position < self.log.earliest[0]:
             return None
-        page = await self.log.read(position, names=None, bytes_max=1)
-        if not page.frames or page.frames[0].position != position:
-            return None
-        found = next((event for event in event_indices(page.frames[0].view) if event >= index), None)
+        found = event_named(await self.log.read(position, names=None, bytes_max=1), message_id)
         return None if found is None else self.origin(position).message_id(found)
 
     async def end_of(self, message_id: MessageID) -> LogPosition | None:
@@ -123,20 +120,11 @@ class ReadablePChannel(abc.ABC):
 
     async def truncated(self, message_id: MessageID) -> TruncatedError:
         """Returns the error for a read that should begin at this id, which is gone."""
-        first = await self.first_event()
-        return TruncatedError(
-            f"message id {message_id} has been truncated; the earliest event still there is {first}: start from it, or from All()",
-            earliest=first,
-        )
+        return start_truncated(message_id, await self.first_event())
 
     async def overtaken(self, position: int) -> TruncatedError:
         """Returns the error for a read under way whose next frames are gone."""
-        first = await self.first_event()
-        return TruncatedError(
-            f"the log of pchannel {self.channel} was truncated past position {position}, which this read had reached; the earliest "
-            f"event still there is {first}: start from it, or from All()",
-            earliest=first,
-        )
+        return overtaken(self.channel, position, await self.first_event())
 
     async def first_event(self) -> MessageID | None:
         """Returns the id of the earliest event that is not truncated, None if there is none."""
@@ -152,9 +140,7 @@ class ReadablePChannel(abc.ABC):
         at = earliest[0]
         while at < self.tail.durable_end:
             page = await self.log.read(at, names=None, bytes_max=1)
-            for frame in page.frames:
-                for index in event_indices(frame.view):
-                    if (frame.position, index) >= earliest:
-                        return self.origin(frame.position).message_id(index)
+            if (found := first_event_in(page, earliest)) is not None:
+                return self.origin(found[0]).message_id(found[1])
             at = page.next_position
         return None

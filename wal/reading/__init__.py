@@ -4,6 +4,7 @@ Files, in the order in which a read meets them:
 
 * options        what a read asks for: deliver policies, deliver filters, and all of it checked
 * start          where a read begins
+* truncated      the first event of a log, and the errors of readers that are behind it
 * progress       what a read needs next, what it has handed over, and where it ends
 * position       how far a reader has got, and the text that it resumes from
 * selection      which vchannels, in which incarnation, a reader reads
@@ -35,6 +36,7 @@ from wal.reading.progress import Need, Progress
 from wal.reading.selection import Selection, named
 from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
 from wal.reading.start import TailView
+from wal.reading.truncated import event_named, first_event_in, overtaken, start_truncated
 
 __all__ = [
     "COLUMNS",
@@ -62,9 +64,13 @@ __all__ = [
     "TimeTickGTE",
     "assemble",
     "event_indices",
+    "event_named",
+    "first_event_in",
     "frame_rows",
     "in_parts",
     "named",
+    "overtaken",
     "shared_by",
     "shared_copies",
+    "start_truncated",
 ]

@@ -1,9 +1,9 @@
-"""RowColumns: what a reader delivers as rows, a column each, packed so that Arrow can take them as they are.
+"""RowColumns: the rows that a reader delivers, column by column, packed so that Arrow can take them as they are.
 
-Owns: the columns of a batch while it is put together, one row for each plain message and each body. The rows of a frame are added as
-they lie in it, with no Python object for a row: plain messages, transactions and copies of broadcasts alike. Messages can be added too;
-both ways give the same rows. Columns that nobody wants are not gathered. It knows nothing of Arrow; `wal.bridge` and Spark make
-batches of it.
+Owns: the columns of a batch while it is built, one row for each plain message and each body. The rows of a frame are added as they lie
+in it, without a Python object for a row: plain messages, transactions and copies of broadcasts alike. Messages can be added too; both
+ways give the same rows. Columns that are not wanted are not gathered. It knows nothing of Arrow: `wal.bridge` and Spark make the
+batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from wal.errors import InvalidArgumentError
 from wal.frame import DEFAULT_TYPE, RecordColumns, RunKind, RunRow
 from wal.message import ImmutableMessage, MessageType, Origin, TimeTickMessage
-from wal.reading.frame_rows import NO_TXN, FrameRows, RunRows, txn_columns
+from wal.reading.frame_rows import NO_TXN, FrameRows, RunRows, index_column, of_types, txn_columns
 from wal.reading.shared_copies import shared_by
 
 __all__ = ["COLUMNS", "NO_TXN", "RowColumns"]
@@ -37,19 +37,22 @@ Piece = bytes | bytearray | memoryview
 
 
 class RowColumns:
-    """Little-endian columns in pieces to be joined: growing a buffer by pieces would copy it many times over.
+    """Little-endian columns, each in pieces to be joined: growing a buffer piece by piece would copy it many times over.
 
-    `slots` entries of each column were gathered, of which `rows` are rows: `keep` has a byte for each, 0 where the entry is none (a
-    commit, a type that was not asked for); without `keep` all are. When `in_order` is False the rows stand run after run, and their
-    order is that of `tick_bases` + `indices`.
+    Each column has `slots` entries, of which `rows` are rows: `keep` has a byte for each slot, 0 for an entry that is no row (a commit,
+    or a type that was not asked for). Without `keep` all entries are rows. If `in_order` is False the rows are in the order of the runs,
+    and have to be sorted by `tick_bases` + `indices`.
 
-    `tick_bases` 8 bytes, `indices` 4: their sum is a row's place among all others. `events` 4: with `tick_bases` the row's tick, that of
-    its transaction's commit. `ids` are MessageIDs' bytes, all of one width, `id_width`; slots listed in `without_id` have none.
-    `types` 2, `vchannels` 4 (indices into `names`), `txn_ids` 8 (NO_TXN for none). `payload_lens` 4, `payloads` together `payload_bytes`.
-    `properties_lens` 4, `properties` together `properties_bytes`: MessagePack maps, no bytes for none, not looked at here.
-    Empty while nothing says otherwise are `types` (all INSERT), `txn_ids`, `properties_lens` and `keep`.
+    tick_bases 8 B       with `indices`, the rank of a row among all others; with `events`, its tick (that of its transaction's commit)
+    indices, events 4 B  the index of the row in its frame, and that of its event
+    ids                  the bytes of MessageIDs, all of the width `id_width`; slots listed in `without_id` have none
+    types 2 B            empty while all are INSERT
+    vchannels 4 B        indices into `names`
+    txn_ids 8 B          NO_TXN for a row without a transaction; empty while all are
+    payload_lens 4 B     `payloads` are `payload_bytes` long together
+    properties_lens 4 B  `properties` are `properties_bytes` long together: MessagePack maps, not decoded here; empty while no row has any
 
-    `columns`: those that are wanted (`COLUMNS`, None for all); what others alone need is left empty.
+    `columns` are those that are wanted (some of `COLUMNS`, None for all); a column that only others need is left empty.
     """
 
     __slots__ = (
@@ -92,11 +95,11 @@ class RowColumns:
 
     @property
     def size(self) -> int:
-        """About how many bytes the rows hold."""
+        """The size of the rows in bytes, about."""
         return self.payload_bytes + self.properties_bytes + (self.id_width + 32) * self.rows
 
     def add_frame(self, rows: FrameRows) -> None:
-        """Adds the rows of a frame. CorruptionError when a block, or a transaction, is damaged: then nothing more may be added."""
+        """Adds the rows of a frame. A damaged block or transaction is a CorruptionError; after it nothing more may be added."""
         runs = rows.runs
         columns = rows.view.records()
         if len(runs) > 1 and (columns.indices is not None or any(run.kind == RunKind.COPY for run, _, _ in runs)):
@@ -116,7 +119,7 @@ class RowColumns:
                 end = runs[at][2]
                 at += 1
             if first < end:
-                self._add_stretch(rows, columns, runs[start:at], first, end, commits)
+                self._add_range(rows, columns, runs[start:at], first, end, commits)
 
     def add_messages(self, messages: Sequence[ImmutableMessage]) -> None:
         """Adds messages of any kind, each with all its bodies."""
@@ -126,7 +129,7 @@ class RowColumns:
 
     # -- a frame
 
-    def _add_stretch(
+    def _add_range(
         self,
         rows: FrameRows,
         columns: RecordColumns,
@@ -135,7 +138,7 @@ class RowColumns:
         end: int,
         commits: dict[int, int],
     ) -> None:
-        """Rows that lie together in the tables of a frame, [first, end), of one run or several."""
+        """Adds the rows [first, end), which lie together in the tables of a frame, of one run or several."""
         view = rows.view
         count = end - first
         types = None if columns.types is None else columns.types[2 * first : 2 * end]
@@ -143,31 +146,22 @@ class RowColumns:
         if rows.types is not None:
             if types is None and DEFAULT_TYPE not in rows.types:
                 return
-            keep = None if types is None else _of_types(types, rows.types)
-        indices = _counting(first, count) if columns.indices is None else columns.indices[4 * first : 4 * end]
+            keep = None if types is None else of_types(types, rows.types)
+        indices = index_column(columns, first, end)
         flags = columns.flags is not None and columns.flags[first:end].strip(b"\0")
         body = view.whole_body()
         bodies = [view.body(run) if body is None else body[run.body_start : run.body_end] for run, _, _ in runs]
-        events: list[bytes] = [indices]
-        txn_ids: list[bytes] = [_NO_TXN * count]
+        events, txn_ids = indices, _NO_TXN * count
         if flags:
-            events, txn_ids = [], []
-            kept: list[bytes] = []
-            for (run, row, past), data in zip(runs, bodies, strict=True):
-                own = indices[4 * (row - first) : 4 * (past - first)]
-                found = txn_columns(columns, (run, row, past), data, own, commits)
-                events.append(found.events)
-                txn_ids.append(found.txn_ids)
-                kept.append(found.keep)
-            keep = _both(b"".join(kept), keep)
+            events, txn_ids, keep = txn_columns(columns, runs, bodies, indices, commits, keep)
         if keep is not None and not keep.strip(b"\0"):
-            return  # no row among them: a log full of other types would be gathered whole, for nothing
-        self._add_places(rows.origin, indices, count, view.header.first_tick, below=view.header.indices)
-        self.events += events
+            return  # no row among them; otherwise a log full of other types would be gathered as a whole, for nothing
+        self._add_positions(rows.origin, indices, count, view.header.first_tick, below=view.header.indices)
+        self.events.append(events)
         if flags and self._txn_ids and not self.txn_ids:
             self.txn_ids.append(_NO_TXN * self.slots)
         if self.txn_ids:
-            self.txn_ids += txn_ids
+            self.txn_ids.append(txn_ids)
         if self._vchannels:
             for run, row, past in runs:
                 self._add_vchannel(run.name, past - row)
@@ -177,28 +171,28 @@ class RowColumns:
         self._added(count, keep)
 
     def _add_bodies(self, columns: RecordColumns, runs: list[RunRows], bodies: list[memoryview]) -> None:
-        """Payloads and properties of these rows: each body is the payloads of its run, its properties, its exts."""
+        """Adds the payloads and properties of these rows: a body is the payloads of its run, then its properties, then its exts."""
         lens = memoryview(columns.payload_lens).cast("I")
         stored = None if columns.properties_lens is None else memoryview(columns.properties_lens).cast("I")
         exts = None if columns.ext_lens is None else memoryview(columns.ext_lens).cast("I")
         first, end = runs[0][1], runs[-1][2]
         any_properties = False
         for (run, row, past), body in zip(runs, bodies, strict=True):
-            behind = len(body) - (0 if exts is None else sum(exts[run.first : run.end]))
-            properties_at = behind if stored is None else behind - sum(stored[run.first : run.end])
+            properties_end = len(body) - (0 if exts is None else sum(exts[run.first : run.end]))
+            properties_at = properties_end if stored is None else properties_end - sum(stored[run.first : run.end])
             start, stop, properties_start = 0, properties_at, properties_at
             if row > run.first:
                 start = sum(lens[run.first : row])
                 properties_start += 0 if stored is None else sum(stored[run.first : row])
             if past < run.end:
                 stop = start + sum(lens[row:past])
-                behind = properties_start if stored is None else properties_start + sum(stored[row:past])
+                properties_end = properties_start if stored is None else properties_start + sum(stored[row:past])
             if self._payloads and start < stop:
                 self._add_payload(body[start:stop])
-            if self._properties and properties_start < behind:
+            if self._properties and properties_start < properties_end:
                 any_properties = True
-                self.properties.append(body[properties_start:behind])
-                self.properties_bytes += behind - properties_start
+                self.properties.append(body[properties_start:properties_end])
+                self.properties_bytes += properties_end - properties_start
         if self._payloads:
             self.payload_lens.append(columns.payload_lens[4 * first : 4 * end])
         if any_properties:
@@ -208,14 +202,14 @@ class RowColumns:
             self.properties_lens.append(bytes(4 * (end - first)))
 
     def _add_copies(self, rows: FrameRows, runs: list[RunRow]) -> None:
-        """Copies of one broadcast: payload, type and properties are the same for all of them."""
+        """Adds copies of one broadcast: payload, type and properties are the same for all of them."""
         shared = shared_by(rows.view, runs[0].shared)
         if rows.types is not None and shared.message_type not in rows.types:
             return
         count = len(runs)
         header = rows.view.header
         indices = array("I", [run.index for run in runs]).tobytes()
-        self._add_places(rows.origin, indices, count, header.first_tick, below=header.indices)
+        self._add_positions(rows.origin, indices, count, header.first_tick, below=header.indices)
         self.events.append(indices)
         if self.txn_ids:
             self.txn_ids.append(_NO_TXN * count)
@@ -238,7 +232,7 @@ class RowColumns:
         if isinstance(body, TimeTickMessage) and not body.has_event:
             self.without_id.append(self.slots)
         index = _NUMBER.pack(body._index)
-        self._add_places(body._origin, index, 1, body.time_tick - body._index, below=_ALL)
+        self._add_positions(body._origin, index, 1, body.time_tick - body._index, below=_ALL)
         self.events.append(index)
         if self._vchannels:
             self._add_vchannel(body.vchannel, 1)
@@ -261,7 +255,7 @@ class RowColumns:
     # -- columns
 
     def _added(self, count: int, keep: bytes | None) -> None:
-        """As many slots were added to all columns."""
+        """Counts slots that were added to all columns."""
         if keep is not None:
             if not self.keep:
                 self.keep.append(b"\1" * self.slots)
@@ -273,15 +267,15 @@ class RowColumns:
             self.rows += count
         self.slots += count
 
-    def _add_places(self, origin: Origin, indices: bytes, count: int, first_tick: int, *, below: int) -> None:
-        """Where these slots are in the log, and the ids that say so."""
+    def _add_positions(self, origin: Origin, indices: bytes, count: int, first_tick: int, *, below: int) -> None:
+        """Adds the log positions of these slots, and the ids made of them."""
         self.tick_bases.append(_TICK.pack(first_tick) * count)
         self.indices.append(indices)
         if self._ids:
             self._add_ids(origin, indices, count, below=below)
 
     def _add_ids(self, origin: Origin, indices: bytes, count: int, *, below: int) -> None:
-        """The bytes of ids that differ in their index only: as many copies of one, each with its own index put in."""
+        """Adds the bytes of ids that differ in their index only: copies of one id, each with its own index put in."""
         pattern = bytes(origin.message_id(0))
         width = len(pattern)
         if not self.id_width:
@@ -289,7 +283,7 @@ class RowColumns:
         elif width != self.id_width:
             raise AssertionError(f"ids of {width} bytes among ids of {self.id_width}: a batch holds rows of one log")
         ids = bytearray(pattern * count)
-        ids[width - 1 :: width] = indices[::4]  # big-endian there
+        ids[width - 1 :: width] = indices[::4]  # big-endian in an id
         if below > 1 << 8:
             ids[width - 2 :: width] = indices[1::4]
         if below > 1 << 16:
@@ -298,7 +292,7 @@ class RowColumns:
         self.ids.append(ids)
 
     def _add_vchannel(self, vchannel: str, count: int) -> None:
-        """To be called for every slot, before it is counted."""
+        """Adds the name for so many slots; to be called before these are counted."""
         code = self._codes.get(vchannel)
         if code is None:
             number = len(self.names)
@@ -337,7 +331,7 @@ class RowColumns:
 
 
 def check_columns(columns: Collection[str]) -> None:
-    """InvalidArgumentError, with the names there are, when this is no choice of columns."""
+    """Raises an InvalidArgumentError with the names of all columns unless these are a choice of them."""
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, not the text {columns!r}")
     if not columns:
@@ -349,34 +343,9 @@ def check_columns(columns: Collection[str]) -> None:
         raise InvalidArgumentError(f"a column is asked for twice in {', '.join(columns)}: name each once")
 
 
-def _of_types(types: bytes, wanted: frozenset[int]) -> bytes | None:
-    """1 for each of these types that is wanted, 0 for the others; None when all are."""
-    low, high = types[::2], types[1::2]
-    if not high.strip(b"\0"):
-        kept = low.translate(bytes(number in wanted for number in range(256)))
-    else:
-        kept = bytes(number in wanted for number in memoryview(types).cast("H"))
-    return None if 0 not in kept else kept
-
-
-def _both(one: bytes, other: bytes | None) -> bytes:
-    """1 where both have it."""
-    if other is None:
-        return one
-    return (int.from_bytes(one, "little") & int.from_bytes(other, "little")).to_bytes(len(one), "little")
-
-
-def _counting(first: int, count: int) -> bytes:
-    if first + count <= _COUNTED:
-        return _COUNTING[4 * first : 4 * (first + count)]
-    return array("I", range(first, first + count)).tobytes()
-
-
 _NUMBER: Final = struct.Struct("<I")
 _TICK: Final = struct.Struct("<Q")
 _TYPE: Final = struct.Struct("<H")
 _INSERT: Final = _TYPE.pack(MessageType.INSERT)
 _NO_TXN: Final = NO_TXN.to_bytes(8, "little", signed=True)
 _ALL: Final = 1 << 32
-_COUNTED: Final = 1 << 13
-_COUNTING: Final = array("I", range(_COUNTED)).tobytes()

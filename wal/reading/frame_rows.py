@@ -8,6 +8,7 @@ what that raises, and both give the same rows.
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -32,7 +33,7 @@ from wal.frame import (
 from wal.message import Origin
 from wal.reading.shared_copies import shared_by
 
-__all__ = ["NO_TXN", "FrameRows", "RunRows", "TxnColumns", "frame_rows", "in_parts", "txn_columns"]
+__all__ = ["NO_TXN", "FrameRows", "RunRows", "frame_rows", "in_parts", "index_column", "of_types", "txn_columns"]
 
 NO_TXN: Final = -1
 """The transaction id of a row that belongs to no transaction."""
@@ -129,25 +130,42 @@ def _between(view: FrameView, runs: Sequence[RunRows], first: int, stop: int) ->
     return found
 
 
-class TxnColumns(msgspec.Struct, frozen=True, gc=False):
-    """Columns of rows some of which belong to transactions.
-
-    `events`: index of the event, 4 bytes. `txn_ids`: 8 bytes. `keep`: 1 byte, 1 for a row and 0 for a commit, which is no row.
-    """
-
-    events: bytes
-    txn_ids: bytes
-    keep: bytes
-
-
 def txn_columns(
-    columns: RecordColumns, rows: RunRows, body: memoryview, indices: bytes, commits: dict[int, int]
-) -> TxnColumns:
-    """Returns the columns that the flags and exts of these rows give; `body` is the body of their run, `indices` are those of the rows.
+    columns: RecordColumns,
+    runs: Sequence[RunRows],
+    bodies: Sequence[memoryview],
+    indices: bytes,
+    commits: dict[int, int],
+    keep: bytes | None,
+) -> tuple[bytes, bytes, bytes]:
+    """Returns what flags and exts of these rows say: index of the event (4 bytes), transaction id (8), and `keep` without commits.
 
+    The rows lie together; `indices` are theirs, `bodies` those of their runs. `keep` has 1 for each row that is wanted (None: all), else 0.
     `commits` maps the index of each commit seen in this frame to its transaction, and is extended. Damage is a CorruptionError as in
     `assembly`.
     """
+    assert columns.flags is not None
+    first, end = runs[0][1], runs[-1][2]
+    events: list[bytes] = []
+    txn_ids: list[bytes] = []
+    for rows, body in zip(runs, bodies, strict=True):
+        _add_txns(columns, rows, body, indices[4 * (rows[1] - first) : 4 * (rows[2] - first)], commits, events, txn_ids)
+    kept = columns.flags[first:end].translate(_KEPT)
+    if keep is not None:
+        kept = (int.from_bytes(kept, "little") & int.from_bytes(keep, "little")).to_bytes(len(kept), "little")
+    return b"".join(events), b"".join(txn_ids), kept
+
+
+def _add_txns(
+    columns: RecordColumns,
+    rows: RunRows,
+    body: memoryview,
+    indices: bytes,
+    commits: dict[int, int],
+    events: list[bytes],
+    txn_ids: list[bytes],
+) -> None:
+    """Adds the events and transactions of the rows of one run."""
     run, first, end = rows
     assert columns.flags is not None
     flags = columns.flags[first:end]
@@ -156,8 +174,6 @@ def txn_columns(
     )
     ext_ends = list(accumulate(ext_lens, initial=len(body) - sum(ext_lens)))
     skipped = first - run.first
-    events: list[bytes] = []
-    txn_ids: list[bytes] = []
     at = 0
     while (commit := flags.find(_COMMIT, at)) >= 0:
         plain = at + len(flags[at:commit].rstrip(_BODY))
@@ -184,7 +200,25 @@ def txn_columns(
         at = commit + 1
     events.append(indices[4 * at :])
     txn_ids.append(_NO_TXN * (end - first - at))
-    return TxnColumns(b"".join(events), b"".join(txn_ids), flags.translate(_KEPT))
+
+
+def of_types(types: bytes, wanted: frozenset[int]) -> bytes | None:
+    """Returns 1 for each of these types (2 bytes each) that is wanted and 0 for the others; None if all are."""
+    low, high = types[::2], types[1::2]
+    if not high.strip(b"\0"):
+        kept = low.translate(bytes(number in wanted for number in range(256)))
+    else:
+        kept = bytes(number in wanted for number in memoryview(types).cast("H"))
+    return None if 0 not in kept else kept
+
+
+def index_column(columns: RecordColumns, first: int, end: int) -> bytes:
+    """Returns the indices of the records [first, end), 4 bytes each."""
+    if columns.indices is not None:
+        return columns.indices[4 * first : 4 * end]
+    if end <= _COUNTED:
+        return _COUNTING[4 * first : 4 * end]
+    return array("I", range(first, end)).tobytes()
 
 
 def _indices(columns: RecordColumns, records: int) -> Sequence[int]:
@@ -192,6 +226,8 @@ def _indices(columns: RecordColumns, records: int) -> Sequence[int]:
     return range(records) if columns.indices is None else memoryview(columns.indices).cast("I")
 
 
+_COUNTED: Final = 1 << 13
+_COUNTING: Final = array("I", range(_COUNTED)).tobytes()
 _BY_INDEX: Final = attrgetter("index")
 _BODY: Final = bytes((FLAG_BODY,))
 _COMMIT: Final = bytes((FLAG_COMMIT,))

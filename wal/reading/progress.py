@@ -319,7 +319,10 @@ class Progress:
     @property
     def position(self) -> ReadPosition | None:
         """The position after what was handed over, ranges that held nothing for this reader included; None before anything."""
-        reached = self.reached
+        return self.position_of(self.reached)
+
+    def position_of(self, reached: Reached) -> ReadPosition | None:
+        """Returns the position of a reader that has got so far."""
         if reached.event is None:
             return self._options.resume
         position, index = reached.event

@@ -29,7 +29,7 @@ __all__ = ["CopiesOperator", "OperatedLog"]
 
 
 class OperatedLog(Protocol):
-    """What the operator needs of the log."""
+    """The parts of the log that the operator needs."""
 
     settings: Settings
     in_flight: InFlight

@@ -29,7 +29,7 @@ Places = Mapping[str, tuple[str, ...]]
 
 
 class _Route(msgspec.Struct):
-    """What is known of some names: their `places`, valid at these `endings`, and, if all lie on one pchannel, their `targets` there."""
+    """The knowledge about some names: their `places`, valid at these `endings`, and, if all lie on one pchannel, their `targets` there."""
 
     places: Places | None = None
     endings: tuple[tuple[PChannel, int], ...] = ()

@@ -16,7 +16,7 @@ from wal.cursors import LogRange, LogView
 from wal.engine.read_only.source import ReadOnlySource
 from wal.errors import ChannelNotExistError, ClosedError, TruncatedError
 from wal.message import MessageID, Origin
-from wal.reading import Selection, event_indices
+from wal.reading import Selection, event_named, first_event_in
 
 __all__ = ["ReadOnlyCore"]
 
@@ -120,14 +120,10 @@ class ReadOnlyCore:
 
     def event_of(self, log: ReadOnlyPChannelLog, message_id: MessageID) -> MessageID | None:
         """Returns the event that an id names: itself, or of a body its transaction. None if its frame is gone or holds no such event."""
-        position, index = message_id.position, message_id.index
-        snapshot = log.refresh()
+        position, snapshot = message_id.position, log.refresh()
         if position < snapshot.earliest[0]:
             return None
-        page = log.page(position, snapshot.durable_end, None, 1)
-        if not page.frames or page.frames[0].position != position:
-            return None
-        found = next((event for event in event_indices(page.frames[0].view) if event >= index), None)
+        found = event_named(log.page(position, snapshot.durable_end, None, 1), message_id)
         return None if found is None else self.origin(log, position).message_id(found)
 
     def first_event(self, log: ReadOnlyPChannelLog) -> MessageID | None:
@@ -152,10 +148,8 @@ class ReadOnlyCore:
         at, end = snapshot.earliest[0], snapshot.durable_end
         while at < end:
             page = log.page(at, end, None, 1)
-            for frame in page.frames:
-                for index in event_indices(frame.view):
-                    if (frame.position, index) >= snapshot.earliest:
-                        return self.origin(log, frame.position).message_id(index)
+            if (found := first_event_in(page, snapshot.earliest)) is not None:
+                return self.origin(log, found[0]).message_id(found[1])
             at = page.next_position
         return None
 

@@ -1,4 +1,4 @@
-"""A journal that is only read: the right bytes or TruncatedError beside its writer, and nothing is ever written."""
+"""A journal that is only read: while it is written a read returns the right bytes or TruncatedError, and it writes nothing itself."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ UNFINISHED = shutil.ignore_patterns("*.tmp", "*.spare", "*.zeros")
 
 @pytest.fixture(autouse=True)
 def blockbuster() -> None:
-    """An ReadOnlyJournalLog blocks, on purpose, and is called here beside the writer's loop; tests/accesser holds what runs on a loop."""
+    """Lets the loop be blocked: a ReadOnlyJournalLog blocks on purpose, and these tests call it on the writer's loop."""
 
 
-def observe(place: Path, disk: Disk | None = None) -> ReadOnlyJournalLog:
+def open_reader(place: Path, disk: Disk | None = None) -> ReadOnlyJournalLog:
     return ReadOnlyJournal(place, disk=disk).open(PCHANNEL)
 
 
 def seen(
     log: ReadOnlyJournalLog, start: int | None = None, *, names: frozenset[str] | None = None, bytes_max: int = 1 << 20
 ) -> list[tuple[int, tuple[object, ...]]]:
-    """Everything from `start` (or the earliest event) on, as an observer gets it."""
+    """Everything from `start` (or the earliest event) on, as a reader gets it."""
     return [
         (frame.position, content(frame.view, names))
         for page in seen_pages(log, start, names=names, bytes_max=bytes_max)
@@ -104,22 +104,22 @@ def random_frames(rng: random.Random, maker: FrameMaker, count: int) -> list[Enc
     return frames
 
 
-async def test_it_reads_what_the_writer_reads(tmp_path: Path) -> None:
-    """Every set of names, every size of page, while the log grows over many segments and is truncated below."""
+async def test_a_reader_reads_what_the_writer_reads(tmp_path: Path) -> None:
+    """Every set of names and every page size, while the log grows over many segments and is truncated from below."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         await append(log, maker.term_start())
-        observed = observe(tmp_path)
+        reader = open_reader(tmp_path)
         try:
             for _ in range(12):
                 written = random_frames(rng, maker, rng.randrange(1, 30))
                 positions = await append_all(log, written)
                 if rng.random() < 0.3:
                     await log.truncate(rng.choice(positions), 0)
-                state = observed.refresh()
+                state = reader.refresh()
                 assert (state.durable_end, state.earliest, state.term) == (log.durable_end, log.earliest, 1)
                 assert state.promised_tick == written[-1].header.promised_tick
                 assert not state.closed
@@ -133,40 +133,40 @@ async def test_it_reads_what_the_writer_reads(tmp_path: Path) -> None:
                     else None
                 )
                 if newest is not None:
-                    assert (await asyncio.to_thread(observed.reach)).newest == newest
+                    assert (await asyncio.to_thread(reader.reach)).newest == newest
                 for names in (None, frozenset(NAMES), frozenset("a"), frozenset(("b", "nobody"))):
                     for bytes_max in (1, 20_000, 1 << 20):
                         start, at = log.earliest[0], log.earliest[0]
                         expected = await read_all(log, start, names=names, bytes_max=bytes_max)
-                        found = await asyncio.to_thread(seen, observed, at, names=names, bytes_max=bytes_max)
+                        found = await asyncio.to_thread(seen, reader, at, names=names, bytes_max=bytes_max)
                         assert found == [(frame.position, content(frame.view, names)) for frame in expected]
         finally:
-            observed.close()
+            reader.close()
     with pytest.raises(ClosedError):
-        observed.refresh()
+        reader.refresh()
 
 
-async def test_pages_go_as_far_and_say_the_same_as_the_writers(tmp_path: Path) -> None:
+async def test_pages_reach_as_far_as_the_writers_and_say_the_same(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         await append_all(log, random_frames(random.Random(1), maker, 120))
-        observed = observe(tmp_path)
+        reader = open_reader(tmp_path)
         for names in (None, frozenset("a")):
             at = 0
             while at < log.durable_end:
                 theirs = await log.read(at, names=names, bytes_max=10_000)
-                ours = await asyncio.to_thread(observed.page, at, log.durable_end, names, 10_000)
+                ours = await asyncio.to_thread(reader.page, at, log.durable_end, names, 10_000)
                 assert (ours.next_position, ours.last_event, ours.promised_tick) == (
                     theirs.next_position,
                     theirs.last_event,
                     theirs.promised_tick,
                 )
                 at = ours.next_position
-        observed.close()
+        reader.close()
 
 
 async def test_nothing_is_written(tmp_path: Path) -> None:
-    """Neither in a closed journal nor in one that a crash left, with its indices or without."""
+    """A reader writes neither to a closed journal nor to one that a crash left, with its indexes or without."""
     maker = FrameMaker(1)
     crashed = tmp_path / "crashed"
     async with journal(tmp_path / "closed", segment=SEGMENT) as log:
@@ -179,15 +179,15 @@ async def test_nothing_is_written(tmp_path: Path) -> None:
             if place == crashed:
                 path.unlink()
         before = images(place)
-        observed = observe(place)
-        assert observed.refresh().closed == (place != crashed)
-        assert [held for _, held in seen(observed)] == expected
-        observed.close()
+        reader = open_reader(place)
+        assert reader.refresh().closed == (place != crashed)
+        assert [held for _, held in seen(reader)] == expected
+        reader.close()
         assert images(place) == before
 
 
-async def test_a_directory_without_write_permission(tmp_path: Path) -> None:
-    """As another user, whose group may read the files and who may do nothing else."""
+async def test_a_directory_without_write_permission_can_be_read(tmp_path: Path) -> None:
+    """The reader is another user, whose group may read the files and do nothing else."""
     if os.getuid() != 0:
         pytest.skip("only root can become another user")
     frames = random_frames(random.Random(3), FrameMaker(1), 60)
@@ -203,8 +203,8 @@ async def test_a_directory_without_write_permission(tmp_path: Path) -> None:
 
 
 def _read_only(place: Path) -> str:
-    observed = observe(place)
-    count = len(seen(observed))
+    reader = open_reader(place)
+    count = len(seen(reader))
     try:
         (folder(place) / "mine").touch()
     except PermissionError:
@@ -213,7 +213,7 @@ def _read_only(place: Path) -> str:
 
 
 def _as_nobody(call: Callable[[], str]) -> str:
-    """What this comes to in a child that has given up its rights."""
+    """Returns the result of the call in a child process that has given up its rights."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -242,22 +242,22 @@ async def fill(log: JournalLog, maker: FrameMaker, segment_count: int) -> list[i
     return positions
 
 
-async def test_a_view_that_was_left_far_behind_catches_up(tmp_path: Path) -> None:
-    """All segments it knew are gone or hold something else by now."""
+async def test_a_reader_that_is_far_behind_catches_up(tmp_path: Path) -> None:
+    """All segments that the reader knew are gone by now, or hold other frames."""
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         first = await fill(log, maker, 2)
-        observed = observe(tmp_path)
-        assert [position for position, _ in seen(observed)] == first
+        reader = open_reader(tmp_path)
+        assert [position for position, _ in seen(reader)] == first
         for _ in range(3):
             last = (await fill(log, maker, 3))[-1]
             await log.truncate(last, 0)
         assert log.statistics().recycled > 2
         with pytest.raises(TruncatedError):
-            observed.page(first[-1], observed.refresh().durable_end, None, 1 << 20)
-        assert observed.reach().newest == (last, 0)
-        assert [position for position, _ in seen(observed)] == [last]
-        observed.close()
+            reader.page(first[-1], reader.refresh().durable_end, None, 1 << 20)
+        assert reader.reach().newest == (last, 0)
+        assert [position for position, _ in seen(reader)] == [last]
+        reader.close()
 
 
 class StepDisk(Disk):
@@ -305,8 +305,8 @@ def _recycle(loop: asyncio.AbstractEventLoop, log: JournalLog, maker: FrameMaker
 
 
 @pytest.mark.parametrize("after_reads", range(6))
-async def test_a_segment_that_is_recycled_under_the_reader(tmp_path: Path, after_reads: int) -> None:
-    """Between its opening and its lock, or at some read in it: what comes is right, or TruncatedError."""
+async def test_a_segment_that_is_recycled_during_a_read(tmp_path: Path, after_reads: int) -> None:
+    """It is recycled between the open and the lock, or at a later read: the page is right, or the read is a TruncatedError."""
     loop = asyncio.get_running_loop()
     maker = FrameMaker(1)
     disk = StepDisk()
@@ -314,15 +314,15 @@ async def test_a_segment_that_is_recycled_under_the_reader(tmp_path: Path, after
     async with journal(tmp_path, segment=SEGMENT) as log:
         await fill(log, maker, 1)
         for _ in range(3):
-            observed = observe(tmp_path, disk)
+            reader = open_reader(tmp_path, disk)
             positions = await fill(log, maker, 3)
             known = {frame.position: content(frame.view) for frame in await read_all(log, log.earliest[0])}
 
-            state = observed.refresh()
+            state = reader.refresh()
             disk.after_reads = after_reads
             disk.step = partial(_recycle, loop, log, maker, positions[-1])
             try:
-                page = await asyncio.to_thread(observed.page, state.earliest[0], state.durable_end, None, 64 << 10)
+                page = await asyncio.to_thread(reader.page, state.earliest[0], state.durable_end, None, 64 << 10)
             except TruncatedError as error:
                 assert error.earliest is not None
                 outcomes.add("truncated")
@@ -331,15 +331,15 @@ async def test_a_segment_that_is_recycled_under_the_reader(tmp_path: Path, after
                 assert all(content(frame.view) == known[frame.position] for frame in page.frames)
                 outcomes.add("right")
             assert disk.step is None, "the segments were never recycled"
-            observed.close()
+            reader.close()
         assert log.statistics().recycled
     assert outcomes <= {"right", "truncated"}
     if after_reads == 0:
         assert outcomes == {"truncated"}
 
 
-async def test_a_file_that_is_no_longer_the_names_is_not_read(tmp_path: Path) -> None:
-    """What is opened just before it is recycled is not taken for the segment, whatever stands in it so far."""
+async def test_a_file_that_lost_its_name_after_it_was_opened_is_not_read(tmp_path: Path) -> None:
+    """A file that is recycled right after it was opened is not taken for the segment, whatever it still holds."""
     path, disk = tmp_path / "0000000000000000.wal", StepDisk()
     for recycle in (
         lambda: path.rename(tmp_path / "1.spare"),
@@ -363,30 +363,30 @@ async def test_damage_above_the_earliest_event_is_loud_and_below_it_truncated(tm
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         positions = await fill(log, maker, 3)
-        observed = observe(tmp_path)
-        end = observed.refresh().durable_end
-        whole = seen(observed)
+        reader = open_reader(tmp_path)
+        end = reader.refresh().durable_end
+        whole = seen(reader)
         base = int(segments(tmp_path)[1].stem, 16)
         damaged = next(position for position in positions if position > base + SEGMENT // 3)
         with segments(tmp_path)[1].open("r+b") as file:
             file.seek(damaged - base + 3_000)
             file.write(b"?!?!")
-        fresh = observe(tmp_path)
-        for log_seen in (observed, fresh):
+        fresh = open_reader(tmp_path)
+        for log_seen in (reader, fresh):
             with pytest.raises(CorruptionError) as caught:
                 log_seen.page(damaged, end, None, 1)
             assert caught.value.path == str(segments(tmp_path)[1])
             assert caught.value.offset == damaged - base
             assert log_seen.page(positions[0], end, None, 1).frames[0].position == positions[0]
         await log.truncate(positions[-1], 0)
-        for log_seen in (observed, fresh):
+        for log_seen in (reader, fresh):
             with pytest.raises(TruncatedError):
                 log_seen.page(damaged, end, None, 1)
             assert seen(log_seen) == whole[-1:]
             log_seen.close()
 
 
-async def test_a_segment_that_is_missing_is_loud(tmp_path: Path) -> None:
+async def test_a_missing_segment_is_an_error(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         positions = await fill(log, maker, 3)
@@ -395,51 +395,51 @@ async def test_a_segment_that_is_missing_is_loud(tmp_path: Path) -> None:
         shutil.copytree(tmp_path, place, ignore=shutil.ignore_patterns("without*"))
         lost = segments(place)[victim]
         lost.unlink()
-        observed = observe(place)
+        reader = open_reader(place)
         with pytest.raises(CorruptionError) as caught:
-            seen(observed, positions[0])
+            seen(reader, positions[0])
         assert str(folder(place)) in str(caught.value)
-        observed.close()
+        reader.close()
 
 
-async def test_it_stops_at_the_durable_position_and_goes_on_with_the_next_writer(tmp_path: Path) -> None:
-    """Behind the durable position a killed writer may have left anything."""
+async def test_a_reader_stops_at_the_durable_position_and_goes_on_with_the_next_writer(tmp_path: Path) -> None:
+    """Above the durable position a killed writer may have left anything."""
     async with journal(tmp_path, segment=SEGMENT, first=8 << 10):
         pass
-    observed: ReadOnlyJournalLog | None = None
+    reader: ReadOnlyJournalLog | None = None
     for term in range(2, 8):
         async with child("acknowledge", tmp_path, term) as process:
             assert process.stdout is not None
-            observed = observed or observe(tmp_path)
+            reader = reader or open_reader(tmp_path)
             acked: dict[int, int] = {}
             for _ in range(40):
                 position, sequence = map(int, (await process.stdout.readline()).split())
                 acked[position] = sequence
-            state = observed.refresh()
+            state = reader.refresh()
             assert state.durable_end > max(acked), "what was acknowledged is shown at once"
             process.send_signal(signal.SIGKILL)
             await process.wait()
-        state = observed.reach()
+        state = reader.reach()
         assert (state.term, state.closed) == (term, False)
         with segments(tmp_path)[-1].open("r+b") as file:  # a torn frame
             file.seek(state.durable_end - int(segments(tmp_path)[-1].stem, 16))
             if HEADER_PAGE_BYTES <= file.tell() < SEGMENT - 704:  # else this segment has no frame yet, or no room
                 file.write(b"WALE" + random.randbytes(700))
-        found = _payloads(observed, term)
+        found = _payloads(reader, term)
         assert found.keys() >= acked.keys()
         assert all(position < state.durable_end for position in found)
-        assert observed.refresh() == state, "without a writer nothing moves"
+        assert reader.refresh() == state, "without a writer nothing moves"
     async with journal(tmp_path, 8, segment=SEGMENT) as log:
-        assert observed is not None
+        assert reader is not None
         last = await append(log, FrameMaker(8).data(("v", payload(8, 0))))
-        assert observed.reach().newest == (last, 0)
-        assert [position for position, _ in seen(observed)] == [frame.position for frame in await read_all(log)]
-        assert list(_payloads(observed, 8)) == [last]
-        observed.close()
+        assert reader.reach().newest == (last, 0)
+        assert [position for position, _ in seen(reader)] == [frame.position for frame in await read_all(log)]
+        assert list(_payloads(reader, 8)) == [last]
+        reader.close()
 
 
-async def test_frames_above_the_durable_position_are_not_believed(tmp_path: Path) -> None:
-    """One that was written whole and never synced may be torn off; another then lies in its place."""
+async def test_frames_above_the_durable_position_are_not_read(tmp_path: Path) -> None:
+    """A frame that was written whole and never synced may be torn off, and another one written at its position."""
     maker = FrameMaker(1)
     crashed = tmp_path / "crashed"
     async with journal(tmp_path / "live", segment=1 << 20) as log:
@@ -447,10 +447,10 @@ async def test_frames_above_the_durable_position_are_not_believed(tmp_path: Path
         shutil.copytree(tmp_path / "live", crashed, ignore=UNFINISHED)
         torn = await append(log, maker.data(("a", bytes(3_000)), ("b", b"torn off")))
         shutil.copy(segments(tmp_path / "live")[0], segments(crashed)[0])
-    observed = observe(crashed)
-    assert observed.reach().durable_end == torn
-    assert observed.reach().newest is not None
-    before = seen(observed)
+    reader = open_reader(crashed)
+    assert reader.reach().durable_end == torn
+    assert reader.reach().newest is not None
+    before = seen(reader)
     assert before[-1][0] < torn
     with segments(crashed)[0].open("r+b") as file:
         file.seek(torn + 2_000)
@@ -460,11 +460,11 @@ async def test_frames_above_the_durable_position_are_not_believed(tmp_path: Path
     async with journal(crashed, 2, segment=1 << 20) as log:
         written = await append_all(log, random_frames(random.Random(7), FrameMaker(2), 10))
         assert written[0] == torn
-        assert seen(observed) == [(frame.position, content(frame.view)) for frame in await read_all(log)]
-        assert seen(observed, names=frozenset("b")) == [
+        assert seen(reader) == [(frame.position, content(frame.view)) for frame in await read_all(log)]
+        assert seen(reader, names=frozenset("b")) == [
             (frame.position, content(frame.view, frozenset("b"))) for frame in await read_all(log, names=frozenset("b"))
         ]
-    observed.close()
+    reader.close()
 
 
 def _payloads(log: ReadOnlyJournalLog, term: int) -> dict[int, int]:
@@ -479,7 +479,7 @@ def _payloads(log: ReadOnlyJournalLog, term: int) -> dict[int, int]:
     return found
 
 
-async def test_places_that_hold_no_journal(tmp_path: Path) -> None:
+async def test_directories_without_a_journal(tmp_path: Path) -> None:
     for place in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(FormatError, match="holds no journal"):
             ReadOnlyJournal(place)
@@ -497,7 +497,7 @@ async def test_places_that_hold_no_journal(tmp_path: Path) -> None:
         empty.open(PCHANNEL)
 
 
-async def test_a_damaged_control_page_is_loud(tmp_path: Path) -> None:
+async def test_a_damaged_control_page_is_an_error(tmp_path: Path) -> None:
     async with journal(tmp_path, segment=SEGMENT) as log:
         await append(log, FrameMaker(1).data(("v", b"x")))
     control = folder(tmp_path) / "control"
@@ -505,53 +505,53 @@ async def test_a_damaged_control_page_is_loud(tmp_path: Path) -> None:
     for damaged in (bytes(4096), whole[:100], b""):
         control.write_bytes(damaged)
         with pytest.raises(CorruptionError) as caught:
-            observe(tmp_path)
+            open_reader(tmp_path)
         assert caught.value.path == str(control)
     control.write_bytes(whole)
-    assert len(seen(observe(tmp_path))) == 1
+    assert len(seen(open_reader(tmp_path))) == 1
 
 
-async def test_a_log_that_is_made_anew_ends_the_view(tmp_path: Path) -> None:
-    """Only a log that never held a frame ever is: what interrupted a creation left."""
+async def test_a_log_that_is_created_again_ends_its_readers(tmp_path: Path) -> None:
+    """Only a log that never held a frame is ever created again: what an interrupted creation left."""
     backend = JournalBackend(tmp_path, segment_bytes=SEGMENT)
     await backend.create(PCHANNEL, incarnation=INCARNATION)
-    observed = observe(tmp_path)
-    assert seen(observed) == []
+    reader = open_reader(tmp_path)
+    assert seen(reader) == []
     await backend.create(PCHANNEL, incarnation=INCARNATION + 1)
     with pytest.raises(ClosedError, match="created again"):
-        observed.refresh()
-    assert observe(tmp_path).incarnation == INCARNATION + 1
+        reader.refresh()
+    assert open_reader(tmp_path).incarnation == INCARNATION + 1
     await backend.close()
 
 
-async def test_on_a_loop(tmp_path: Path) -> None:
-    """The same beside an event loop: what is shown, is read; closing waits for what is under way."""
+async def test_a_log_in_threads_beside_an_event_loop(tmp_path: Path) -> None:
+    """Reads reach as far as readers were shown; closing waits for the reads under way."""
     maker = FrameMaker(1)
     with ThreadPoolExecutor(2) as pool:
         async with journal(tmp_path, segment=SEGMENT) as log:
             await append_all(log, random_frames(random.Random(4), maker, 20))
-            observed = observe(tmp_path)
-            followed = ThreadedLog(observed, pool, observed.refresh())
+            reader = open_reader(tmp_path)
+            threaded = ThreadedLog(reader, pool, reader.refresh())
             more = await append_all(log, random_frames(random.Random(5), maker, 20))
-            end = followed.durable_end
+            end = threaded.durable_end
             assert end <= more[0]
-            assert (await followed.read(0, names=None, bytes_max=1 << 30)).next_position == end
-            state = await followed.reach()
+            assert (await threaded.read(0, names=None, bytes_max=1 << 30)).next_position == end
+            state = await threaded.reach()
             assert state.durable_end == log.durable_end
-            followed.show(state)
-            found = await followed.read(end, names=None, bytes_max=1 << 30)
+            threaded.show(state)
+            found = await threaded.read(end, names=None, bytes_max=1 << 30)
             assert [frame.position for frame in found.frames] == more
             await log.truncate(more[5], 0)
-            assert followed.earliest == log.earliest
+            assert threaded.earliest == log.earliest
             with pytest.raises(TruncatedError):
-                await followed.read(0, names=None, bytes_max=1)
-            reading = asyncio.ensure_future(followed.read(more[5], names=None, bytes_max=1 << 30))
+                await threaded.read(0, names=None, bytes_max=1)
+            reading = asyncio.ensure_future(threaded.read(more[5], names=None, bytes_max=1 << 30))
             await asyncio.sleep(0)
-            await followed.close()
+            await threaded.close()
             assert (await reading).frames
             with pytest.raises(ClosedError):
-                await followed.read(0, names=None, bytes_max=1)
-            await followed.close()
+                await threaded.read(0, names=None, bytes_max=1)
+            await threaded.close()
 
 
 @pytest.fixture(autouse=True)

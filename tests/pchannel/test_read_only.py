@@ -1,4 +1,4 @@
-"""A pchannel that somebody else writes: it looks only while somebody waits, and reads once for all who wait."""
+"""A pchannel that another process writes: it looks only while a scanner waits, and reads a frame once for all scanners."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SCANNERS = 100
 
 
 class CountedLog(ThreadedLog):
-    """Counts what it is asked."""
+    """A log that counts what it is asked, and can be damaged for the reads that scanners share."""
 
-    def __init__(self, observed: ReadOnlyJournalLog, pool: ThreadPoolExecutor) -> None:
-        super().__init__(observed, pool, observed.refresh())
+    def __init__(self, log: ReadOnlyJournalLog, pool: ThreadPoolExecutor) -> None:
+        super().__init__(log, pool, log.refresh())
         self.looks = self.pages = 0
         self.damaged = False
 
@@ -50,7 +50,7 @@ async def log(tmp_path: Path) -> AsyncIterator[JournalLog]:
 
 
 @pytest.fixture
-async def observed(log: JournalLog, tmp_path: Path) -> AsyncIterator[ReadOnlyPChannel]:
+async def pchannel(log: JournalLog, tmp_path: Path) -> AsyncIterator[ReadOnlyPChannel]:
     with ThreadPoolExecutor(2) as pool:
         core = await asyncio.to_thread(lambda: ReadOnlyJournal(tmp_path).open(PCHANNEL))
         pchannel = ReadOnlyPChannel(
@@ -74,9 +74,9 @@ def scanner(pchannel: ReadOnlyPChannel, name: str = "v") -> Scanner:
     return Scanner(ReadOptions.of((name,), deliver_policy=Latest()), attach=attach)  # type: ignore[arg-type]
 
 
-async def test_a_hundred_who_wait_cost_about_one_read(log: JournalLog, observed: ReadOnlyPChannel) -> None:
+async def test_a_hundred_scanners_that_wait_cost_about_one_read(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
     maker = FrameMaker(1)
-    scanners = [scanner(observed) for _ in range(SCANNERS)]
+    scanners = [scanner(pchannel) for _ in range(SCANNERS)]
     for each in scanners:
         await each.__aenter__()
     readings = [asyncio.ensure_future(_take(each, 30)) for each in scanners]
@@ -86,7 +86,7 @@ async def test_a_hundred_who_wait_cost_about_one_read(log: JournalLog, observed:
         expected.append(b"%d" % number)
     async with asyncio.timeout(10):
         assert await asyncio.gather(*readings) == [expected] * SCANNERS
-    assert counted(observed).pages <= 60, "one read a move, not one a reader"
+    assert counted(pchannel).pages <= 60, "one read a move, not one a reader"
     for each in scanners:
         await each.close()
 
@@ -95,25 +95,25 @@ async def _take(reading: Scanner, count: int) -> list[bytes]:
     return [(await anext(reading)).payload for _ in range(count)]
 
 
-async def test_nobody_waits_nobody_looks(log: JournalLog, observed: ReadOnlyPChannel) -> None:
-    async with scanner(observed) as reading:
+async def test_nothing_is_looked_for_while_no_scanner_waits(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
+    async with scanner(pchannel) as reading:
         taking = asyncio.ensure_future(anext(reading))
         await append(log, FrameMaker(1).data(("v", b"x")))
         async with asyncio.timeout(10):
             assert (await taking).payload == b"x"
-        looks = counted(observed).looks
-        while looks != (looks := counted(observed).looks):
+        looks = counted(pchannel).looks
+        while looks != (looks := counted(pchannel).looks):
             await asyncio.sleep(0.05)
         await append(log, FrameMaker(1).data(("v", b"y")))
         await asyncio.sleep(0.1)  # that nothing happens can only be seen by giving it time
-        assert counted(observed).looks == looks
+        assert counted(pchannel).looks == looks
         assert (await anext(reading)).payload == b"y"
 
 
-async def test_while_nothing_moves_it_looks_less_often(log: JournalLog, observed: ReadOnlyPChannel) -> None:
-    async with scanner(observed) as reading:
+async def test_looks_are_rarer_while_nothing_moves(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
+    async with scanner(pchannel) as reading:
         taking = asyncio.ensure_future(anext(reading))
-        looks = counted(observed)
+        looks = counted(pchannel)
         backed_off = looks.looks + 40  # each look waits longer than the one before, up to 20 ms, long before that
         while looks.looks < backed_off:
             await asyncio.sleep(0.005)
@@ -125,48 +125,50 @@ async def test_while_nothing_moves_it_looks_less_often(log: JournalLog, observed
         assert (await taking).payload == b"x"
 
 
-async def test_the_newest_event_is_certain_once_caught_up(log: JournalLog, observed: ReadOnlyPChannel) -> None:
+async def test_the_newest_event_is_known_after_catching_up(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
     maker = FrameMaker(1)
     positions = await append_all(log, [maker.data(("v", b"1"), ("w", b"2")), maker.time_tick()])
-    await observed.catch_up()
-    assert observed.tail.newest == (positions[0], 1)
-    assert observed.tail.durable_end == log.durable_end
+    await pchannel.catch_up()
+    assert pchannel.tail.newest == (positions[0], 1)
+    assert pchannel.tail.durable_end == log.durable_end
     (last,) = await append_all(log, [maker.data(("w", b"3"))])
-    async with scanner(observed) as reading:
+    async with scanner(pchannel) as reading:
         taking = asyncio.ensure_future(anext(reading))
-        while not observed._tail.is_awaited():
+        while not pchannel.tail.is_awaited():
             await asyncio.sleep(0)
         (at,) = await append_all(log, [maker.data(("v", b"4"))])
         assert (await taking).payload == b"4"
         assert (last, at) < (at, at)
-        assert observed.tail.newest == (at, 0)
-        assert len(observed.recent), "it came by way of the window"
-        await observed.catch_up()
-        assert observed.tail.newest == (at, 0)
+        assert pchannel.tail.newest == (at, 0)
+        assert len(pchannel.recent), "it came by way of the window"
+        await pchannel.catch_up()
+        assert pchannel.tail.newest == (at, 0)
 
 
-async def test_a_frame_that_cannot_be_read_for_all_is_left_to_each(log: JournalLog, observed: ReadOnlyPChannel) -> None:
-    """Who wants other vchannels is not harmed by it."""
+async def test_a_frame_that_cannot_be_read_for_all_is_left_to_each_scanner(
+    log: JournalLog, pchannel: ReadOnlyPChannel
+) -> None:
+    """Scanners of vchannels whose runs are whole go on."""
     maker = FrameMaker(1)
-    async with scanner(observed) as reading:
+    async with scanner(pchannel) as reading:
         taking = asyncio.ensure_future(_take(reading, 3))
-        while not observed._tail.is_awaited():
+        while not pchannel.tail.is_awaited():
             await asyncio.sleep(0)
-        counted(observed).damaged = True
+        counted(pchannel).damaged = True
         await append(log, maker.data(("v", b"1"), ("w", b"?")))
-        while observed.tail.durable_end < log.durable_end:
+        while pchannel.tail.durable_end < log.durable_end:
             await asyncio.sleep(0)
-        counted(observed).damaged = False
+        counted(pchannel).damaged = False
         await append_all(log, [maker.data(("v", b"2")), maker.data(("v", b"3"))])
         async with asyncio.timeout(10):
             assert await taking == [b"1", b"2", b"3"]
 
 
-async def test_closing_ends_those_who_wait(log: JournalLog, observed: ReadOnlyPChannel) -> None:
-    async with scanner(observed) as reading:
+async def test_closing_ends_the_scanners_that_wait(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
+    async with scanner(pchannel) as reading:
         taking = asyncio.ensure_future(anext(reading))
-        while not observed._tail.is_awaited():
+        while not pchannel.tail.is_awaited():
             await asyncio.sleep(0)
-        await observed.close(ClosedError("closed"))
+        await pchannel.close(ClosedError("closed"))
         with pytest.raises(ClosedError):
             await taking

@@ -1,10 +1,10 @@
-"""Lanes: what waits for the members of a group, in order.
+"""GroupInbox: the two lanes of a group's inbox, with the messages of all members in order.
 
-Owns the data lane, the control lane and what a running turn has still to hand out of both. The data lane is kept as runs: a list of
-members beside a list of batches, so that telling the same member again is one append and a turn is one call for each run.
-Promises: order is never changed; nothing is lost between the lanes and a turn. Pure: knows no loop, no clock and no failure.
+Owns the data lane, the control lane, and the part of both that a running turn has still to hand out. The data lane is kept as runs: a
+list of members beside a list of batches, so that telling the same member again is one append and a turn is one call for each run.
+Promises: the order never changes; no message is lost between the lanes and a turn. Pure: it knows no loop, no clock and no failure.
 
-`Group` inherits from it instead of holding one: `tell` is the hottest call of the project and would pay for the hop.
+`Group` inherits from it instead of holding one: `tell` is the hottest call of the project and would pay for the indirection.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from actors.errors import InboxFullError
 from actors.member import Member
 
-__all__ = ["Lanes"]
+__all__ = ["GroupInbox"]
 
 
-class Lanes:
-    """Whatever changes who may be called (a pause, a leave, a failure) ends a running turn early by `_return_rest`: the turn's
-    iterators run dry, and the next turn takes it from there.
+class GroupInbox:
+    """The messages that wait, and those of the running turn.
+
+    A change of who may be called (a pause, a leave, a failure) ends a running turn early with `_return_rest`: the turn's iterators run
+    dry, and the next turn continues from there.
     """
 
     __slots__ = (
@@ -27,37 +30,50 @@ class Lanes:
         "_control",
         "_control_turn",
         "_data_turn",
+        "_inbox_max",
         "_last",
+        "_name",
         "_pending",
         "_run",
         "_to",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, inbox_max: int) -> None:
+        if inbox_max < 1:
+            raise ValueError(f"inbox_max is {inbox_max}: a group needs room for at least 1 message")
+        self._name = name
+        self._inbox_max = inbox_max
         self._to: list[Member] = []
         self._batches: list[list[Any]] = []  # _batches[i] is for _to[i]
-        self._last: Member | None = None  # whose run may be added to: _run; None when the next message opens a new one
+        self._last: Member | None = (
+            None  # the member of _run, to which its next message is added; None if that opens a new run
+        )
         self._run: list[Any] = []
         self._pending = 0  # messages in _batches
         self._control: list[tuple[Member, Any]] = []
         self._data_turn: Iterator[tuple[Member, list[Any]]] = iter(())
         self._control_turn: Iterator[tuple[Member, Any]] = iter(())
 
+    @property
+    def pending(self) -> int:
+        """The number of data messages that wait; inside a turn, of those that wait for the next one."""
+        return self._pending
+
     def _take_control(self) -> Iterator[tuple[Member, Any]]:
-        """The control lane as it stands, to be handed out; what is told from now on waits for the next turn."""
+        """Returns the control lane of this moment, to be handed out; a message that is told from now on waits for the next turn."""
         control, self._control = self._control, []
         self._control_turn = turn = iter(control)
         return turn
 
     def _take_data(self) -> Iterator[tuple[Member, list[Any]]]:
-        """The data lane as it stands, as runs to be handed out."""
+        """Returns the data lane of this moment, as runs to be handed out."""
         to, batches = self._to, self._batches
         self._to, self._batches, self._last, self._pending = [], [], None, 0
         self._data_turn = turn = zip(to, batches)  # noqa: B905 - equal by construction; strict costs per run
         return turn
 
     def _return_rest(self) -> None:
-        """Puts what the running turn has not handed out back in front of the lanes, which ends its loops."""
+        """Puts the messages that the running turn has not handed out back in front of the lanes, which ends its loops."""
         if control := list(self._control_turn):
             self._control[:0] = control
         if data := list(self._data_turn):
@@ -66,7 +82,7 @@ class Lanes:
             self._pending += sum(len(batch) for _, batch in data)
 
     def _take_out(self, member: Member) -> list[Any]:
-        """Removes everything that waits for the member and returns it: control first, then data in order."""
+        """Removes and returns all messages that wait for the member: control first, then data in order."""
         self._return_rest()
         self._last = None
         taken = [message for to, message in self._control if to is member]
@@ -85,13 +101,19 @@ class Lanes:
         return taken
 
     def _waiting(self) -> dict[Member, int]:
-        """How many messages wait for each member that any wait for; walks the lanes."""
+        """Returns how many messages wait, for each member that has some; walks the lanes."""
         waiting: dict[Member, int] = {}
         for member, batch in self._runs():
             waiting[member] = waiting.get(member, 0) + len(batch)
         for member, _ in self._control:
             waiting[member] = waiting.get(member, 0) + 1
         return waiting
+
+    def _full(self, count: int) -> InboxFullError:
+        return InboxFullError(
+            f"the inbox of group {self._name!r} holds {self._pending} of at most {self._inbox_max} messages, "
+            f"no room for {count} more: wait until it has drained"
+        )
 
     def _runs(self) -> Iterable[tuple[Member, list[Any]]]:
         return zip(self._to, self._batches, strict=True)
