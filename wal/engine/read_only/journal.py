@@ -24,11 +24,11 @@ _REMEDY: Final = "a journal is created by opening it for writing"
 class ReadOnlyJournalSource(ReadOnlySource):
     """The journal in `directory`. See `ReadOnlySource`; `logs` are those that were opened."""
 
-    name = JournalBackend.name
-    form = JournalBackend.form
+    name: str = JournalBackend.name
+    form: int = JournalBackend.form
 
     def __init__(self, directory: Path) -> None:
-        self.location = f"journal:{directory}"
+        self.location: str = f"journal:{directory}"
         self.cursors: CursorFiles = CursorFiles(directory)
         self.logs: dict[str, ReadOnlyJournalLog] = {}
         self._directory = directory

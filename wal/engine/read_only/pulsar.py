@@ -15,6 +15,7 @@ from wal.backends.pulsar.admin import Admin
 from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.read_only import ReadOnlyTopic
 from wal.channels import VChannelInfo, VChannelMap, VChannelView
+from wal.cursors import CursorStore
 from wal.engine.metadata import pulsar_address
 from wal.engine.read_only.pulsar_metadata import PulsarMetadata
 from wal.engine.read_only.source import ReadOnlySource
@@ -30,11 +31,12 @@ __all__ = ["ReadOnlyPulsarSource"]
 class ReadOnlyPulsarSource(ReadOnlySource):
     """The log in this namespace. See `ReadOnlySource`. InvalidArgumentError unless the setting `kv` is an `etcd://…` location."""
 
-    name = PulsarBackend.name
-    form = PulsarBackend.form
+    name: str = PulsarBackend.name
+    form: int = PulsarBackend.form
+    cursors: CursorStore
 
     def __init__(self, location: PulsarLocation, settings: Settings) -> None:
-        self.location = str(location)
+        self.location: str = str(location)
         self._address: PulsarAddress = pulsar_address(location, settings)
         self._kv = _shared_kv(self.location, settings)
         self._metadata: PulsarMetadata | None = None
