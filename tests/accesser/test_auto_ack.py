@@ -1,4 +1,4 @@
-"""read(auto_ack=True): a copy is acknowledged when its consumer is through with it, and not before."""
+"""read(auto_ack=True): a copy is acknowledged when its consumer has finished with it, and not before."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ async def test_a_loop_acks_when_it_asks_for_the_next(log: WALAccesser) -> None:
             else:
                 assert await missing(log) == {first: ("b",), second: ("a", "b")}
     assert seen == [b"copy", b"plain", b"copy"]
-    assert await missing(log) == {first: ("b",), second: ("b",)}, "the end was asked for behind the last"
+    assert await missing(log) == {first: ("b",), second: ("b",)}, "the end was asked for after the last"
     async with log.read("b", follow=False, auto_ack=True) as scanner:
         async for _ in scanner:
             pass
     assert await missing(log) == {}
 
 
-async def test_who_leaves_the_loop_has_not_acked_the_last(log: WALAccesser) -> None:
+async def test_leaving_the_loop_does_not_ack_the_last_copy(log: WALAccesser) -> None:
     first, second = await broadcast(log), await broadcast(log)
     async with log.read("a", auto_ack=True) as scanner:
         async for message in scanner:
@@ -63,7 +63,7 @@ async def test_a_consumer_that_fails_between_handling_and_ack_sees_it_again_by_i
             handled.append((await anext(scanner)).payload)
             await scanner.save()
             assert await missing(log) == {first: ("b",), second: ("a", "b")}, "nobody would see it again"
-            handled.append((await anext(scanner)).payload)  # and it fails before it saves
+            handled.append((await anext(scanner)).payload)  # and the consumer fails before it saves
     async with open_wal(data) as log:
         async with log.read("a", cursor="service", auto_ack=True, follow=False) as scanner:
             handled += [message.payload async for message in scanner]
@@ -204,7 +204,7 @@ def test_without_a_loop(location: str) -> None:
             assert left() == {first: ("b",), second: ("b",)}
         with log.read("b", auto_ack=True, follow=False) as scanner:
             pages = scanner.batches()
-            assert len(next(pages)) == 1  # a page is of one frame
+            assert len(next(pages)) == 1  # a page holds one frame
             assert left() == {first: ("b",), second: ("b",)}
             assert len(next(pages)) == 1
             assert left() == {second: ("b",)}

@@ -1,4 +1,4 @@
-"""Where a read begins and what it is handed: policies, filters, several vchannels."""
+"""Where a read begins and which messages it delivers: policies, filters, several vchannels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def filled(log: WALAccesser) -> tuple[WALAccesser, list[ImmutableMessage]]
 Filled = tuple[WALAccesser, list[ImmutableMessage]]
 
 
-async def test_everything(filled: Filled) -> None:
+async def test_all_begins_at_the_oldest_message(filled: Filled) -> None:
     log, messages = filled
     assert grouped(messages) == [[b"0"], [b"1"], [b"2"], [b"3a", b"3b"], [b"4"], [], [b"6"], [b"7"]]
     assert list(map(facts, await read_all(log, "orders", deliver_policy=All()))) == list(map(facts, messages))
@@ -76,7 +76,7 @@ async def test_ids_travel_as_text_and_bytes(filled: Filled) -> None:
         assert await payloads(log, "orders", deliver_policy=StartFrom(copy)) == [b"4", b"6", b"7"]
 
 
-async def test_ids_of_other_vchannels_of_the_pchannel_are_places_too(filled: Filled) -> None:
+async def test_ids_of_other_vchannels_of_the_pchannel_are_valid_starts(filled: Filled) -> None:
     log, _ = filled
     x = (await read_all(log, "other"))[1].message_id
     assert (await payloads(log, "orders", deliver_policy=StartFrom(x)))[0] == b"3a"
@@ -168,7 +168,7 @@ async def test_several_vchannels_must_lie_on_one_pchannel(log4: WALAccesser) -> 
         await read_all(log4, "a", deliver_policy=StartFrom(result.message_id))
 
 
-async def test_an_unknown_vchannel_is_an_empty_log_and_delivers_once_it_is_made(log4: WALAccesser) -> None:
+async def test_an_unknown_vchannel_is_an_empty_log_and_delivers_once_it_is_created(log4: WALAccesser) -> None:
     assert await read_all(log4, "unknown") == []
     assert await log4.vchannels() == [], "reading makes nothing"
     async with log4.read("unknown") as scanner:
@@ -179,8 +179,8 @@ async def test_an_unknown_vchannel_is_an_empty_log_and_delivers_once_it_is_made(
         assert (await first).payload == b"1"
 
 
-async def test_an_unknown_vchannel_that_is_made_on_any_pchannel(log4: WALAccesser) -> None:
-    """Where it will be made is not known when the reader begins."""
+async def test_an_unknown_vchannel_that_is_created_on_any_pchannel(log4: WALAccesser) -> None:
+    """The pchannel of the vchannel is not known when the reader begins."""
     scanners = [log4.read("unknown") for _ in range(4)]
     for scanner in scanners:
         await scanner.__aenter__()
@@ -244,7 +244,7 @@ def test_wrong_arguments() -> None:
             log.read(wrong.pop("vchannel"), **wrong)
 
 
-async def test_results_name_what_a_reader_finds(log: WALAccesser) -> None:
+async def test_append_results_have_the_ids_that_a_reader_finds(log: WALAccesser) -> None:
     results: list[AppendResult] = await log.append_bulk([Message("orders", b"%d" % number) for number in range(50)])
     for number, result in enumerate(results):
         async with log.read("orders", deliver_policy=StartFrom(result.message_id)) as scanner:

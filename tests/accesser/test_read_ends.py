@@ -1,4 +1,4 @@
-"""Where a read ends, what it promises of time, and reading one's own writes."""
+"""Where a read ends, the time ticks that it delivers, and reading one's own writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wal import Latest, Message, MessageType, MessageTypes, TimeTickMessage, WAL
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 
 
-async def test_follow_false_ends_behind_what_was_durable_at_entry(log: WALAccesser) -> None:
+async def test_follow_false_ends_after_what_was_durable_at_entry(log: WALAccesser) -> None:
     await log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
     scanner = log.read("orders", follow=False)
     await log.raw_append(Message("orders", b"10"))
@@ -61,7 +61,7 @@ async def test_until_a_tick_in_the_future_waits_for_it(log: WALAccesser) -> None
     until = timestamp.compose(timestamp.parse(first.time_tick)[0] + 400)
 
     async def write() -> int:
-        """Until it is over: what is at or below counts."""
+        """Appends until the tick has passed; messages at or below it belong to the read."""
         count = 1
         while True:
             result = await log.raw_append(Message("orders", b"%d" % (count + 1)))
@@ -112,8 +112,8 @@ async def test_until_inside_a_frame_of_transactions(log: WALAccesser) -> None:
         assert len(await payloads(log, "orders", until_time_tick=result.time_tick - 1)) == 2 * number
 
 
-async def test_time_ticks_are_promises(log: WALAccesser) -> None:
-    """Nothing at or below a delivered tick comes after it; its id is that of the newest event before it, of any vchannel."""
+async def test_nothing_at_or_below_a_time_tick_follows(log: WALAccesser) -> None:
+    """Nothing at or below a delivered tick follows it; its id is that of the newest event before it, of any vchannel."""
     newest = {}
     over = asyncio.Event()
 
@@ -236,7 +236,7 @@ async def test_wait_for_on_a_scanner_that_ends(log: WALAccesser) -> None:
             await scanner.wait_for(tick)
 
 
-async def test_a_cancelled_wait_leaves_nothing_behind(log: WALAccesser) -> None:
+async def test_a_cancelled_wait_leaves_no_waiter(log: WALAccesser) -> None:
     async with log.read("orders") as scanner:
         reading = start(anext(scanner))
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""Resuming: for every position handed out, reading on from it gives exactly the rest. Random logs, random readers."""
+"""A read that resumes at any position delivers exactly the rest, for random logs and random readers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ READERS = st.fixed_dictionaries(
 
 
 async def write(log: WALAccesser, steps: list[tuple[str, list[tuple[str, MessageType]]]]) -> None:
-    """`wait` ends a frame: what was handed over before is durable, what follows comes later."""
+    """Appends in these steps; `wait` ends a frame: appends before it are durable before those after it begin."""
     pending: list[Any] = []
     number = 0
     for form, some in steps:
@@ -68,7 +68,7 @@ async def write(log: WALAccesser, steps: list[tuple[str, list[tuple[str, Message
 
 
 async def positions(log: WALAccesser, reader: dict[str, Any], end: int) -> list[tuple[ReadPosition | None, int]]:
-    """Every position that a reader shows, with how many messages were handed over before it."""
+    """Returns every position that a reader shows, with the number of messages handed over before it."""
     found: list[tuple[ReadPosition | None, int]] = []
     count = 0
     options = {"filters": filters(reader), "until_time_tick": end, "include_time_ticks": reader["include_time_ticks"]}
@@ -137,7 +137,7 @@ def test_every_position_gives_exactly_the_rest(backend: str) -> None:
     run()
 
 
-async def test_positions_move_over_stretches_that_hold_nothing(log: WALAccesser) -> None:
+async def test_positions_move_over_ranges_that_hold_nothing(log: WALAccesser) -> None:
     await log.raw_append(Message("mine", b"1"))
     results = await log.append_bulk([Message("other", bytes(100)) for _ in range(3000)])
     async with log.read("mine", follow=False) as scanner:
@@ -152,7 +152,7 @@ async def test_positions_move_over_stretches_that_hold_nothing(log: WALAccesser)
     assert [message.payload for message in await read_all(log, "mine", resume=position)] == [b"2"]
 
 
-async def test_a_follower_at_the_tail_moves_on_too(log: WALAccesser) -> None:
+async def test_the_position_of_a_follower_at_the_tail_moves_too(log: WALAccesser) -> None:
     async with log.read("mine") as scanner:
         reading = asyncio.ensure_future(anext(scanner))
         result = await log.raw_append(Message("other", b"1"))
@@ -196,7 +196,7 @@ async def test_batches_can_be_asked_again_after_a_cancellation(log: WALAccesser)
     assert [int(message.payload) for message in found] == list(range(40))
 
 
-async def test_a_page_that_was_broken_off_is_not_repeated(log: WALAccesser) -> None:
+async def test_an_interrupted_page_is_not_redelivered(log: WALAccesser) -> None:
     await log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
     async with log.read("orders", follow=False) as scanner:
         async for page in scanner.batches(4):
@@ -207,7 +207,7 @@ async def test_a_page_that_was_broken_off_is_not_repeated(log: WALAccesser) -> N
     assert [int(message.payload) for message in [*first, second, *rest]] == list(range(10))
 
 
-async def test_start_after_a_position_s_id_is_the_same_place(log: WALAccesser) -> None:
+async def test_start_after_the_id_of_a_position_resumes_there(log: WALAccesser) -> None:
     await log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
     async with log.read("orders", deliver_policy=All()) as scanner:
         for _ in range(4):

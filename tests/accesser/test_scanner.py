@@ -1,4 +1,4 @@
-"""The life of a scanner: entering, ending, handlers, statistics."""
+"""Scanners: entering, ending, handlers, statistics."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_done_comes_after_the_handler_was_closed(log: WALAccesser) -> None
 
 
 async def test_nothing_is_handled_after_close(log: WALAccesser) -> None:
-    """A handler that is at work finishes its message, and that is the last one."""
+    """A running handler finishes its message and receives no other."""
     at_work, go_on = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
@@ -200,7 +200,7 @@ async def test_close_is_clean_and_idempotent(log: WALAccesser) -> None:
         assert int((await anext(again)).payload) == 1
 
 
-async def test_whoever_waits_sees_the_end_at_close(log: WALAccesser) -> None:
+async def test_a_waiting_consumer_sees_the_end_at_close(log: WALAccesser) -> None:
     async with log.read("orders") as scanner:
         reading = start(anext(scanner))
         done = start(scanner.done())
@@ -229,7 +229,7 @@ async def test_done_never_raises(log: WALAccesser) -> None:
         await anext(scanner)
 
 
-async def test_leaving_the_loop_ends_nothing(log: WALAccesser) -> None:
+async def test_leaving_the_loop_does_not_end_the_scanner(log: WALAccesser) -> None:
     await fill(log)
     async with log.read("orders") as scanner:
         async for message in scanner:
@@ -267,7 +267,7 @@ async def test_statistics(log: WALAccesser) -> None:
 
 
 async def test_memory_of_a_slow_reader_is_bounded_by_pages(log: WALAccesser) -> None:
-    """A reader that does not read fetches nothing."""
+    """A scanner that is not driven fetches nothing."""
     async with log.read("orders") as scanner:
         await log.append_bulk([Message("orders", bytes(10_000)) for _ in range(2000)])
         assert scanner.statistics().pages == 0

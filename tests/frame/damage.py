@@ -1,6 +1,6 @@
-"""Damage for the tests: ways to break a frame, with and without a CRC that hides it, and what may come of it.
+"""Damage for the tests: ways to break a frame under a wrong or a right CRC, and the allowed outcomes.
 
-`outcome` looks at everything a frame holds, as a reader would, and holds it against the documented laws in the plainest words.
+`outcome` reads everything in a frame, as a reader would, and compares it with the documented laws, which are written out plainly here.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ HEADER_FIELDS = [
     *((at, "I") for at in (8, 12, *range(56, 84, 4))),
     *((at, "Q") for at in range(16, 56, 8)),
 ]
-"""Where the fields of the header lie, and how wide they are (the magic is left alone)."""
+"""The offset and width of each field of the header, except the magic."""
 
 SMALL = sorted((path_of(case).read_bytes() for case in CASES if case != "several_blocks"), key=len)
 LARGE = path_of("several_blocks").read_bytes()
 
 
 def refuse_or(data: bytes) -> Any | None:
-    """What the frame holds, or None when it is refused. Any other exception, or a broken law, fails the test."""
+    """Returns what the frame holds, or None if it is refused. Any other exception, or a broken law, fails the test."""
     try:
         view = view_of(data)
         view.check_body()
@@ -55,7 +55,7 @@ def refuse_or(data: bytes) -> Any | None:
 
 
 def check_laws(view: FrameView, held: list[tuple[RunRow, Any]]) -> None:
-    """The laws that a decoded frame keeps, whoever made its bytes."""
+    """Asserts the laws that every decoded frame keeps."""
     header = view.header
     assert header.first_tick + header.indices <= 1 << 64
     body = rows = 0
@@ -103,7 +103,7 @@ def check_laws(view: FrameView, held: list[tuple[RunRow, Any]]) -> None:
 
 
 def break_openly(frame: bytes, dice: random.Random) -> bytes:
-    """Bits flipped, bytes cut out, put in, or copied from elsewhere, and no CRC to hide it."""
+    """Damages bytes under a wrong CRC: flips bits, removes bytes, inserts them, or copies them from another part."""
     data = bytearray(frame)
     for _ in range(dice.randint(1, 3)):
         at, length = dice.randrange(len(data) + 1), dice.randint(1, 40)
@@ -124,7 +124,7 @@ def break_openly(frame: bytes, dice: random.Random) -> bytes:
 
 
 def break_cleverly(frame: bytes, dice: random.Random) -> bytes:
-    """Fields of header and tables, or the body, changed by someone who knows the format, under CRCs that hold."""
+    """Changes fields of header and tables, or the body, under right CRCs, as a writer with a defect might."""
     data = bytearray(frame)
     for _ in range(dice.choice((1, 1, 2, 3))):
         tables_end = HEADER_BYTES + struct.unpack_from("<I", data, 72)[0]
@@ -150,7 +150,7 @@ def break_cleverly(frame: bytes, dice: random.Random) -> bytes:
 
 
 def write(data: bytearray, at: int, form: str, dice: random.Random) -> None:
-    """A field changed to a neighbour of its value, an extreme, or another field's value."""
+    """Changes a field to a neighbour of its value, to an extreme, or to the value of another field."""
     width = struct.calcsize(form)
     if at + width > len(data):
         return
@@ -163,7 +163,7 @@ def write(data: bytearray, at: int, form: str, dice: random.Random) -> None:
 
 
 def sealed(frame: bytes) -> bytes:
-    """The frame with the CRCs that its blocks, header and tables should have, as far as they can be found."""
+    """Returns the frame with the CRCs that its blocks, header and tables should have, as far as these can be found."""
     data = bytearray(frame)
     try:
         header = FrameHeader.unpack(frame)

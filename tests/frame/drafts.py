@@ -35,7 +35,7 @@ HEADER = {"incarnation": 0xA1, "term": 7, "sequence": 42, "first_tick": 1 << 40}
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call on a draft: the method, its vchannels, its records (each with the vchannel it is for, where that matters)."""
+    """One call of a draft: the method, its vchannels, and its records, each with its vchannel if the method needs it."""
 
     method: str
     names: tuple[RunName, ...]
@@ -43,7 +43,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Model:
-    """What the frame has to hold: rows a run, in the order in which the runs were begun, and the copies."""
+    """The expected contents of a frame: the rows of each run, in the order in which the runs were begun, and the copies."""
 
     def __init__(self) -> None:
         self.indices = 0
@@ -81,7 +81,7 @@ class Model:
 
 
 def build(plan: list[Call]) -> tuple[FrameDraft, Model]:
-    """The draft of these calls, and what the model says of it."""
+    """Returns the draft of these calls, and its model."""
     draft, model = FrameDraft(), Model()
     for call in plan:
         before = draft.indices
@@ -107,13 +107,13 @@ def encode(draft: FrameDraft) -> EncodedFrame:
 
 
 def view_of(data: bytes) -> FrameView:
-    """The view of a whole frame in one piece."""
+    """Returns the view of a frame whose bytes lie in one piece."""
     base = FrameView.decode(data, lambda start, end: b"").header.head_bytes
     return FrameView.decode(data, lambda start, end: data[base + start : base + end])
 
 
 def contents(view: FrameView) -> tuple[dict[Any, list[Row]], list[tuple[RunName, int, Row]]]:
-    """Everything in a frame, in the terms of the model."""
+    """Returns everything in a frame, as the model has it."""
     runs: dict[Any, list[Row]] = {}
     copies: list[tuple[RunName, int, Row]] = []
     for run in view.runs:
@@ -141,7 +141,9 @@ def contents(view: FrameView) -> tuple[dict[Any, list[Row]], list[tuple[RunName,
         else:
             key = RunKind(run.kind)
         if run.kind == RunKind.SYSTEM:
-            rows = [(0, *row[1:]) for row in rows]  # system records take no index; what stands there says nothing
+            rows = [
+                (0, *row[1:]) for row in rows
+            ]  # system records take no index; the value in the column has no meaning
         assert key not in runs
         runs[key] = rows
     return runs, copies

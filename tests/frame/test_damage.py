@@ -1,4 +1,4 @@
-"""No bytes crash the decoder, make it loop or allocate, or make it answer what the laws forbid."""
+"""No bytes crash the decoder, make it loop or allocate without bound, or make it return what the laws forbid."""
 
 import os
 import random
@@ -46,7 +46,7 @@ def test_damage_under_a_right_crc_keeps_the_laws() -> None:
 
 
 @given(plans, st.randoms(use_true_random=False))
-def test_any_frame_broken_in_any_way(plan: list[Call], dice: random.Random) -> None:
+def test_a_frame_broken_in_any_way_is_refused_or_keeps_the_laws(plan: list[Call], dice: random.Random) -> None:
     frame = b"".join(encode(build(plan)[0]).buffers)
     whole = refuse_or(frame)
     assert whole is not None
@@ -60,7 +60,7 @@ def test_any_frame_broken_in_any_way(plan: list[Call], dice: random.Random) -> N
 def test_any_bytes_are_refused(data: bytes) -> None:
     assert refuse_or(data) is None
     assert refuse_or(b"WALF\x01\x00\x60\x00" + data) is None
-    refuse_or(sealed(b"WALF\x01\x00\x60\x00" + data.ljust(88, b"\x00")))  # it may be a frame, if a strange one
+    refuse_or(sealed(b"WALF\x01\x00\x60\x00" + data.ljust(88, b"\x00")))  # it may be a valid frame
 
 
 @pytest.mark.parametrize(("at", "form"), HEADER_FIELDS)
@@ -101,7 +101,7 @@ def test_a_huge_number_in_the_tables_costs_no_memory(width: int) -> None:
 
 
 def test_time_grows_with_the_frame_and_not_faster() -> None:
-    """Indices that descend in every row, over as many runs as fit: the worst that the checks of order can be given."""
+    """Indices descend in every row, over as many runs as fit, which is the worst case for the checks of order."""
 
     def frame(runs: int) -> bytes:
         tables = (
@@ -149,7 +149,7 @@ def test_a_block_that_fails_its_crc_is_never_handed_out(flip: int) -> None:
 
 
 @pytest.mark.parametrize("case", ["plain", "several_blocks"])
-def test_a_single_bad_block_is_asked_for_again_not_remembered(case: str) -> None:
+def test_a_bad_block_is_fetched_again_and_not_cached(case: str) -> None:
     frame = path_of(case).read_bytes()
     head = FrameView.decode(frame, lambda start, end: b"").header.head_bytes
     healthy = False
@@ -181,7 +181,7 @@ def test_a_body_of_another_length_is_damage(answer: bytes) -> None:
         (8, "I", 1 << 13, "features 0x2000"),
     ],
 )
-def test_a_newer_format_says_so(at: int, form: str, value: int, text: str) -> None:
+def test_a_newer_format_is_a_format_error(at: int, form: str, value: int, text: str) -> None:
     data = bytearray(path_of("plain").read_bytes())
     struct.pack_into(f"<{form}", data, at, value)
     with pytest.raises(FormatError, match=text):
@@ -198,11 +198,11 @@ def test_a_compatible_feature_is_read() -> None:
 
 def test_a_system_record_of_another_type_is_no_term_start() -> None:
     data = bytearray(path_of("term_start").read_bytes())
-    at = HEADER_BYTES + 15 + 4  # behind the run and the length of the payload: the type
+    at = HEADER_BYTES + 15 + 4  # the type is after the run and the length of the payload
     assert struct.unpack_from("<H", data, at) == (1,)
     struct.pack_into("<H", data, at, 3)
     assert view_of(sealed(bytes(data))).term_start() is None
-    del data[at : at + 2]  # no column of types at all
+    del data[at : at + 2]  # no type column
     struct.pack_into("<I", data, 8, 0)
     struct.pack_into("<I", data, 72, struct.unpack_from("<I", data, 72)[0] - 2)
     assert view_of(sealed(bytes(data))).term_start() is None

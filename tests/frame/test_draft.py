@@ -1,4 +1,4 @@
-"""FrameDraft refuses what no frame can say, before it takes anything."""
+"""FrameDraft refuses a call that no frame can hold, and is unchanged then."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_a_broadcast_names_each_vchannel_once(names) -> None:
     assert state(draft) == before
 
 
-def test_nothing_appended_makes_no_run() -> None:
+def test_an_append_of_no_records_creates_no_run() -> None:
     draft = FrameDraft()
     assert draft.append(A, []) == 0
     assert draft.runs == []

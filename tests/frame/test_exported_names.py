@@ -1,4 +1,4 @@
-"""What `wal.frame` hands out."""
+"""The names that `wal.frame` exports."""
 
 import wal.frame
 

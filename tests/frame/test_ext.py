@@ -1,4 +1,4 @@
-"""Ext: fields come back, even tags must be known, damage is loud."""
+"""Ext: fields round-trip, even tags must be known, and damage is an error."""
 
 import struct
 
@@ -67,6 +67,6 @@ def test_any_bytes_are_fields_or_damage(stored: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", b"x" * 23, b"x" * 25, struct.pack("<QQII", 1, 1, 2, 1)])
-def test_a_commit_row_that_is_none(value: bytes | None) -> None:
+def test_a_commit_row_without_a_transaction_is_damage(value: bytes | None) -> None:
     with pytest.raises(CorruptionError, match="a commit row"):
         decode_txn({} if value is None else {ExtTag.TXN: value})

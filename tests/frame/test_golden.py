@@ -1,4 +1,4 @@
-"""Format version 1 is these bytes: what was written once is read for good, and written the same way."""
+"""Format version 1 does not change: old frames are read, and new frames are written, as in the golden bytes."""
 
 import json
 
@@ -8,12 +8,12 @@ from tests.golden.frame_cases import CASES, FOLDER, describe, encode_case, path_
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_todays_encoder_writes_these_bytes(case: str) -> None:
+def test_the_encoder_writes_the_golden_bytes(case: str) -> None:
     assert b"".join(encode_case(case).buffers) == path_of(case).read_bytes()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_these_bytes_are_read_as_before(case: str) -> None:
+def test_the_golden_bytes_decode_as_before(case: str) -> None:
     expected = json.loads((FOLDER / "frame_v1.json").read_text(encoding="utf-8"))
     assert describe(path_of(case).read_bytes()) == expected[case]
 

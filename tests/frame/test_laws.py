@@ -1,4 +1,4 @@
-"""Each law of the tables on its own: a frame that breaks it under a right CRC is refused, and the error says which one."""
+"""A frame that breaks one law of the tables under a right CRC is refused, and the error names the law."""
 
 import struct
 
@@ -12,7 +12,7 @@ from wal.frame import HEADER_BYTES, FrameDraft, FrameHeader, FrameView, Record, 
 
 
 def columns_of(frame: bytes) -> dict[str, tuple[int, str]]:
-    """Where each column of the tables begins, and the form of its entries, from the description in `layout`."""
+    """Returns the offset of each column of the tables and the form of its entries, from the description in `layout`."""
     header = FrameHeader.unpack(frame)
     at = HEADER_BYTES
     found: dict[str, tuple[int, str]] = {}
@@ -46,7 +46,7 @@ HEADER_AT = {
 
 
 def changed(case: str, *changes: tuple[str, int, int]) -> bytes:
-    """The golden frame with entry `row` of a column (or a field of the header) set to a value, for each of the changes."""
+    """Returns the golden frame after each change has set entry `row` of a column (or a field of the header) to a value."""
     data = bytearray(path_of(case).read_bytes())
     places = columns_of(bytes(data)) | HEADER_AT
     for column, row, value in changes:

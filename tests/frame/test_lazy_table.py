@@ -1,4 +1,4 @@
-"""Tables that are checked run by run give what tables that are checked at once give, and refuse what a reader would be told wrong."""
+"""A table that is checked run by run returns what a table checked as a whole returns, and refuses runs that would be read wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WANTED = [set(), {"a"}, {"aa", "ü"}, {"nobody"}, {""}, {"a", "aa", "b", "bo", "
 
 @st.composite
 def wide_plans(draw: st.DrawFn) -> list[Call]:
-    """Messages on each of NAMES, in any order, and some transactions."""
+    """Draws messages on each of NAMES, in any order, and some transactions."""
     plan = [Call("append", (name,), ((name, draw(fields)),)) for name in draw(st.permutations(NAMES))]
     for _ in range(draw(st.integers(0, 3))):
         names = tuple(draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True)))
@@ -47,12 +47,12 @@ def view_of(data: bytes, *, lazy: bool) -> FrameView:
 
 
 def read(view: FrameView, names: set[str] | frozenset[str]) -> list[object]:
-    """Everything of these vchannels that a reader can ask for."""
+    """Returns everything that a reader can ask for of these vchannels."""
     return [(run, view.columns(run), bytes(view.body(run)), view.records()) for run in view.find(names)]
 
 
 @given(wide_plans())
-def test_it_gives_what_the_whole_tables_give(plan: list[Call]) -> None:
+def test_a_lazy_table_gives_what_the_whole_table_gives(plan: list[Call]) -> None:
     data = b"".join(encode(build(plan)[0]).buffers)
     whole = view_of(data, lazy=False)
     for names in WANTED:
@@ -69,7 +69,7 @@ def test_it_gives_what_the_whole_tables_give(plan: list[Call]) -> None:
 
 
 @given(plans)
-def test_any_other_frame_is_checked_whole(plan: list[Call]) -> None:
+def test_any_other_frame_is_checked_as_a_whole(plan: list[Call]) -> None:
     data = b"".join(encode(build(plan)[0]).buffers)
     view = view_of(data, lazy=True)
     assert type(view._table) is not LazyRunTable
@@ -102,7 +102,7 @@ def test_damage_under_a_right_crc_is_refused_or_what_the_whole_tables_say(
 
 
 def changed(*changes: tuple[str, int, int]) -> bytes:
-    """A frame of two messages on each of NAMES, its runs in that order, with entries of its tables or header changed."""
+    """Returns a frame of two messages on each of NAMES, its runs in that order, with changed entries of its tables or header."""
     plan = [Call("append", (name,), ((name, (b"payload", 2, b"", b"")),)) for name in [*NAMES, *NAMES]]
     plan.append(Call("commit", (NAMES[0],), ((NAMES[0], (b"body", 2, b"", b"")),)))
     data = bytearray(b"".join(encode(build(plan)[0]).buffers))
@@ -127,7 +127,7 @@ BROKEN = [
     ([("first_tick", 0, (1 << 64) - 1)], "ticks from"),
     ([("incarnation", 3, 1)], "two runs"),
 ]
-"""What is changed of run 0 (rows 0 to 3), or of the frame."""
+"""Changes of run 0 (rows 0 to 3), or of the frame."""
 
 
 @pytest.mark.parametrize(("changes", "text"), BROKEN, ids=[text for _, text in BROKEN])
@@ -142,7 +142,7 @@ def test_an_unknown_flag_is_a_newer_format() -> None:
         view_of(changed(("flags", 0, 8)), lazy=True).find({"a"})
 
 
-def test_a_name_that_is_no_text_is_refused_when_it_is_looked_at() -> None:
+def test_a_name_that_is_no_text_is_refused_when_it_is_read() -> None:
     place, _ = columns_of(changed())["names"]
     data = bytearray(changed())
     data[place] = 0xFF
@@ -154,7 +154,7 @@ def test_a_name_that_is_no_text_is_refused_when_it_is_looked_at() -> None:
         view.find({"b", "bo", "c", "d", "e"})
 
 
-def test_what_only_another_run_says_is_not_looked_at() -> None:
+def test_other_runs_are_not_checked() -> None:
     data = changed(("index", 5, 0))
     with pytest.raises(CorruptionError):
         view_of(data, lazy=False)

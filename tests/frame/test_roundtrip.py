@@ -1,4 +1,4 @@
-"""Encode and decode are inverse, for any mix of calls, and the frame keeps the laws of blocks and indices."""
+"""Encode and decode are inverse for any mix of calls, and the frame keeps the laws of blocks and indices."""
 
 from itertools import pairwise
 
@@ -112,16 +112,16 @@ def test_only_the_blocks_of_the_run_are_fetched(plan: list[Call]) -> None:
 
 
 @given(plans)
-def test_a_frame_is_decoded_where_it_lies_in_a_larger_buffer(plan: list[Call]) -> None:
+def test_a_frame_is_decoded_at_an_offset_of_a_larger_buffer(plan: list[Call]) -> None:
     draft, model = build(plan)
     data = b"".join(encode(draft).buffers)
-    buffer = b"before" + data + b"behind"
+    buffer = b"before" + data + b"after"
     head = 6 + view_of(data).header.head_bytes
     view = FrameView.decode(buffer, lambda start, end: buffer[head + start : head + end], offset=6)
     assert contents(view) == (model.runs, model.copies)
 
 
-def test_columns_that_say_nothing_are_left_out() -> None:
+def test_columns_without_information_are_left_out() -> None:
     draft = FrameDraft()
     draft.append(("a", 1), [Record(b"x")])
     draft.append(("b", 1), [Record(b"y"), Record(b"z")])

@@ -74,7 +74,7 @@ def broadcast() -> Case:
 
 
 def broadcasts_beside_each_other() -> Case:
-    """Two of them, one with vchannels that have no copy in this frame; a keyed message; a vchannel with a run of its own as well."""
+    """Two broadcasts, one with vchannels without a copy in this frame; a keyed message; a vchannel that also has a run of its own."""
     draft = FrameDraft()
     draft.append(A, [Record(b"before", ext=encode_key("order-8"))], keyed=True)
     keys = (ResourceKey("collection", "orders"), ResourceKey("database", "shop", shared=True))
@@ -145,18 +145,18 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
 
 
 def encode_case(name: str) -> EncodedFrame:
-    """The frame of this case, as today's encoder makes it."""
+    """Returns the frame of this case as the encoder writes it now."""
     draft, header = CASES[name]()
     return encode_frame(draft, incarnation=0xC0FFEE, term=4, **header)  # type: ignore[arg-type]
 
 
 def path_of(name: str) -> Path:
-    """Where the bytes of this case are kept."""
+    """Returns the file with the bytes of this case."""
     return FOLDER / f"frame_v1_{name}.bin"
 
 
 def describe(data: bytes) -> dict[str, Any]:
-    """What these bytes decode to, in JSON's own types."""
+    """Returns what these bytes decode to, in types of JSON."""
     head_bytes = FrameView.decode(data, lambda start, end: b"").header.head_bytes
     view = FrameView.decode(data, lambda start, end: data[head_bytes + start : head_bytes + end])
     term = view.term_start()
@@ -192,5 +192,5 @@ def _run(view: FrameView, ordinal: int) -> dict[str, Any]:
 
 
 def _bytes(data: bytes) -> str:
-    """Short bytes in hexadecimal, long ones by length and SHA-256."""
+    """Returns short bytes in hexadecimal, long ones as length and SHA-256."""
     return data.hex() if len(data) <= 64 else f"{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}"

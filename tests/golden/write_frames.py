@@ -13,7 +13,7 @@ from tests.golden.frame_cases import CASES, FOLDER, describe, encode_case, path_
 
 
 def main() -> None:
-    """Writes the bytes of the cases asked for, and what all of them decode to."""
+    """Writes the bytes of the given cases, and what all cases decode to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="the cases to write")
     parser.add_argument("--all", action="store_true", help="every case")

@@ -73,7 +73,7 @@ immutables = st.builds(
 
 
 def state(message: ImmutableMessage) -> tuple[object, ...]:
-    """Everything a reader can see of a message."""
+    """Returns everything that a reader can see of a message."""
     return (
         type(message),
         message.message_id,

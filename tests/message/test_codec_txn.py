@@ -1,4 +1,4 @@
-"""Transactions on the wire: begin, bodies, commit; whole or refused."""
+"""Transactions on the wire: begin, bodies and commit, accepted as a whole or refused."""
 
 import pytest
 from hypothesis import given
@@ -84,7 +84,7 @@ def test_transactions_round_trip(txn: ImmutableTxnMessage) -> None:
     assert [state(body) for body in received.messages] == [state(body) for body in txn.messages]
 
 
-def test_the_parts_stand_in_order_under_one_tick() -> None:
+def test_the_parts_are_in_order_and_share_one_tick() -> None:
     parts = txn_to_wire(transaction())
     assert [wire.properties["_t"] for _, wire in parts] == ["900", "2", "2", "901"]
     assert {(wire.properties["_tt"], wire.properties["_tx"]) for _, wire in parts} == {("2r", "CAcQ3As=")}
@@ -133,10 +133,10 @@ BROKEN = {
     "a begin inside": lambda begin, one, two, commit: [begin, begin, two, commit],
     "a commit inside": lambda begin, one, two, commit: [begin, one, commit, commit],
     "a body of another frame": lambda begin, one, two, commit: [begin, one, moved(two, position=8192, index=4), commit],
-    "a body behind the commit": lambda begin, one, two, commit: [begin, one, moved(two, index=6), commit],
+    "a body after the commit": lambda begin, one, two, commit: [begin, one, moved(two, index=6), commit],
     "a body at the commit": lambda begin, one, two, commit: [begin, one, moved(two, index=5), commit],
     "a body before the begin": lambda begin, one, two, commit: [begin, moved(one, index=2), two, commit],
-    "a begin behind the commit": lambda begin, one, two, commit: [moved(begin, index=6), commit],
+    "a begin after the commit": lambda begin, one, two, commit: [moved(begin, index=6), commit],
     "a begin of another frame": lambda begin, one, two, commit: [moved(begin, position=0, index=3), one, two, commit],
     "a body's tick": lambda begin, one, two, commit: [begin, one, changed(two, _tt="2s"), commit],
     "a body's transaction": lambda begin, one, two, commit: [begin, one, changed(two, _tx="CAgQ3As="), commit],
@@ -173,7 +173,7 @@ def test_a_transaction_without_a_context_is_refused() -> None:
         txn_to_wire(txn)
 
 
-def test_a_body_that_is_none_of_the_transaction_is_not_sent() -> None:
+def test_a_body_of_another_transaction_is_not_sent() -> None:
     txn = transaction()
     alien = ImmutableMessage(ORIGIN, 4, 98, "v", b"", 2, b"", CONTEXT)
     broken = ImmutableTxnMessage(

@@ -1,4 +1,4 @@
-"""What `wal.message` and its codec hand out, and what importing them costs."""
+"""The names that `wal.message` and its codec export, and what their import loads."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Delivered messages: what they derive, and that they do not change."""
+"""Delivered messages: their derived properties, and that they do not change."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Message: what it refuses, what it never does, and how large it says it is."""
+"""Message: the arguments that it refuses, that it does not change, and its estimated size."""
 
 import copy
 import re
@@ -42,7 +42,7 @@ def test_an_empty_vchannel_is_refused() -> None:
 
 
 @pytest.mark.parametrize("message_type", [2, "INSERT", None, True])
-def test_a_message_type_is_one(message_type: object) -> None:
+def test_a_message_type_is_a_message_type(message_type: object) -> None:
     with pytest.raises(TypeError, match=f"must be a MessageType, not {message_type!r}"):
         Message("v", b"", message_type=message_type)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Stored properties and broadcast headers: what goes in comes out, and damage is a CorruptionError."""
+"""Stored properties and broadcast headers round-trip, and damage is a CorruptionError."""
 
 import pytest
 from hypothesis import given
@@ -78,7 +78,7 @@ def test_headers_round_trip(header: BroadcastHeader) -> None:
 
 
 @given(st.lists(st.text(max_size=3), unique=True, max_size=20), st.data())
-def test_headers_round_trip_without_the_names_that_stand_beside_them(names: list[str], data: st.DataObject) -> None:
+def test_headers_round_trip_without_the_names_of_their_copies(names: list[str], data: st.DataObject) -> None:
     header = BroadcastHeader(7, tuple(names), (ResourceKey("d", "k"),), False)
     there = data.draw(st.sets(st.sampled_from(names)) if names else st.just(set()))
     copies = [name for name in names if name in there]
@@ -89,7 +89,7 @@ def test_headers_round_trip_without_the_names_that_stand_beside_them(names: list
 
 
 @pytest.mark.parametrize("copies", [[], ["b"]])
-def test_a_header_beside_other_copies_is_damage(copies: list[str]) -> None:
+def test_a_header_with_other_copies_is_damage(copies: list[str]) -> None:
     stored = BroadcastHeader(7, ("a", "b", "c", "d")).to_bytes(["b", "d"])
     with pytest.raises(CorruptionError, match="a broadcast header names 2 vchannels beside"):
         BroadcastHeader.from_bytes(stored, copies)
@@ -126,7 +126,7 @@ def test_a_resource_key_names_domain_and_key(domain: str, key: str) -> None:
         ResourceKey(domain, key)
 
 
-def test_whether_a_resource_key_is_shared_is_said_by_name_and_by_a_bool() -> None:
+def test_shared_is_a_keyword_and_a_bool() -> None:
     with pytest.raises(TypeError):
         ResourceKey("d", "k", True)  # type: ignore[misc]
     with pytest.raises(TypeError, match="takes a bool"):

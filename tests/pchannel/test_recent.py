@@ -1,4 +1,4 @@
-"""The window of recent frames answers what the log itself would, or that it cannot."""
+"""The window of recent frames returns the pages that the log itself would return, or None."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def seen(page: FramePage, names: frozenset[str]) -> list[tuple[int, object]]:
 
 
 async def test_pages_are_those_of_the_log() -> None:
-    """Every start, every set of names: the same frames, marks and promises, page by page."""
+    """Pages are equal for every start and every set of names: the same frames, last events and promised ticks."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -91,7 +91,7 @@ def test_one_frame_larger_than_the_window_leaves_it_empty() -> None:
 
 
 def test_small_frames_are_counted_with_the_objects_that_they_become() -> None:
-    """Their own bytes are the least of them: a window that counted these alone held hundreds of megabytes."""
+    """A window that counted only the frames' own bytes held hundreds of megabytes of objects."""
     maker = FrameMaker(1)
     frame = maker.data(("a", b"1"))
     recent = RecentFrames(0, bytes_max=1 << 20)

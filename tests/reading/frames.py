@@ -1,4 +1,4 @@
-"""Random frames and what a reader should see of them, kept as plain lists of events."""
+"""Random frames, and the events of each as a plain list that says what a reader should see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wal.message import (
 )
 
 NAMES: list[RunName] = [("a", 1), ("b", 2), ("a", 3), ("ü", 4)]
-"""`a` has two lives."""
+"""`a` has two incarnations."""
 FIRST_TICK = 1000
 ORIGIN = Origin("p0", 7, 4096)
 HEADER = BroadcastHeader(9, ("a", "b"), (), True)
@@ -37,7 +37,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct):
-    """An event of the frame: a plain message, a transaction, a copy of a broadcast, or one for every reader (name `""`)."""
+    """An event of the frame: a plain message, a transaction, a copy of a broadcast, or a message for every reader (name `""`)."""
 
     index: int
     form: str
@@ -79,7 +79,7 @@ def build(
     first_tick: int = FIRST_TICK,
     sequence: int = 0,
 ) -> tuple[StoredFrame, list[Event]]:
-    """The frame of these steps as a backend would give it back, and its events in order."""
+    """Returns the frame of these steps as a backend would return it, and its events in order."""
     draft = FrameDraft()
     events: list[Event] = []
     at = 0
@@ -126,7 +126,7 @@ def stored(frame: EncodedFrame, position: int = ORIGIN.position) -> StoredFrame:
 
 
 def seen(message: ImmutableMessage) -> tuple[Any, ...]:
-    """Everything a reader can see of a message."""
+    """Returns everything that a reader can see of a message."""
     shared = (message.message_id, message.time_tick, message.vchannel, int(message.message_type))
     if isinstance(message, ImmutableTxnMessage):
         assert message.txn_context is not None
@@ -145,7 +145,7 @@ def expected(
     origin: Origin = ORIGIN,
     first_tick: int = FIRST_TICK,
 ) -> list[tuple[Any, ...]]:
-    """What a reader of these vchannels, in these lives, with these filters, should see."""
+    """Returns what a reader of these vchannels, in these incarnations, with these filters, should see."""
     messages: list[tuple[Any, ...]] = []
     for event in events:
         tick = first_tick + event.index

@@ -1,4 +1,4 @@
-"""A log of random frames kept as plain lists, the pages that a backend would give of it, and what a read of it should deliver."""
+"""A log of random frames as plain lists, the pages that a backend would return of it, and what a read of it should deliver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wal.reading import All, Latest, ReadOptions, StartAfter, StartFrom
 LOG = Origin("p0", 7, 0)
 TICKS_A_FRAME = 1000
 STRIDE = 1 << 20
-"""Positions of frames lie so far apart."""
+"""The distance between the positions of two frames."""
 
 Steps = list[tuple[str, list[Row], tuple[RunName, ...]]]
 
@@ -31,7 +31,7 @@ class ModelTail(msgspec.Struct):
 
 
 class ModelLog:
-    """Frames one after the other; the first `durable` of them can be read."""
+    """Consecutive frames, of which the first `durable` can be read."""
 
     def __init__(self, frames: list[Steps], *, durable: int) -> None:
         self.frames: list[StoredFrame] = []
@@ -43,7 +43,7 @@ class ModelLog:
         self.durable = durable
 
     def tail(self) -> ModelTail:
-        """The end as it is now. The promise may be above the last frame, as a fresh tick makes it."""
+        """Returns the end as it is now."""
         promised_tick = self.frames[self.durable - 1].view.header.promised_tick if self.durable else 0
         newest = None
         for number in range(self.durable):
@@ -52,7 +52,7 @@ class ModelLog:
         return ModelTail(self.durable * STRIDE, promised_tick, newest)
 
     def page(self, start: int, names: frozenset[str], random: Random) -> FramePage:
-        """The wanted frames from `start` on, of a random number of frames, as far as the log is durable."""
+        """Returns the wanted frames among a random number of durable frames from `start` on."""
         first = -(-start // STRIDE)
         end = random.randint(first + 1, max(self.durable, first + 1))
         looked_at = self.frames[first:end]
@@ -68,7 +68,7 @@ class ModelLog:
         )
 
     def delivered(self, options: ReadOptions, bound: dict[str, int], *, begun: int) -> list[tuple[Any, ...]]:
-        """What a read delivers that begins when `begun` frames are durable and goes on to the end of the log, as `seen` shows it."""
+        """Returns, as `seen` shows it, what a read delivers that begins with `begun` durable frames and goes on to the end of the log."""
         messages: list[tuple[Any, ...]] = []
         for number, events in enumerate(self.events):
             position = number * STRIDE
@@ -102,7 +102,7 @@ class ModelLog:
         return messages
 
     def ids(self) -> list[MessageID]:
-        """The ids of everything durable, bodies too."""
+        """Returns the ids of all durable events and bodies."""
         return [
             Origin(LOG.pchannel, LOG.incarnation, number * STRIDE).message_id(at)
             for number in range(self.durable)
@@ -112,7 +112,7 @@ class ModelLog:
 
 
 def policies(log: ModelLog, random: Random) -> All | Latest | StartFrom | StartAfter:
-    """A policy that a read of this log may have."""
+    """Returns a policy that a read of this log may have."""
     if (ids := log.ids()) and random.random() < 0.6:
         return random.choice((StartFrom, StartAfter))(random.choice(ids))
     return random.choice((All(), Latest()))

@@ -1,4 +1,4 @@
-"""Assembly of random frames against a list of the events that were put into them."""
+"""Assembly of random frames is compared with a list of the events that were put into them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERYTHING = EventFilter()
 
 @settings(max_examples=150)
 @given(STEPS, BOUND)
-def test_a_reader_sees_its_vchannels_in_their_life_in_tick_order(steps: Steps, bound: dict[str, int]) -> None:
+def test_a_reader_sees_its_vchannels_in_their_incarnation_in_tick_order(steps: Steps, bound: dict[str, int]) -> None:
     frame, events = build(steps)
     messages = assemble(frame, ORIGIN, Selection(bound, floor=99), EVERYTHING)
     assert [seen(message) for message in messages] == expected(events, bound)
@@ -87,7 +87,7 @@ def test_a_run_of_plain_messages_of_both_kinds() -> None:
 
 
 def damaged(records: list[tuple[int, Record]]) -> FrameDraft:
-    """A draft whose one run holds these (index, record), laws broken or not."""
+    """A draft with one run of these (index, record) pairs, which may break the laws."""
     draft = FrameDraft()
     run = Run(RunKind.VCHANNEL, "a", 1, [one for _, one in records], [index for index, _ in records])
     draft.runs.append(run)
@@ -99,7 +99,7 @@ def damaged(records: list[tuple[int, Record]]) -> FrameDraft:
 
 
 @pytest.mark.parametrize("promised", [0, 2])
-def test_a_commit_whose_bodies_are_not_all_there_is_damage(promised: int) -> None:
+def test_a_commit_with_missing_bodies_is_damage(promised: int) -> None:
     ext = encode_txn(txn_id=5, keepalive_ms=1, bodies=promised, bodies_total=promised)
     body = record(Row(("a", 1), b"1", 2, {}))
     body.flags = FLAG_BODY
@@ -109,7 +109,7 @@ def test_a_commit_whose_bodies_are_not_all_there_is_damage(promised: int) -> Non
         assemble(frame, ORIGIN, Selection({"a": 1}, floor=9), EVERYTHING)
 
 
-def test_a_damaged_block_is_loud_for_its_readers_only() -> None:
+def test_a_damaged_block_is_an_error_for_its_readers_only() -> None:
     rows = [Row(("a", 1), bytes(20_000), 2, {}), Row(("b", 2), b"whole", 2, {})]
     draft = FrameDraft()
     for row in rows:

@@ -1,4 +1,4 @@
-"""RowColumns: frames taken as they lie, and the same messages one by one, give the same rows, whatever came before in the batch."""
+"""RowColumns: frames added as they lie, and the same messages one by one, give the same rows, whatever the batch held before."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOUND = {"a": 3, "b": 2, "ü": 4}
 
 
 def rows_of(columns: RowColumns) -> list[tuple[Any, ...]]:
-    """The rows, read back from the packed columns; one that was not gathered is None in each."""
+    """Returns the rows, read back from the packed columns; a column that was not gathered is None in each row."""
     count = columns.slots
     wanted = columns.columns
     all_ids = b"".join(columns.ids)
@@ -86,7 +86,7 @@ def row_of(body: ImmutableMessage) -> tuple[Any, ...]:
 
 
 def select(row: tuple[Any, ...], wanted: Sequence[str]) -> tuple[Any, ...]:
-    """The row without the columns that are not wanted."""
+    """Returns the row without the columns that are not wanted."""
     names = ("message_id", "time_tick", "vchannel", "message_type", "txn_id", "payload", "properties")
     return tuple(value if name in wanted else None for name, value in zip(names, row, strict=True))
 
@@ -102,10 +102,10 @@ WANTED = st.sets(st.sampled_from(COLUMNS), min_size=1).map(sorted)
 
 
 @given(FRAMES, NAMES, FILTERS, WANTED, st.booleans(), st.randoms(use_true_random=False))
-def test_a_batch_holds_what_the_messages_say(
+def test_a_batch_holds_the_rows_of_its_messages(
     frames: list[Any], names: tuple[str, ...], wanted: EventFilter, chosen: list[str], plain: bool, random: Random
 ) -> None:
-    """Whichever way each of its frames was added."""
+    """This holds whether a frame was added as rows or as messages."""
     if plain:
         frames = [[step for step in steps if step[0] == "plain"] for steps in frames]
     log = ModelLog(frames, durable=len(frames))
@@ -133,7 +133,7 @@ def test_a_batch_holds_what_the_messages_say(
 
 
 def going(log: ModelLog, options: ReadOptions, random: Random) -> Iterator[Progress]:
-    """The read at each of its frames."""
+    """Yields the read at each of its frames."""
     progress = Progress(options)
     progress.begin(LOG, Selection({name: BOUND[name] for name in options.vchannels}, floor=100), log.tail(), (0, 0))
     while (need := progress.step(log.tail())) is not Need.OVER:
@@ -146,7 +146,7 @@ def going(log: ModelLog, options: ReadOptions, random: Random) -> Iterator[Progr
 
 @given(STEPS, NAMES, st.integers(0, 12), st.integers(0, 12))
 def test_a_cut_takes_whole_events(steps: Any, names: tuple[str, ...], first: int, end: int) -> None:
-    """Rows between two events are those of the messages between them, and the last of them is known."""
+    """The rows of a range of events are those of the messages in it, and the last event is known."""
     frame, _ = build(steps)
     selection = Selection({name: BOUND[name] for name in names}, floor=100)
     messages = [
@@ -169,7 +169,7 @@ def test_a_wrong_choice_of_columns_is_refused() -> None:
 
 @pytest.mark.parametrize("change", ["bodies", "commit", "shared index"])
 def test_a_transaction_that_contradicts_itself_is_damage(change: str) -> None:
-    """As it is for who reads messages, and with the same words."""
+    """A reader of rows gets the same error, with the same text, as a reader of messages."""
     frame, _ = build([("txn", [Row(("a", 3), b"x", 2, {}), Row(("b", 2), b"y", 2, {})], (("a", 3), ("b", 2)))])
     view = broken_commit(frame.view, change)
     selection = Selection({"a": 3, "b": 2}, floor=100)
@@ -182,7 +182,7 @@ def test_a_transaction_that_contradicts_itself_is_damage(change: str) -> None:
 
 
 def broken_commit(view: FrameView, change: str) -> FrameView:
-    """The same frame; the ext of its second commit says something else, and the CRCs say it is right."""
+    """Returns the frame with another ext of its second commit, under CRCs that are right."""
     view.check_body()
     run = view.runs[1]
     body = bytearray(view.whole_body() or b"")

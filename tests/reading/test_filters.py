@@ -1,4 +1,4 @@
-"""Deliver filters: what they accept, and that all of a read must hold."""
+"""Deliver filters: their arguments, and that a message has to pass all filters of a read."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def holds(one: DeliverFilter, tick: int, kind: MessageType) -> bool:
 
 
 @given(st.lists(FILTERS, max_size=4), st.integers(0, 22), st.sampled_from(USER_TYPES[:4]))
-def test_all_of_them_must_hold(filters: list[DeliverFilter], tick: int, kind: MessageType) -> None:
+def test_all_filters_must_hold(filters: list[DeliverFilter], tick: int, kind: MessageType) -> None:
     folded = EventFilter.of(filters)
     passes = tick >= folded.tick_min and (folded.types is None or int(kind) in folded.types)
     assert passes == all(holds(one, tick, kind) for one in filters)
 
 
-def test_one_filter_may_stand_alone() -> None:
+def test_a_single_filter_needs_no_sequence() -> None:
     assert EventFilter.of(TimeTickGT(4)) == EventFilter.of([TimeTickGT(4)]) == EventFilter.of((TimeTickGTE(5),))
     assert EventFilter.of(()) == EventFilter()
 
@@ -47,7 +47,7 @@ def test_a_system_type_cannot_be_named(kind: MessageType) -> None:
         MessageTypes(MessageType.INSERT, kind)
 
 
-def test_wrong_filters_are_refused_where_they_are_made() -> None:
+def test_wrong_filters_are_refused_when_they_are_created() -> None:
     with pytest.raises(InvalidArgumentError, match="name at least one"):
         MessageTypes()
     with pytest.raises(TypeError):
@@ -68,6 +68,6 @@ def test_wrong_filters_are_refused_where_they_are_made() -> None:
         EventFilter.of(["GT"])  # type: ignore[list-item]
 
 
-def test_a_filter_says_what_it_is() -> None:
+def test_the_repr_of_a_filter_names_its_types() -> None:
     assert repr(MessageTypes(MessageType.INSERT, MessageType.DELETE)) == "MessageTypes(DELETE, INSERT)"
     assert "7" in repr(TimeTickGT(7))

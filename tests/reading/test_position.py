@@ -1,4 +1,4 @@
-"""ReadPosition: its text can be stored and read back, and nothing else is taken for one."""
+"""ReadPosition: its text can be stored and parsed, and any other text is refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_any_other_text_is_refused_or_is_canonical(text: str) -> None:
         "@7",
     ],
 )
-def test_what_is_no_position_says_so(text: str) -> None:
+def test_the_error_for_a_wrong_text_names_the_form(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         ReadPosition.parse(text)
 

@@ -1,4 +1,4 @@
-"""Progress against a naive model: whatever the pages, whenever the log grows, wherever it is stopped and resumed."""
+"""Progress is compared with a naive model, for any pages, any moment at which the log grows, and any stop and resume."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RANDOMS = st.randoms(use_true_random=False)
 
 
 class Reader:
-    """Drives a progress as a shell does, with random pages of a log that grows at random moments."""
+    """Drives a progress as a scanner does, with random pages of a log that grows at random moments."""
 
     def __init__(self, log: ModelLog, options: ReadOptions, random: Random) -> None:
         self.log, self.random = log, random
@@ -45,7 +45,7 @@ class Reader:
         assert self.progress.begin(LOG, selection, log.tail(), (0, 0)) is None
 
     def next(self) -> ImmutableMessage | None:
-        """The next message, None when the read is over, or waits although the log does not grow any more."""
+        """Returns the next message; None when the read has ended, or waits at the end of a log that does not grow any more."""
         progress = self.progress
         while progress.following >= len(progress.messages):
             if self.log.durable < len(self.log.frames) and self.random.random() < 0.3:
@@ -97,7 +97,7 @@ def bound(options: ReadOptions) -> dict[str, int]:
 
 
 @given(reads())
-def test_it_delivers_what_the_model_says(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+def test_a_read_delivers_what_the_model_says(read: tuple[ModelLog, ReadOptions, Random]) -> None:
     log, options, random = read
     reader = Reader(log, options, random)
     assert list(map(seen, reader.rest())) == log.delivered(options, bound(options), begun=reader.begun)
@@ -105,7 +105,7 @@ def test_it_delivers_what_the_model_says(read: tuple[ModelLog, ReadOptions, Rand
 
 @given(reads(), st.lists(st.integers(0, 4), max_size=4))
 def test_a_position_resumes_exactly(read: tuple[ModelLog, ReadOptions, Random], stops: list[int]) -> None:
-    """Stopped after any number of messages, and any number of times, the pieces are the whole."""
+    """A read that is stopped and resumed after any number of messages delivers each message once."""
     log, options, random = read
     options = ReadOptions(options.vchannels, options.policy, options.event_filter)
     reader = Reader(log, options, random)
@@ -125,7 +125,7 @@ def test_a_position_resumes_exactly(read: tuple[ModelLog, ReadOptions, Random], 
             assert reader.progress.position == position
         elif messages or isinstance(options.policy, Latest):
             assert not messages
-            break  # nothing was there when it began: begun again it would begin elsewhere
+            break  # the log was empty when the read began: a new read would begin at another position
         else:
             reader = Reader(log, options, random)
             begun = reader.begun
@@ -136,7 +136,7 @@ def test_a_position_resumes_exactly(read: tuple[ModelLog, ReadOptions, Random], 
 
 @given(reads())
 def test_a_position_tells_what_was_handed_over(read: tuple[ModelLog, ReadOptions, Random]) -> None:
-    """At every message: its tick is not above the position's, what follows is above it, and so is the event that it names."""
+    """The tick and the event of the position are at or above those of the message, and below those of the next."""
     log, options, random = read
     reader = Reader(log, options, random)
     ticks: list[tuple[int, int]] = []
@@ -154,7 +154,7 @@ def test_a_position_tells_what_was_handed_over(read: tuple[ModelLog, ReadOptions
 
 
 @given(reads(time_ticks=True))
-def test_a_time_tick_is_a_promise(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+def test_nothing_at_or_below_a_delivered_time_tick_follows(read: tuple[ModelLog, ReadOptions, Random]) -> None:
     log, options, random = read
     reader = Reader(log, options, random)
     messages = reader.rest()
@@ -173,8 +173,8 @@ def test_a_time_tick_is_a_promise(read: tuple[ModelLog, ReadOptions, Random]) ->
 
 
 @given(reads())
-def test_frames_as_rows_are_what_assembly_would_give(read: tuple[ModelLog, ReadOptions, Random]) -> None:
-    """Taking frames as rows where it says so loses and adds nothing, and leaves the same position."""
+def test_frames_as_rows_equal_their_assembled_messages(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+    """A read that takes frames as rows delivers the same rows, and reaches the same position."""
     log, options, random = read
     reader = Reader(log, options, random)
     twin = Reader(log, options, random)
@@ -196,12 +196,12 @@ def test_frames_as_rows_are_what_assembly_would_give(read: tuple[ModelLog, ReadO
             break
     messages = twin.rest()
     assert rows_of(rows) == [row_of(body) for message in messages for body in message.bodies()]
-    if options.until_time_tick is None:  # how far it passes what lies behind that tick depends on the pages
+    if options.until_time_tick is None:  # how far it passes events above that tick depends on the pages
         assert progress.reached == other.reached
     assert other.message_count == len(messages)
 
 
-# -- the edges, one by one
+# -- single cases
 
 
 def plain(*payloads: bytes) -> list[tuple[str, list[Row], tuple[tuple[str, int], ...]]]:
@@ -215,7 +215,7 @@ def progress_over(
     return progress, progress.begin(LOG, Selection({"b": 2}, floor=100), log.tail(), earliest)
 
 
-def test_a_truncated_start_is_told_apart_from_the_event_before_the_earliest() -> None:
+def test_a_truncated_start_differs_from_the_event_before_the_earliest() -> None:
     log = ModelLog([plain(b"1", b"2", b"3")], durable=1)
     ids = log.ids()
     assert progress_over(log, earliest=(0, 2), deliver_policy=StartFrom(ids[1]))[1] == ids[1]
@@ -236,7 +236,7 @@ def test_ids_of_other_logs_and_of_the_future_are_refused() -> None:
         progress_over(log, deliver_policy=StartFrom(Origin("p0", 7, STRIDE).message_id(0)))
 
 
-def test_what_ended_the_log_is_raised_where_nothing_comes_any_more() -> None:
+def test_the_failure_of_a_log_is_raised_at_its_end() -> None:
     log = ModelLog([plain(b"1")], durable=1)
     progress, _ = progress_over(log)
     assert progress.advance(log.tail()) is Need.PAGE
@@ -248,7 +248,7 @@ def test_what_ended_the_log_is_raised_where_nothing_comes_any_more() -> None:
         progress.advance(tail)
 
 
-def test_moving_goes_on_at_the_other_logs_end() -> None:
+def test_a_moved_read_continues_at_the_end_of_the_other_log() -> None:
     here, there = ModelLog([], durable=0), ModelLog([plain(b"1"), plain(b"2")], durable=1)
     progress, _ = progress_over(here)
     assert progress.advance(here.tail()) is Need.TAIL

@@ -1,4 +1,4 @@
-"""Selection: a reader is bound to the life of a vchannel that was current when it began."""
+"""Selection: a reader is bound to the incarnation of a vchannel that was current when it began."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from tests.reading.frames import ORIGIN, Row, build
 from wal.reading import EventFilter, Selection, assemble
 
 
-def payloads(selection: Selection, *lives: tuple[str, int, bytes]) -> list[bytes]:
-    frame, _ = build([("plain", [Row((name, life), payload, 2, {})], ()) for name, life, payload in lives])
+def payloads(selection: Selection, *runs: tuple[str, int, bytes]) -> list[bytes]:
+    frame, _ = build([("plain", [Row((name, incarnation), payload, 2, {})], ()) for name, incarnation, payload in runs])
     return [message.payload for message in assemble(frame, ORIGIN, selection, EventFilter())]
 
 
-def test_other_lives_and_other_names_are_not_seen() -> None:
+def test_other_incarnations_and_other_names_are_not_seen() -> None:
     selection = Selection({"a": 2}, floor=10)
     assert payloads(selection, ("a", 1, b"old"), ("a", 2, b"mine"), ("b", 2, b"other")) == [b"mine"]
     assert payloads(selection, ("a", 11, b"new")) == []
 
 
-def test_an_unknown_name_binds_to_the_first_life_made_from_then_on() -> None:
+def test_an_unknown_name_is_bound_to_the_first_incarnation_created_afterwards() -> None:
     selection = Selection({"a": None}, floor=5)
     assert payloads(selection, ("a", 3, b"a life that was over before")) == []
     assert payloads(selection, ("a", 6, b"first")) == [b"first"]
-    assert payloads(selection, ("a", 8, b"another life"), ("a", 6, b"second")) == [b"second"]
+    assert payloads(selection, ("a", 8, b"another incarnation"), ("a", 6, b"second")) == [b"second"]
 
 
-def test_the_floor_itself_is_a_life_made_from_then_on() -> None:
+def test_the_floor_itself_counts_as_created_afterwards() -> None:
     assert payloads(Selection({"a": None}, floor=5), ("a", 5, b"yes")) == [b"yes"]
 
 
-def test_names_bind_apart() -> None:
+def test_each_name_is_bound_by_itself() -> None:
     selection = Selection({"a": 1, "b": None}, floor=5)
     assert payloads(selection, ("b", 7, b"b"), ("a", 1, b"a"), ("b", 6, b"no")) == [b"b", b"a"]
 

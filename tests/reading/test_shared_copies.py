@@ -1,4 +1,4 @@
-"""What copies of broadcasts share: each broadcast of a frame is fetched, checked and made by itself, and once for all readers."""
+"""SharedCopies: each broadcast of a frame is fetched, checked and decoded by itself, and once for all readers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from wal.message import BroadcastHeader
 from wal.reading import EventFilter, Selection, assemble, shared_by, shared_copies
 
 SIZE = 20_000
-"""Above the least size of a block: a payload ends the block that it lies in, and the header behind it lies in the next."""
+"""More than the least size of a block: a payload ends its block, and the header after it lies in the next one."""
 SETS: list[tuple[RunName, ...]] = [(("a", 1), ("b", 2)), (("b", 2), ("c", 3)), (("d", 4),)]
 EVERYTHING = EventFilter()
 
 
 class Body:
-    """The body of a frame that counts what is asked of it, and in which bits can be changed."""
+    """The body of a frame, which records what is fetched of it and can be damaged."""
 
     def __init__(self, blocks: list[bytes]) -> None:
         self.data = bytearray(b"".join(blocks))
@@ -30,7 +30,7 @@ class Body:
 
 
 def frame() -> tuple[StoredFrame, Body]:
-    """Three broadcasts in a frame, and a plain message before them."""
+    """Returns a frame with a plain message and three broadcasts after it."""
     draft = FrameDraft()
     draft.append(("plain", 9), [Record(b"plain")])
     for number, names in enumerate(SETS):
@@ -49,7 +49,7 @@ def read(stored: StoredFrame, **bound: int) -> list[tuple[str, bytes]]:
     return [(message.vchannel, message.payload[:1]) for message in messages]
 
 
-def test_a_reader_asks_for_its_own_broadcasts_alone() -> None:
+def test_a_reader_fetches_only_its_own_broadcasts() -> None:
     stored, body = frame()
     assert read(stored, a=1) == [("a", b"0")]
     (first,) = body.asked
@@ -60,10 +60,10 @@ def test_a_reader_asks_for_its_own_broadcasts_alone() -> None:
     (last,) = body.asked
     assert last[0] >= 2 * SIZE
     assert read(stored, b=2) == [("b", b"0"), ("b", b"1")]
-    assert read(stored, d=3) == read(stored, plain=8) == [], "another life of it"
+    assert read(stored, d=3) == read(stored, plain=8) == [], "another incarnation of it"
 
 
-def test_it_is_made_once_for_all_readers() -> None:
+def test_copies_are_decoded_once_for_all_readers() -> None:
     stored, _ = frame()
     (one,) = assemble(stored, ORIGIN, Selection({"a": 1}, floor=9), EVERYTHING)
     other, _ = assemble(stored, ORIGIN, Selection({"b": 2}, floor=9), EVERYTHING)
@@ -74,8 +74,8 @@ def test_it_is_made_once_for_all_readers() -> None:
         assert shared.names == SETS[shared.header.broadcast_id]
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["at once", "behind a whole one"])
-def test_damage_of_one_is_loud_for_its_readers_every_time_and_for_nobody_else(*, before: bool) -> None:
+@pytest.mark.parametrize("before", [False, True], ids=["at once", "after a whole one"])
+def test_damage_of_a_broadcast_is_an_error_for_its_readers_only(*, before: bool) -> None:
     stored, body = frame()
     body.data[SIZE // 2] ^= 1  # in the first payload, which fills its block
     if before:
@@ -91,7 +91,7 @@ def test_damage_of_one_is_loud_for_its_readers_every_time_and_for_nobody_else(*,
         shared_copies(stored.view)
 
 
-def test_a_header_that_is_missing_is_damage_of_its_own_broadcast() -> None:
+def test_a_missing_header_damages_its_own_broadcast_only() -> None:
     draft = FrameDraft()
     draft.broadcast([("a", 1)], Record(b"whole"), header=BroadcastHeader(1, ("a",)).to_bytes(["a"]))
     draft.broadcast([("b", 2)], Record(b"headless"), header=b"")

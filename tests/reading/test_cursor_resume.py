@@ -1,4 +1,4 @@
-"""Where a read got to, as a place in the log: another goes on from there exactly, even if everything below is gone."""
+"""A read resumes exactly at the log position that another one had reached, even if everything below is gone."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ STOPS = st.lists(
     ),
     max_size=5,
 )
-"""Pieces of a read: messages taken, `follow`, `until_time_tick`, and whether it lets go at the end as a closed scanner does."""
+"""Pieces of a read: messages taken, `follow`, `until_time_tick`, and whether it drops what is at hand, as a closed scanner does."""
 
 
-class GoingOn(Reader):
-    """A reader that goes on where another one was, in a log that begins there."""
+class ResumedReader(Reader):
+    """A reader that resumes where another one was, in a log that begins there."""
 
     def __init__(
         self,
@@ -49,7 +49,9 @@ class GoingOn(Reader):
 
 
 @given(reads(), STOPS)
-def test_the_pieces_are_the_whole(read: tuple[ModelLog, ReadOptions, Random], stops: Stops) -> None:
+def test_a_read_resumed_piece_by_piece_delivers_each_message_once(
+    read: tuple[ModelLog, ReadOptions, Random], stops: Stops
+) -> None:
     log, options, random = read
     first = ReadOptions(options.vchannels, options.policy, options.event_filter)
     reader = Reader(log, first, random)
@@ -68,13 +70,13 @@ def test_the_pieces_are_the_whole(read: tuple[ModelLog, ReadOptions, Random], st
             progress.let_go()
             assert (progress.reached.position, progress.position) == (start, position)
         piece = ReadOptions(options.vchannels, All(), options.event_filter, follow, until)
-        reader = GoingOn(log, piece, random, start, position)
+        reader = ResumedReader(log, piece, random, start, position)
     messages += reader.rest()
     assert list(map(seen, messages)) == log.delivered(first, bound(first), begun=begun)
 
 
 @given(reads())
-def test_it_begins_where_the_policy_says(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+def test_a_saved_start_is_where_the_policy_begins(read: tuple[ModelLog, ReadOptions, Random]) -> None:
     log, options, random = read
     reader = Reader(log, options, random)
     policy = options.policy
@@ -90,7 +92,7 @@ def test_it_begins_where_the_policy_says(read: tuple[ModelLog, ReadOptions, Rand
 
 
 @given(reads())
-def test_at_the_tail_nothing_is_behind(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+def test_at_the_tail_nothing_is_left_to_read(read: tuple[ModelLog, ReadOptions, Random]) -> None:
     log, options, random = read
     reader = Reader(log, ReadOptions(options.vchannels, options.policy, options.event_filter), random)
     reader.rest()
@@ -98,7 +100,7 @@ def test_at_the_tail_nothing_is_behind(read: tuple[ModelLog, ReadOptions, Random
 
 
 @given(reads())
-def test_a_place_below_the_earliest_event_is_lost(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+def test_a_log_position_below_the_earliest_event_is_truncated(read: tuple[ModelLog, ReadOptions, Random]) -> None:
     log, options, _ = read
     progress = Progress(options)
     progress.go_on((5, 1), None)
