@@ -3,8 +3,8 @@
     async with open_wal("data/") as log:
         result = await log.raw_append(Message("orders", b"created"))
 
-Everything public is handed on from here; errors are in `wal.errors`, time ticks in `wal.timestamp`. Importing this package imports
-none of it: each name is looked up where it lives when it is first asked for.
+Every public name can be imported from here; errors are in `wal.errors`, time ticks in `wal.timestamp`. Importing this package imports
+none of them: a name is imported from its module when it is first used.
 """
 
 import importlib
@@ -114,63 +114,33 @@ __all__ = [
 ]
 
 _HOMES: typing.Final = {
-    "LogStatistics": "wal.accesser",
-    "WALAccesser": "wal.accesser",
-    "BroadcastAppendResult": "wal.accesser.broadcast",
-    "BroadcastMessage": "wal.accesser.broadcast",
-    "BroadcastState": "wal.accesser.broadcast",
-    "BroadcastTask": "wal.accesser.broadcast",
-    "LogBroadcast": "wal.accesser.broadcast",
-    "VChannelInfo": "wal.channels",
-    "CursorInfo": "wal.cursors",
-    "AppendResult": "wal.message",
-    "BroadcastHeader": "wal.message",
-    "ForgottenResult": "wal.message",
-    "ImmutableMessage": "wal.message",
-    "ImmutableTxnMessage": "wal.message",
-    "Message": "wal.message",
-    "MessageID": "wal.message",
-    "MessageType": "wal.message",
-    "ResourceKey": "wal.message",
-    "TimeTickMessage": "wal.message",
-    "TxnContext": "wal.message",
-    "WAL": "wal.accesser.opening",
-    "init": "wal.accesser.opening",
-    "open_wal": "wal.accesser.opening",
-    "release": "wal.accesser.opening",
-    "MessageHandler": "wal.pchannel",
-    "PChannelStatistics": "wal.pchannel",
-    "ProducerInfo": "wal.pchannel",
-    "ProducerKey": "wal.pchannel",
-    "Scanner": "wal.pchannel",
-    "ScannerStatistics": "wal.pchannel",
-    "All": "wal.reading",
-    "DeliverFilter": "wal.reading",
-    "DeliverPolicy": "wal.reading",
-    "Latest": "wal.reading",
-    "MessageTypes": "wal.reading",
-    "ReadPosition": "wal.reading",
-    "StartAfter": "wal.reading",
-    "StartFrom": "wal.reading",
-    "TimeTickGT": "wal.reading",
-    "TimeTickGTE": "wal.reading",
-    "AppendOption": "wal.accesser.responses",
-    "AppendResponses": "wal.accesser.responses",
-    "PChannelRetention": "wal.retention",
-    "RetentionHolder": "wal.retention",
-    "Secret": "wal.secret",
-    "Settings": "wal.settings",
-    "SettingsOverrides": "wal.settings",
-    "Txn": "wal.accesser.txn",
+    name: home
+    for home, names in {
+        "wal.accesser": "LogStatistics WALAccesser",
+        "wal.accesser.broadcast": "BroadcastAppendResult BroadcastMessage BroadcastState BroadcastTask LogBroadcast",
+        "wal.channels": "VChannelInfo",
+        "wal.cursors": "CursorInfo",
+        "wal.message": "AppendResult BroadcastHeader ForgottenResult ImmutableMessage ImmutableTxnMessage Message MessageID "
+        "MessageType ResourceKey TimeTickMessage TxnContext",
+        "wal.accesser.opening": "WAL init open_wal release",
+        "wal.pchannel": "MessageHandler PChannelStatistics ProducerInfo ProducerKey Scanner ScannerStatistics",
+        "wal.reading": "All DeliverFilter DeliverPolicy Latest MessageTypes ReadPosition StartAfter StartFrom TimeTickGT TimeTickGTE",
+        "wal.accesser.responses": "AppendOption AppendResponses",
+        "wal.retention": "PChannelRetention RetentionHolder",
+        "wal.secret": "Secret",
+        "wal.settings": "Settings SettingsOverrides",
+        "wal.accesser.txn": "Txn",
+    }.items()
+    for name in names.split()
 }
-"""The module that each public name lives in."""
+"""The module of each public name."""
 _ROOMS: typing.Final = ("bridge", "errors", "timestamp")
-"""What else of the package is public, and found as an attribute of it."""
+"""The public modules, which are attributes of the package too."""
 
 if not typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> typing.Any:
-        """The public name, imported now (PEP 562)."""
+        """Imports and returns a public name at its first use (PEP 562)."""
         if name in _ROOMS:
             return importlib.import_module(f"wal.{name}")
         if name not in _HOMES:

@@ -1,6 +1,6 @@
-"""AsyncOnly: what is entered by `async with` says so where it is entered by `with`.
+"""AsyncOnly: an error that helps when an object for `async with` is entered by `with`.
 
-Python's own error names a missing method. Type checkers do not see the methods here, so they go on refusing `with`.
+Python's own error names a missing method. Type checkers do not see the methods here, so they still refuse `with`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["AsyncOnly"]
 
 
 class AsyncOnly:
-    """A base of classes that only an event loop can enter. `_with_form` is what to write instead, for the error."""
+    """A base of classes that only an event loop can enter. `_with_form` is what the error says to write instead."""
 
     __slots__ = ()
     _with_form: ClassVar[str]

@@ -1,30 +1,30 @@
 """What can go wrong, and what a caller can do about it.
 
-One shallow tree. Every error has a numeric `code` (the seeds' `StreamingCode`, so that it survives a wire) and says whether the
-same call can be `retryable`; a class exists only where a caller would act differently. Closed-by-you (`ClosedError`) and
-broken-by-the-world (`StorageError`, `UnknownOutcomeError`) are different classes, and an outcome that is not known says so in
-`outcome_unknown`.
+The errors form one shallow tree. Every error has a numeric `code` (the seeds' `StreamingCode`, which a wire can carry), and `retryable`
+says whether the same call may succeed later; a class exists only where a caller would act differently. A log that the caller closed
+(`ClosedError`) and one that broke (`StorageError`, `UnknownOutcomeError`) raise different classes. An error with `outcome_unknown` does
+not say whether the call took effect.
 
     WALError
-    ├── BulkAppendError                        append_bulk failed midway: .results; it is also of the class of its cause
-    ├── InvalidArgumentError (ValueError)      wrong value: the text names the value, the limit and the remedy
+    ├── BulkAppendError                        append_bulk failed in the middle: .results; also of the class of its cause
+    ├── InvalidArgumentError (ValueError)      a wrong value: the text names the value, the limit and the remedy
     │   └── KeyNotExistError (KeyError)        a KV key that must exist does not
     ├── ClosedError                            closed or released by you
     ├── ChannelExistError / ChannelNotExistError / ChannelFencedError / UnmatchedChannelTermError
     ├── IgnoredOperationError / InvalidRequestSeqError / InnerError / EndOfStreamError / UnknownError
     ├── TransactionExpiredError / InvalidTransactionStateError
     ├── ResourceAcquiredError                  a resource key is held: .keys, .holder
-    ├── UnknownOutcomeError                    sent, but the answer was lost: retry with the same idempotency key
+    ├── UnknownOutcomeError                    sent, but not answered: retry with the same idempotency key
     ├── TruncatedError                         the position is gone: .earliest
     ├── CorruptionError                        damage at or below the durable position: .path, .offset
     ├── StorageError                           a write or sync failed, or the directory has gone: final for this opening
     ├── NoSpaceError                           the disk is full: nothing was written, retry later
     ├── LockedError                            another process, or this one, has the log open for writing: .pid
-    ├── FormatError                            not a journal, or made by a newer version
+    ├── FormatError                            not a journal, or written by a newer version
     ├── WouldBlockError                        a bound is reached: wait, or make room
     ├── NotLocalError                          the pchannel is not served by this process
     ├── UnavailableError                       a server could not be reached or did not answer; nothing was changed
-    ├── SessionLostError                       a lease ran out or was revoked: what it held is not held any more
+    ├── SessionLostError                       a lease ran out or was revoked: it holds nothing any more
     └── UnrecoverableError
 """
 
@@ -114,17 +114,17 @@ class WALError(Exception):
 
 
 class BulkAppendError(WALError):
-    """`append_bulk` failed midway. `.results` are those of the messages that are durable, in order.
+    """`append_bulk` failed in the middle. `.results` are those of the messages that are durable, in order.
 
-    Each one is also of the class of its `__cause__`, with its `code`, `retryable` and `outcome_unknown`: `except StorageError` catches it
-    where the cause is a StorageError.
+    The error is also of the class of its `__cause__`, with its `code`, `retryable` and `outcome_unknown`: `except StorageError` catches it
+    if the cause is a StorageError.
     """
 
     results: Sequence[AppendResult] = ()
 
     @classmethod
     def of(cls, cause: WALError, results: Sequence[AppendResult]) -> BulkAppendError:
-        """Returns the error for a bulk that failed for this cause, with what is durable of it."""
+        """Returns the error for a bulk that failed for this cause, with the results of its durable messages."""
         kind = _bulk(type(cause))
         error = kind.__new__(kind)
         error.args = (f"{cause}; {len(results)} messages of this bulk are durable: their results are in .results",)
@@ -144,7 +144,7 @@ class InvalidArgumentError(WALError, ValueError):
 
 
 class KeyNotExistError(InvalidArgumentError, KeyError):
-    """A key that must exist in the KV does not: `.key`."""
+    """The KV has no value for a key that must exist; `.key` is the key."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"there is no value on key {key!r}: save it first, or ask with load_with_prefix()")
@@ -155,7 +155,7 @@ class KeyNotExistError(InvalidArgumentError, KeyError):
 
 
 class ClosedError(WALError):
-    """Closed or released by you: open the log again to go on."""
+    """The log was closed or released by the caller: open it again to go on."""
 
     code = StreamingCode.ON_SHUTDOWN
 
@@ -206,7 +206,7 @@ class TransactionExpiredError(WALError):
 
 
 class InvalidTransactionStateError(WALError):
-    """The transaction was already committed or rolled back (each transaction ends once)."""
+    """The transaction was committed or rolled back already: each transaction ends once."""
 
     code = StreamingCode.INVALID_TRANSACTION_STATE
 
@@ -226,7 +226,7 @@ class ResourceAcquiredError(WALError):
 class UnknownOutcomeError(WALError):
     """A request was sent and not answered: retry an append with the same idempotency key.
 
-    Of a broadcast: it is not complete yet and will be completed, so it must not be repeated.
+    A broadcast with this error is not complete yet and will be completed, so it must not be sent again.
     """
 
     code = StreamingCode.UNKNOWN_OUTCOME
@@ -235,7 +235,7 @@ class UnknownOutcomeError(WALError):
 
 
 class TruncatedError(WALError):
-    """The position asked for has been truncated. `.earliest` is the id of the first event still there, None when there is none."""
+    """The position to read from has been truncated. `.earliest` is the id of the first event still there, or None."""
 
     code = StreamingCode.TRUNCATED
 
@@ -245,9 +245,9 @@ class TruncatedError(WALError):
 
 
 class CorruptionError(WALError):
-    """Damage at or below the durable position. It is never skipped and never delivered.
+    """Data at or below the durable position is damaged. It is never skipped and never delivered.
 
-    `path` and `offset` say where (the offset is in bytes from the start of that file), `expected` what should be there.
+    `path` and `offset` say where (in bytes from the start of that file), `expected` says what should be there.
     """
 
     code = StreamingCode.CORRUPTION
@@ -262,7 +262,7 @@ class CorruptionError(WALError):
 class StorageError(WALError):
     """A write or a sync failed, or the directory was removed or replaced: nothing more is written until the log is reopened.
 
-    `outcome_unknown` is True for a call that was in flight: reopen and retry it with the same idempotency key.
+    `outcome_unknown` is True for a call that was in flight: reopen the log and retry with the same idempotency key.
     """
 
     code = StreamingCode.STORAGE
@@ -282,7 +282,7 @@ class NoSpaceError(WALError):
 class LockedError(WALError):
     """Another process, or this one, has the journal open for writing: close it there first.
 
-    `.pid` is that process, or None when it cannot be seen from here, in another container for example.
+    `.pid` is that process, or None if it cannot be seen from here, for example in another container.
     """
 
     code = StreamingCode.LOCKED
@@ -294,13 +294,13 @@ class LockedError(WALError):
 
 
 class FormatError(WALError):
-    """The files are no journal, or were made by a newer version; or there is no log yet, and none is to be made."""
+    """The files are no journal, or a newer version wrote them; or there is no log yet, and none is to be created."""
 
     code = StreamingCode.FORMAT
 
 
 class WouldBlockError(WALError):
-    """A bound is reached and this call does not wait: wait a little, or make room as the text says."""
+    """A bound is reached, and this call does not wait: wait a little, or make room as the text says."""
 
     code = StreamingCode.WOULD_BLOCK
     retryable = True
@@ -313,14 +313,14 @@ class NotLocalError(WALError):
 
 
 class UnavailableError(WALError):
-    """A server could not be reached or did not answer, or the machine had no descriptor for a file. Nothing was changed: try again."""
+    """A server could not be reached or did not answer, or the process has no file descriptor left. Nothing was changed: try again."""
 
     code = StreamingCode.UNAVAILABLE
     retryable = True
 
 
 class SessionLostError(WALError):
-    """A session's lease ran out, was revoked or could not be kept in time: stop what it gave you the right to, and open another."""
+    """A session's lease ran out, was revoked or could not be renewed in time: stop what it entitled you to, and open a new one."""
 
     code = StreamingCode.SESSION_LOST
 
@@ -333,7 +333,7 @@ _BULK: Final[dict[type[WALError], type[BulkAppendError]]] = {}
 
 
 def _bulk(cause: type[WALError]) -> type[BulkAppendError]:
-    """The class of a bulk's error for this class of causes."""
+    """Returns the class of a bulk's error for this class of causes."""
     if cause not in _BULK:
         names = {"__module__": __name__, "__doc__": BulkAppendError.__doc__}
         _BULK[cause] = type(BulkAppendError.__name__, (BulkAppendError, cause), names)

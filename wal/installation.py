@@ -1,6 +1,6 @@
-"""What is installed: the packages beside this one, and the remedy for one that is missing.
+"""The check of what is installed: the packages beside this one, and the remedy for one that is missing.
 
-`import wal` runs this file, so at its head it imports what every Python process has loaded already.
+`import wal` runs this file, so its imports at the top are modules that every Python process has loaded already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIBLINGS = ("actors", "broadcaster")
 def install_hint(*extras: str) -> str:
     """Returns the command that installs these extras: `pip install '/path/to/clone[arrow]'`.
 
-    The command names the place that this installation came from, since only an index knows a package by its name.
+    The command names the place that this installation came from, since the package is found by its name only in an index.
     """
     return f"pip install '{_source()}[{','.join(extras)}]'"
 
@@ -53,7 +53,7 @@ def check_siblings() -> None:
 
 
 def _source() -> str:
-    """What pip can install this distribution from: the clone that holds this code, else its origin, else its name."""
+    """Returns what pip can install this distribution from: the clone that holds this code, else its origin, else its name."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path

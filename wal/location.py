@@ -1,9 +1,9 @@
-"""Locations: one string decides where the log lives, and one where its metadata does.
+"""Locations: one string says where the log is, and another where its metadata is.
 
-Parsing only: nothing is opened, and no file is looked at. A path comes out absolute, so it means the same file whatever the current
-directory is later, and every error shows it whole. Symbolic links are left to the system. A leading `~` or `~user` is expanded.
+This file parses only: it opens nothing and looks at no file. A path becomes absolute, so that it means the same file whatever the current
+directory is later, and errors show it whole. A leading `~` or `~user` is expanded; symbolic links are left to the system.
 
-No error shows a password or a token that stands in a location, rightly or by mistake.
+No error shows a password or a token in a location, also one that does not belong there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ETCD_FORM: Final = "etcd://[user[:password]@]host[:port][,host[:port]…]/root"
 
 
 class PulsarLocation(msgspec.Struct, frozen=True):
-    """A namespace of Pulsar. `service_url`: `pulsar://host:port[,host:port…]`, or `pulsar+ssl://…` with TLS."""
+    """A namespace of Pulsar. `service_url` is `pulsar://host:port[,host:port…]`, or `pulsar+ssl://…` with TLS."""
 
     service_url: str
     tenant: str
@@ -65,9 +65,9 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def parse_location(location: str | os.PathLike[str]) -> Location:
-    """`data/` or `journal:data/` (a directory), `memory:`, or `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`).
+    """Parses `data/` or `journal:data/` (a directory), `memory:`, or `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`).
 
-    A directory's path becomes absolute here, with a leading `~` expanded. Anything else is an InvalidArgumentError that lists the forms.
+    A directory's path becomes absolute, with a leading `~` expanded. Any other text is an InvalidArgumentError that lists the forms.
     """
     if isinstance(location, os.PathLike):
         return Location("journal", absolute_path(str(Path(location)), "location"))
@@ -92,9 +92,9 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
 
 
 def absolute_path(path: str, what: str) -> Path:
-    """Returns the path from the root on, with a leading `~` expanded; symbolic links and `..` are left to the system.
+    """Returns the absolute path, with a leading `~` expanded; symbolic links and `..` are left to the system.
 
-    InvalidArgumentError, which calls the path `what`, for a user that is not known and in a current directory that was removed.
+    InvalidArgumentError for a user that is not known, and in a current directory that was removed; the error calls the path `what`.
     """
     expanded = os.path.expanduser(path)
     if expanded.startswith("~"):
@@ -111,9 +111,9 @@ def absolute_path(path: str, what: str) -> Path:
 
 
 def check_admin_url(name: str, url: str) -> None:
-    """The URL of an admin REST has no place for a user or a token: with one it is an InvalidArgumentError, which does not show it.
+    """Raises InvalidArgumentError for a text that is not the URL of an admin REST, also for a URL with a user or a token.
 
-    `name` says what was given so.
+    The error does not show them; it calls the URL `name`.
     """
     if not _ADMIN_URL.fullmatch(url):
         given = (
@@ -126,7 +126,7 @@ def check_admin_url(name: str, url: str) -> None:
 
 
 def check_token(name: str, token: Secret) -> None:
-    """A token goes into a header of HTTP: what cannot stand there is an InvalidArgumentError, which does not show it."""
+    """Raises InvalidArgumentError, without showing the token, for one that cannot be sent in a header of HTTP."""
     if not _TOKEN.fullmatch(token.reveal()):
         raise InvalidArgumentError(
             f"{name} holds a character that no token has, such as a line break or a space: give the token alone, without the line's end"
@@ -160,7 +160,7 @@ class EtcdLocation(msgspec.Struct, frozen=True):
     """An etcd cluster and a root path in it. The text and the repr show no password."""
 
     endpoints: tuple[str, ...]
-    """`host:port` of its members."""
+    """The members of the cluster, each as `host:port`."""
     root_path: str
     tls: bool = False
     ca: Path | None = None
@@ -170,7 +170,7 @@ class EtcdLocation(msgspec.Struct, frozen=True):
     password: Secret | None = None
     password_file: Path | None = None
     timeout_s: float | None = None
-    """Deadline of a call; None: the KV's own."""
+    """The deadline of a call; None: the KV's default."""
 
     def __str__(self) -> str:
         user = "" if self.user is None else f"{self.user}@"
@@ -181,10 +181,11 @@ class EtcdLocation(msgspec.Struct, frozen=True):
 
 
 def parse_kv(kv: str | Secret) -> EtcdLocation | Path:
-    """The `kv` setting: a sqlite file (made absolute), or `etcd://host:port[,host:port…]/root`, `etcd+ssl://` with TLS.
+    """Parses the setting `kv`: the path of a sqlite file, or `etcd://host:port[,host:port…]/root`, `etcd+ssl://` with TLS.
 
-    `user:password@` before the hosts (percent-encoded), or `?password_file=…`; for TLS `?ca=…&certificate=…&key=…`, PEM files; and
-    `?timeout_s=…`, the deadline of a call. Anything else is an InvalidArgumentError that says what is accepted and shows no password.
+    A user is given as `user:password@` before the hosts (percent-encoded), or with `?password_file=…`; TLS takes PEM files in
+    `?ca=…&certificate=…&key=…`, and `?timeout_s=…` is the deadline of a call. Any other text is an InvalidArgumentError that says what is
+    accepted and shows no password.
     """
     text = Secret.of_url(kv).reveal()
     setting = f"setting kv={shown(text)!r}"
@@ -226,7 +227,7 @@ def parse_kv(kv: str | Secret) -> EtcdLocation | Path:
 
 
 def with_password(kv: str, password: str) -> Secret:
-    """Returns the `kv` setting `etcd://user@host/root` with this password. InvalidArgumentError for one that names no user, or has one."""
+    """Returns the `kv` setting `etcd://user@host/root` with this password. InvalidArgumentError if it names no user, or has a password."""
     location = parse_kv(kv)
     if isinstance(location, Path) or location.user is None or location.password or location.password_file is not None:
         raise InvalidArgumentError(f"kv={shown(kv)!r} takes no password: use etcd://user@host:port/root with it")
@@ -253,7 +254,7 @@ def _etcd_options(query: str, scheme: str) -> dict[str, Any]:
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
-    except ValueError:  # what it is instead is not shown: it may be the rest of a password
+    except ValueError:  # the text is not shown: it may be the rest of a password
         wrong = "*** is not a number of seconds"
     else:
         if 0 < seconds < float("inf"):

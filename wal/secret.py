@@ -1,7 +1,7 @@
-"""Secret: a text that is used and never shown, and how a URL is shown that may hold one.
+"""Secret: a text that is used and never shown, and how a URL that may hold one is shown.
 
-Owns: what stands in reprs, errors and log lines where a password or a token would. Whoever needs the text itself calls `reveal()`, so
-that every place which can leak one is found by its name.
+Owns the text that reprs, errors and log lines have in the place of a password or a token. Code that needs the text itself calls
+`reveal()`, so a search for that name finds every place that can leak one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _FILES: Final = frozenset(("ca", "certificate", "key", "password_file"))
 class Secret:
     """A text that is never shown: `repr`, `str` and formatting give `***`, and `reveal()` gives the text.
 
-    Two secrets are equal when their texts are, compared in constant time; a secret never equals a str. It is immutable, hashable,
-    false when it is empty, and can be copied and pickled, for a process that needs it. `mask` is what is shown in its place, such as
+    Two secrets are equal if their texts are, compared in constant time; a secret never equals a str. A secret is immutable, hashable, and
+    false if it is empty; it can be copied, and pickled for a process that needs it. `mask` is what is shown in its place, such as
     a URL without its password.
     """
 
@@ -88,11 +88,11 @@ class Secret:
 
 
 def shown(url: str) -> str:
-    """Returns a URL, or what was taken for one, with `***` for everything in it that may be a password or a token.
+    """Returns a URL, or a text that was given as one, with `***` for each part that may be a password or a token.
 
-    Masked are: what precedes the last `@`, except the name of a user, so that a password whose `/`, `?` or `@` was not percent-encoded is
-    not shown in part; the value of each option that does not name a file or a number of seconds; and a port that is no number. A text
-    without any of these, such as a path, is returned as it is.
+    Three parts are masked: everything before the last `@` except the name of a user, so that a password whose `/`, `?` or `@` was not
+    percent-encoded is not shown in part; the value of each option that is neither a file's name nor a number of seconds; and a port that is
+    no number. A text without any of these, such as a path, is returned as it is.
     """
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     userinfo, at, rest = rest.rpartition("@")
@@ -104,7 +104,7 @@ def shown(url: str) -> str:
         if colon:
             userinfo = f"{user if is_name else ''}:{MASK}"
         elif not (scheme.startswith("etcd") and is_name):
-            userinfo = MASK  # elsewhere it is as good as a token
+            userinfo = MASK  # for other servers than etcd it may be a token
     rest, *options = _OPTIONS.split(rest)
     if separator:
         hosts, slash, path = rest.partition("/")

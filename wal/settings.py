@@ -1,8 +1,8 @@
 """Settings: every number that a user may choose, in one frozen struct.
 
-Bounds exist for everything (D11); what drops data is None unless asked for. `Settings.load` reads a TOML file, `WAL_…` environment
-variables over it, and keywords over both; an unknown name or a wrong value is an error that lists what is accepted, and names the file or
-the variable that it comes from. Secrets are kept as `Secret`, so that no repr, error or log line shows them.
+Everything has a bound (D11); a setting that drops data is None unless a user gives it. `Settings.load` reads a TOML file; `WAL_…`
+environment variables override it, and keywords override both. An unknown name or a wrong value is an error that lists what is accepted,
+and names the file or the variable that it comes from. Secrets are kept as `Secret`, so that no repr, error or log line shows them.
 """
 
 from __future__ import annotations
@@ -23,51 +23,51 @@ __all__ = ["Settings", "SettingsOverrides"]
 MIB: Final = 1024 * 1024
 ENVIRONMENT_PREFIX: Final = "WAL_"
 TEST_PREFIX: Final = "WAL_TEST_"
-"""Variables that name servers for the project's own tests; they are no settings."""
+"""Variables that name servers for the project's own tests; they are not settings."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings, with their defaults. Sizes are bytes, times seconds."""
+    """All settings, with their defaults. Sizes are in bytes, times in seconds."""
 
     pchannels: int | None = None
-    """Number of pchannels: 1 when the log is made, afterwards as made unless given; it can grow, never shrink."""
+    """The number of pchannels; None: as many as the log has, 1 for a new log. It can grow, never shrink."""
     create_vchannels: bool = True
-    """Whether an append makes a vchannel that is not there."""
+    """Whether an append to a vchannel that does not exist creates it."""
     vchannels_max: int = 65_536
     message_bytes_max: int = MIB
-    """Payload plus properties of one message."""
+    """The payload plus the properties of one message."""
     txn_bytes_max: int = 4 * MIB
-    """A transaction: `estimate_size()` plus 32 a body, over all its vchannels."""
+    """The size of a transaction: `estimate_size()` plus 32 for each body, over all its vchannels."""
     txn_bodies_max: int = 4096
     txn_keepalive: float = 10.0
-    """Lease of a transaction that does not name its own."""
+    """The lease of a transaction that does not name its own."""
     open_txn_bytes_max: int = 256 * MIB
-    """Bodies of all open transactions of a pchannel."""
+    """The bodies of all open transactions of a pchannel."""
     in_flight_bytes_max: int = 64 * MIB
-    """Appends handed over and not yet durable; over it `raw_append` waits and `append_nowait` is a WouldBlockError."""
+    """The appends that are not durable yet; over this bound `raw_append` waits and `append_nowait` is a WouldBlockError."""
     segment_bytes: int = 64 * MIB
-    """A full-grown segment file of the journal."""
+    """The size of a full-grown segment file of the journal."""
     group_readable: bool | None = None
-    """Whether the group of a journal's files may read them; None: as the journal is, or nobody but their owner when it is made."""
+    """Whether the group of a journal's files may read them; None: as the journal has it, and only their owner for a new one."""
     time_tick_interval_s: float = 0.2
-    """How often an idle pchannel's promise advances."""
+    """How often the promised tick of an idle pchannel advances."""
     idempotency_window_count: int = 65_536
     idempotency_window_s: float = 3600.0
     producers_max: int = 4096
     broadcast_tasks_max: int = 65_536
     broadcast_vchannels_max: int = 16_384
     kv: str | Secret | None = None
-    """Where metadata lives, if not beside the log. One that holds a password is kept as a `Secret`."""
+    """Where the metadata is, if not in the log's directory. A text with a password is kept as a `Secret`."""
     pulsar_admin_url: str | None = None
-    """The admin REST of a log on Pulsar; None: the host of the location, at Pulsar's default port (8080, with TLS 8443)."""
+    """The admin REST address of Pulsar; None: the host of the location, at Pulsar's default port (8080, with TLS 8443)."""
     pulsar_token: str | Secret | None = None
-    """A JSON Web Token that Pulsar lets in. It is kept as a `Secret`."""
+    """A JSON Web Token for Pulsar. It is kept as a `Secret`."""
     pulsar_tls_authority: str | None = None
-    """Path of the certificates (PEM) that Pulsar's is checked against; None: those of the system."""
+    """The path of the certificates (PEM) that Pulsar's certificate is checked against; None: those of the system."""
     allow_message_ttl: bool = False
-    """Opens a log on Pulsar although a policy there may delete what it holds by age."""
+    """Opens a log on Pulsar although a policy there may delete its messages by age."""
     allow_backlog_quota: bool = False
-    """Opens a log on Pulsar although a quota there may block its writer, or delete what it holds."""
+    """Opens a log on Pulsar although a quota there may block its writer or delete its messages."""
     retention_bytes: int | None = None
     retention_s: float | None = None
     cursor_lag_bytes_max: int | None = None
@@ -83,10 +83,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | None = None, **overrides: Unpack[SettingsOverrides]) -> Settings:
-        """Settings from a TOML file, then `WAL_…` variables over it (WAL_PCHANNELS=4), then keywords over both.
+        """Returns settings from a TOML file, overridden by `WAL_…` variables (WAL_PCHANNELS=4), overridden by keywords.
 
         A missing file, an unknown name, a wrong type or a wrong value in the file or in a variable is an InvalidArgumentError that names
-        the file or the variable. For keywords it is as for `Settings(…)`: a wrong type is a TypeError.
+        the file or the variable. Keywords are checked as by `Settings(…)`: a wrong type is a TypeError.
         """
         values: dict[str, Any] = {}
         if path is not None:
@@ -100,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return cls()._with({**values, **overrides})
 
     def replace(self, **overrides: Unpack[SettingsOverrides]) -> Settings:
-        """These settings with some of them changed; a name that is none is an InvalidArgumentError that lists them."""
+        """Returns these settings with some of them changed; an unknown name is an InvalidArgumentError that lists the known ones."""
         return self._with(overrides)
 
     def _with(self, overrides: Mapping[str, Any]) -> Settings:
@@ -111,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingsOverrides(TypedDict, total=False):
-    """The settings as keywords, each of them optional: the type of `**overrides` for what hands them on to `open_wal`."""
+    """The settings as keywords, each of them optional: the type of `**overrides` for functions that call `open_wal` with them."""
 
     pchannels: int | None
     create_vchannels: bool
@@ -170,18 +170,9 @@ _SECONDS: Final[Mapping[str, float]] = {
 _BOOLEANS: Final = frozenset(("create_vchannels", "group_readable", "allow_message_ttl", "allow_backlog_quota"))
 _SECRETS: Final = frozenset(("kv", "pulsar_token"))
 _OPTIONAL: Final = frozenset(
-    (
-        "pchannels",
-        "group_readable",
-        "kv",
-        "pulsar_admin_url",
-        "pulsar_token",
-        "pulsar_tls_authority",
-        "retention_bytes",
-        "retention_s",
-        "cursor_lag_bytes_max",
-        "cursor_age_max_s",
-    )
+    name
+    for name, default in zip(Settings.__struct_fields__, Settings.__struct_defaults__, strict=True)
+    if default is None
 )
 
 
@@ -210,7 +201,7 @@ def _check(name: str, value: object) -> None:
 
 
 def _checked(where: str, name: str, value: Any) -> Any:
-    """Returns a value from outside of the program; what is wrong with it is an InvalidArgumentError that says where it stands."""
+    """Returns a value from outside the program. A wrong name, type or value is an InvalidArgumentError that begins with `where`."""
     if name not in Settings.__struct_fields__:
         raise InvalidArgumentError(f"{where}: {_unknown(name)}")
     try:
@@ -231,7 +222,7 @@ def _from_file(path: Path, where: str) -> dict[str, Any]:
         raise InvalidArgumentError(f"{where} is not TOML: {error}") from error
     except UnicodeDecodeError as error:
         wrong = f"{where} is not TOML: byte {error.start} is not UTF-8"
-    raise InvalidArgumentError(wrong)  # outside of the handler: the error of the codec holds the whole file
+    raise InvalidArgumentError(wrong)  # after the handler: the error of the codec holds the whole file
 
 
 def _from_text(variable: str, name: str, text: str) -> Any:
