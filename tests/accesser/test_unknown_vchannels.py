@@ -9,7 +9,7 @@ import pytest
 
 from tests.accesser.probes import payloads, read_all
 from wal import Message, WALAccesser, bridge, open_wal
-from wal.channels.unknown import NOTED_MAX, UnknownVChannels, existing_vchannels
+from wal.channels.vchannels import NOTED_MAX, UnknownVChannels, existing_vchannels
 from wal.errors import ChannelNotExistError
 
 

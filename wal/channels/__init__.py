@@ -2,22 +2,16 @@
 
 Files:
 
-* pchannels: the records of pchannels and of their checkpoints in the KV
-* directory: the records of vchannels in the KV, in memory and as they are saved; the names that a vchannel may have, and where it lies
-* unknown: what a reader of a vchannel that does not exist is told
-* vchannel_map: the file that shows a pchannel's vchannels to other processes: its bytes, and what all maps together say
-* map_keeper: when these files are written
+* pchannels:    the records of pchannels and of their checkpoints in the KV
+* vchannels:    the names of vchannels, the pchannel that each is on, and what a reader of an unknown one is told
+* directory:    the records of vchannels in the KV, as they are in memory and as they are saved
+* vchannel_map: the file that shows a pchannel's vchannels to other processes: its bytes, and what all maps say together
+* map_keeper:   when these files are written
 """
 
 from wal.channels.directory import (
-    VCHANNEL_NAME_BYTES_MAX,
     Change,
     VChannelDirectory,
-    VChannelInfo,
-    check_vchannel,
-    check_vchannels,
-    common_place,
-    place,
     unsaved_records,
 )
 from wal.channels.map_keeper import VChannelMapKeeper
@@ -33,8 +27,17 @@ from wal.channels.pchannels import (
     raise_term,
     save_checkpoint,
 )
-from wal.channels.unknown import UnknownVChannels, existing_vchannels
 from wal.channels.vchannel_map import MapPlace, VChannelMap, VChannelMaps, VChannelView, read_map
+from wal.channels.vchannels import (
+    VCHANNEL_NAME_BYTES_MAX,
+    UnknownVChannels,
+    VChannelInfo,
+    check_vchannel,
+    check_vchannels,
+    common_place,
+    existing_vchannels,
+    place,
+)
 
 __all__ = [
     "VCHANNEL_NAME_BYTES_MAX",

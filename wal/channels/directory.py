@@ -1,53 +1,33 @@
-"""VChannelDirectory: which vchannels there are. The KV is the only truth; this is its reader and only writer.
+"""VChannelDirectory: which vchannels there are. The KV is the only truth, and the directory is its only writer.
 
-Owns: the records (name → pchannel, incarnation), the counter of incarnations, and the order in which both are saved. A vchannel's
-record is durable before its first frame is handed over; the changes of a turn are saved together, in as few operations as the KV's
-bound allows. Each vchannel stands for itself, so only its own record has to be saved whole, and never before a counter above its
-incarnation. Incarnations are never used again, also after a drop, so that a recreated vchannel shows nothing of its former incarnation.
+Owns the records (name → pchannel, incarnation), the counter of incarnations, and the order in which both are saved. A vchannel's record is
+durable before its first frame is written. The changes of a turn are saved together, in as few operations as the KV's bound allows.
+Vchannels are independent of each other, so only one record at a time has to be saved whole, but never before a counter above its
+incarnation. An incarnation is never used again, also after a drop, so that a recreated vchannel shows nothing of its former incarnation.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from actors import Actor
-from wal.channels.unknown import existing_vchannels
-from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, StorageError, WALError
+from wal.channels.vchannels import VChannelInfo, check_vchannel
+from wal.errors import CorruptionError, StorageError, WALError
 
 if TYPE_CHECKING:
     from wal.kv import KVBase
 
-__all__ = [
-    "VCHANNEL_NAME_BYTES_MAX",
-    "VChannelDirectory",
-    "VChannelInfo",
-    "check_vchannel",
-    "check_vchannels",
-    "common_place",
-    "place",
-    "unsaved_records",
-]
+__all__ = ["Change", "VChannelDirectory", "unsaved_records"]
 
-VCHANNEL_NAME_BYTES_MAX: Final = 255
-"""UTF-8 bytes of a vchannel's name."""
 PREFIX: Final = "vchannels/"
 NEXT_KEY: Final = "vchannel-incarnations"
 
 
-class VChannelInfo(msgspec.Struct, frozen=True, gc=False):
-    """A vchannel: its name, the pchannel it lies on, and which life of the name it is."""
-
-    name: str
-    pchannel: str
-    incarnation: int
-
-
 class Change(msgspec.Struct, gc=False):
-    """A record to save (or, with `remove`, to forget); `done` hears None or the error."""
+    """A record to save, or to remove; `done` is called with None, or with the error."""
 
     info: VChannelInfo
     remove: bool
@@ -57,7 +37,7 @@ class Change(msgspec.Struct, gc=False):
 class _Record(msgspec.Struct, frozen=True):
     pchannel: str
     incarnation: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
-    """A frame has 32 bits for it."""
+    """A frame has 32 bits for the incarnation."""
 
 
 class VChannelDirectory(Actor):
@@ -68,16 +48,16 @@ class VChannelDirectory(Actor):
         self.next_incarnation: int = 1
         self.records: dict[str, VChannelInfo] = {}
         self.saved_next: int = 0
-        """The counter that belongs to `saved`: every incarnation below it is in `saved`, or is over."""
+        """The counter that belongs to `saved`: every incarnation below it is in `saved`, or has ended."""
         self.saved: dict[str, VChannelInfo] = {}
         """The records as they are saved: what may be shown to other processes."""
         self.on_saved: Callable[[set[str], set[str]], None] | None = None
-        """Hears, after each save, on which pchannels records changed, and the names of which a former incarnation ended."""
+        """Called after each save with the pchannels whose records changed, and the names of which a former incarnation ended."""
         self._counter: int = 0
         """The counter as the KV has it; above `saved_next` while a turn's records are being saved in parts."""
 
     async def load(self) -> None:
-        """Reads all records; called once, before the first turn."""
+        """Reads all records. It is called once, before the first turn; CorruptionError if they cannot be read."""
         keys, values = await self._kv.load_with_prefix(PREFIX)
         try:
             for key, value in zip(keys, values, strict=True):
@@ -94,20 +74,20 @@ class VChannelDirectory(Actor):
         self.saved = dict(self.records)
 
     def admit(self, name: str, pchannel: str) -> VChannelInfo:
-        """A new vchannel with an incarnation of its own; it still has to be saved (tell a `Change`)."""
+        """Returns a new vchannel with an incarnation of its own; its record still has to be saved, by telling a `Change`."""
         info = self.records[name] = VChannelInfo(name, pchannel, self.next_incarnation)
         self.next_incarnation += 1
         return info
 
     def forget(self, info: VChannelInfo) -> None:
-        """Takes the record out of memory, unless another life of the name has taken its place."""
+        """Removes the record from memory, unless another incarnation of the name has replaced it."""
         if self.records.get(info.name) == info:
             del self.records[info.name]
 
     async def receive(self, batch: list[Any]) -> None:
         """Saves all changes of the batch; the last change of a name counts.
 
-        If an operation fails, the changes of the operations before it are saved, and all others are answered with its error.
+        If an operation fails, the changes of the operations before it are saved, and all other changes get its error.
         """
         changed: dict[str, Change] = {}
         for change in batch:
@@ -129,7 +109,7 @@ class VChannelDirectory(Actor):
             change.done(None if change.info.name in names else error)
 
     async def _save(self, changes: list[Change], following: int) -> WALError | None:
-        """Saves these changes in one operation, with the counter if it has grown. Returns the error, None when they are durable."""
+        """Saves these changes in one operation, with the counter if it has grown. Returns the error, or None if they are durable."""
         saves = {} if self._counter == following else {NEXT_KEY: str(following)}
         removals: list[str] = []
         for change in changes:
@@ -169,75 +149,10 @@ class VChannelDirectory(Actor):
 
 
 def unsaved_records(cause: BaseException) -> StorageError:
-    """The error for a change that was not saved for this cause."""
+    """Returns the error for a change that was not saved for this cause."""
     error = StorageError(f"the vchannel records could not be saved: {cause!r}; open the log again")
     error.__cause__ = cause
     return error
-
-
-def check_vchannel(name: object) -> str:
-    """The name, if a vchannel may be called so. Not `str`: TypeError; empty, too long, or with control characters: InvalidArgumentError."""
-    if not isinstance(name, str):
-        raise TypeError(f"a vchannel is named by a str, not {type(name).__name__}")
-    if not name:
-        raise InvalidArgumentError(
-            'vchannel is empty: name the vchannel ("" stands for the whole pchannel and is the WAL\'s own)'
-        )
-    try:
-        length = len(name.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidArgumentError(
-            f"vchannel {name!r} cannot be encoded as UTF-8: name it without lone surrogates"
-        ) from error
-    if length > VCHANNEL_NAME_BYTES_MAX:
-        raise InvalidArgumentError(f"vchannel {name[:40]!r}… is {length} bytes long: at most {VCHANNEL_NAME_BYTES_MAX}")
-    if any(character < " " or character == "\x7f" for character in name):
-        raise InvalidArgumentError(f"vchannel {name!r} holds control characters: name it without them")
-    return name
-
-
-def check_vchannels(given: object, call: str) -> tuple[str, ...]:
-    """Returns the names that a caller gave, each once: one name, or several. `call` is what the caller used, for the error.
-
-    A wrong type, of all or of one of them, is a TypeError; a name that cannot be one is an InvalidArgumentError.
-    """
-    if isinstance(given, str):
-        return (check_vchannel(given),)
-    if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | memoryview):
-        raise TypeError(f"{call}, not {given!r}")
-    return tuple(dict.fromkeys(check_vchannel(name) for name in given))
-
-
-def place(name: str, pchannels: list[str]) -> str:
-    """The pchannel that a new vchannel is put on: by a hash of its name, so that every process would choose the same."""
-    return pchannels[zlib.crc32(name.encode()) % len(pchannels)]
-
-
-def common_place(
-    names: Iterable[str], records: Mapping[str, VChannelInfo], pchannels: list[str], *, create_vchannels: bool
-) -> str:
-    """The one pchannel that these vchannels lie on, or would lie on.
-
-    ChannelNotExistError for one that does not exist and is not to be made, InvalidArgumentError when they lie on several.
-    """
-    places: dict[str, str] = {}
-    for name in names:
-        if (info := records.get(name)) is not None:
-            places[name] = info.pchannel
-        elif create_vchannels:
-            places[name] = place(name, pchannels)
-        else:
-            raise ChannelNotExistError(
-                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r}); "
-                f"{existing_vchannels(name, records)}"
-            )
-    found = set(places.values())
-    if len(found) > 1:
-        text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in places.items())
-        raise InvalidArgumentError(
-            f"one scanner reads one pchannel, but these lie on several ({text}): read them apart"
-        )
-    return found.pop()
 
 
 _encoder: Final = msgspec.json.Encoder()

@@ -1,12 +1,12 @@
-"""VChannelMapKeeper: keeps the copies of the vchannel records that other processes read.
+"""VChannelMapKeeper: writes the maps, the copies of the vchannel records that other processes read.
 
-Owns: when the map of a pchannel is written: at opening, at close, and in between soon after its records were saved, one write at a
-time and with a pause after it that is long compared to the write, so that making many vchannels costs no more than a small part of a
-thread. A map that cannot be written only lags: that is logged, and tried again.
+A pchannel's map is written when the log is opened, when it is closed, and in between soon after records were saved. One write runs at a
+time, and the pause after it is long compared to it, so that creating many vchannels costs a small part of a thread. A map that cannot be
+written only lags: the keeper logs that, and tries again.
 
-A map may lag by vchannels that are new: a reader takes what it does not know by the incarnation. It must not lag by one that ended,
-whose messages it would still show. So the end of an incarnation, and what follows it under its name, is answered only when no map
-shows it any more (`when_shown`); such a write has no pause before it.
+A map may lag by vchannels that are new, since a reader recognises those by their incarnation. It must not lag by one that ended, whose
+messages a reader would still show. So the end of an incarnation, and the creation of the next one, is answered only when no map shows it
+any more (`when_shown`); such a write has no pause before it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from wal.channels.directory import VChannelDirectory, VChannelInfo
+from wal.channels.directory import VChannelDirectory
 from wal.channels.vchannel_map import MapPlace, VChannelMap, write_map
+from wal.channels.vchannels import VChannelInfo
 from wal.errors import NoSpaceError, StorageError, WALError
 from wal.files import HeldDirectory
 
@@ -32,7 +33,7 @@ RETRY_S: Final = 1.0
 
 
 class VChannelMapKeeper:
-    """Made when the pchannels are open; `changed` from then on, until `close`. All of it on one loop."""
+    """Keeps the maps from when the pchannels are open until `close`. All calls but `abandon` are made on one event loop."""
 
     def __init__(
         self,
@@ -42,16 +43,16 @@ class VChannelMapKeeper:
         monotonic: Callable[[], float],
         held: HeldDirectory | None = None,
     ) -> None:
-        """`held`: the directory of the log; no map is written once its names lead elsewhere."""
+        """`held` is the directory of the log; no map is written once another directory has its name."""
         self._directory = directory
         self._places = places
         self._monotonic = monotonic
         self._held = held
         self._dirty: set[str] = set()
         self._lagging: set[str] = set()
-        """Names that a map may show in an incarnation that ended, unless the write under way, which has begun since, succeeds."""
+        """The names that a map may show in an incarnation that ended, and that the write under way does not mend."""
         self._being_shown: set[str] = set()
-        """The same for that write."""
+        """The names that a map may show so until the write under way succeeds."""
         self._waiting: list[tuple[str, Callable[[WALError | None], None]]] = []
         self._running: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -62,7 +63,7 @@ class VChannelMapKeeper:
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="wal-maps")
 
     async def start(self) -> None:
-        """Brings all maps up to date, and keeps them so."""
+        """Brings all maps up to date, and keeps them up to date from then on."""
         self._dirty.update(self._places)
         await self._write()
         self._directory.on_saved = self.changed
@@ -77,9 +78,10 @@ class VChannelMapKeeper:
             self._running = asyncio.get_running_loop().create_task(self._run(), name="vchannel maps")
 
     def when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
-        """Calls `then` when no map shows a former incarnation of this vchannel any more: at once if none does.
+        """Calls `then` with None when no map shows a former incarnation of this vchannel any more, which may be at once.
 
-        With `wanted`, when a map shows what was saved last. `then` is given the error if the next write of the maps fails.
+        With `wanted`, it is called when the maps show what was saved last. If the next write of the maps fails, it is called with the
+        error.
         """
         lags = name in self._lagging or name in self._being_shown
         if not lags and not (wanted and (self._dirty or self._writing)):
@@ -91,7 +93,7 @@ class VChannelMapKeeper:
         self._hurry.set()
 
     def is_overdue(self, name: str) -> bool:
-        """Whether the maps cannot be written at the moment, and one may show a former incarnation of this vchannel."""
+        """Returns whether the maps cannot be written at the moment, and one may show a former incarnation of this vchannel."""
         return self._failing and (name in self._lagging or name in self._being_shown)
 
     async def close(self) -> None:
@@ -107,7 +109,7 @@ class VChannelMapKeeper:
             self._pool.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Waits for the write under way, once the event loop has ended; nothing is written any more."""
+        """Waits for the write under way, once the event loop has ended; nothing is written after it."""
         self._closed = True
         self._pool.shutdown(wait=True)
 
@@ -181,7 +183,7 @@ def _write_maps(
 
 
 def _unshown(name: str, cause: BaseException) -> WALError:
-    """Why readers in other processes cannot be told of what was saved of a vchannel."""
+    """Returns the error for a change of a vchannel that is saved, but that readers in other processes cannot be told."""
     if isinstance(cause, WALError):
         return cause
     text = (

@@ -1,14 +1,15 @@
-"""VChannelMap: a copy of one pchannel's vchannels, for processes that only read. The bytes are pure; two functions put them into a file.
+"""VChannelMap: a copy of one pchannel's vchannels in a file, for processes that only read, and what all maps of a log say together.
 
     vchannels   magic "WALV" | version u32 | incarnation u64 | next u64 | vchannels u32 | names_len u32
                 a column each: incarnation u64, name_len u16; names UTF-8, joined
                 crc32c u32 of everything before it
 
-The KV is the only truth about vchannels; this may lag behind it, and is brought up to date whenever the log is opened for writing and
-closed. It is replaced by rename, so that whoever opens it sees one moment of it whole.
+The KV is the only truth about vchannels. A map may lag behind it, and is brought up to date whenever the log is opened for writing or
+closed. A rename replaces the file, so a reader that opens it sees all of it as it was at one moment.
 
-What the file system says of the file does not tell two moments apart: the next map but one may get the inode of the first, which is free
-again, and its time where the clock of files is coarse (some ms on many systems, seconds on some). So the CRC is asked as well: `MapMark`.
+The file's inode and time do not tell two versions of it apart: the next version but one may get the inode of the first, which is free
+again, and the same time where the clock of files is coarse (milliseconds on many systems, seconds on some). So `MapMark` has the CRC as
+well.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from wal.channels.directory import VChannelInfo
+from wal.channels.vchannels import VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
 from wal.files import FileAccess
 
@@ -35,14 +36,14 @@ _MAGIC: Final = b"WALV"
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<4sIQQII")
 _COLUMNS_BYTES: Final = 10
-"""What the columns have of each vchannel."""
+"""The bytes of each vchannel in the columns."""
 _CRC: Final = struct.Struct("<I")
 
 
 class VChannelMap(msgspec.Struct, frozen=True):
-    """`incarnation`: the life of the pchannel that it is about. `records`: name → incarnation of each vchannel on this pchannel.
+    """`incarnation` is the pchannel's own; `records` has the incarnation of each vchannel on this pchannel, by name.
 
-    `next_incarnation`: what was made after this moment, on any pchannel, has at least this one.
+    A vchannel that was created after this moment, on any pchannel, has at least the incarnation `next_incarnation`.
     """
 
     incarnation: int
@@ -50,7 +51,7 @@ class VChannelMap(msgspec.Struct, frozen=True):
     records: dict[str, int]
 
     def encode(self) -> bytes:
-        """The bytes of the file."""
+        """Returns the bytes of the file."""
         names = [name.encode() for name in self.records]
         count = len(names)
         joined = b"".join(names)
@@ -65,7 +66,7 @@ class VChannelMap(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> VChannelMap:
-        """The map in these bytes; CorruptionError when they do not hold, FormatError for a newer version, both naming `path`."""
+        """Returns the map in these bytes. CorruptionError if they are damaged, FormatError for a newer version; both name `path`."""
         body = data[: -_CRC.size]
         if len(body) < _HEAD.size:
             raise _damaged(path, f"it has {len(data)} bytes", f"at least {_HEAD.size + _CRC.size}")
@@ -90,12 +91,12 @@ class VChannelMap(msgspec.Struct, frozen=True):
             raise _damaged(path, f"its names are not UTF-8 ({error})", "UTF-8") from error
         records = dict(zip(names, values[:count], strict=True))
         if len(records) != count or not all(names):
-            raise _damaged(path, "a name stands there twice, or is empty", f"{count} names")
+            raise _damaged(path, "a name is there twice, or empty", f"{count} names")
         return cls(incarnation, following, records)
 
 
 class MapMark(msgspec.Struct, frozen=True):
-    """What two moments of a map differ in: the `crc` of all of it. The rest shows one that was damaged in its place."""
+    """The mark of one version of a map. Two versions differ in the `crc`; the other fields show a file that was damaged in place."""
 
     crc: bytes
     inode: int
@@ -104,20 +105,20 @@ class MapMark(msgspec.Struct, frozen=True):
 
 
 class MapPlace(msgspec.Struct, frozen=True):
-    """Where the map of a pchannel lies, and which life of the pchannel it is about."""
+    """The folder that a pchannel's map is in, and the incarnation of the pchannel."""
 
     folder: Path
     incarnation: int
 
 
 def read_map(folder: Path) -> VChannelMap | None:
-    """The map in the folder of a pchannel; None when there is none (yet). Blocks."""
+    """Returns the map in the folder of a pchannel, or None without one. Blocks."""
     found = read_changed_map(folder, None)
     return None if found is None else found[1]
 
 
 def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChannelMap] | None:
-    """The map and its mark; None when there is none (yet), or still the one that was `seen`: then only its CRC is read. Blocks."""
+    """Returns the map and its mark; None without a map, or if it is still the one `seen` (then only its CRC is read). Blocks."""
     path = folder / MAP_NAME
     try:
         file = path.open("rb", buffering=0)
@@ -135,16 +136,17 @@ def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChan
 
 
 def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> bool:
-    """Puts the map into the folder, unless it is there already; returns whether it was written. Blocks; any OSError as it is.
+    """Writes the map into the folder, unless the same one is there; returns whether it was written. Blocks; OSErrors are raised as they
+    are.
 
-    A reader sees it from then on. With `durably` a power cut does not bring the map before it back.
+    A reader sees the map from then on. With `durably`, a power cut does not bring the former map back.
     """
     path, temporary = folder / MAP_NAME, folder / _TEMPORARY
     data = content.encode()
     try:
         if path.read_bytes() == data:
             if durably:
-                _sync_directory(folder)  # the write before may have failed at this
+                _sync_directory(folder)  # the former write may have failed here
             return False
     except FileNotFoundError:
         pass
@@ -163,31 +165,31 @@ def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> b
 
 
 class VChannelView(msgspec.Struct, frozen=True):
-    """One state of what is known. `records`: the vchannels by name; `maps`: the map of each pchannel that has one."""
+    """What is known at one moment: the vchannels by name in `records`, and the map of each pchannel that has one in `maps`."""
 
     records: Mapping[str, VChannelInfo]
     maps: Mapping[str, VChannelMap]
 
     def floor(self, pchannel: str) -> int:
-        """A vchannel of this pchannel that is not known here has at least this incarnation."""
+        """Returns the smallest incarnation that a vchannel of this pchannel can have if it is not known here."""
         known = self.maps.get(pchannel)
         return 0 if known is None else known.next_incarnation
 
     def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
-        """Whether this life of a vchannel on this pchannel is known to have ended."""
+        """Returns whether this incarnation of a vchannel on this pchannel is known to have ended."""
         known = self.maps.get(pchannel)
         return known is not None and known.records.get(name) != incarnation and incarnation < known.next_incarnation
 
 
 class VChannelMaps:
-    """`view` is what the last `look` found. One thread at a time."""
+    """The maps of a log's pchannels. `view` is what the last `look` found. One thread at a time may look."""
 
     def __init__(self) -> None:
         self.view: VChannelView = VChannelView({}, {})
         self._seen: dict[str, MapMark] = {}
 
     def look(self, places: Mapping[str, MapPlace]) -> VChannelView:
-        """Reads the maps that have changed since. CorruptionError when one is damaged, StorageError when it cannot be read."""
+        """Reads the maps that changed since the last look. CorruptionError for a damaged map, StorageError for an unreadable one."""
         maps = dict(self.view.maps)
         seen = dict(self._seen)
         for pchannel, place in places.items():
@@ -198,7 +200,7 @@ class VChannelMaps:
                     f"{error.filename or place.folder} cannot be read: {error.strerror or error}"
                 ) from error
             if changed is None:
-                continue  # or there is none: the log was made by a version that wrote none, or is just being made
+                continue  # unchanged; or there is none, since an old version wrote the log or it is being created just now
             seen[pchannel], found = changed
             if found.incarnation == place.incarnation:
                 maps[pchannel] = found
@@ -209,7 +211,7 @@ class VChannelMaps:
 
 
 def _records(maps: Mapping[str, VChannelMap]) -> dict[str, VChannelInfo]:
-    """All vchannels; of a name that two maps hold, since one of them lags, the later life counts."""
+    """Returns all vchannels. If two maps have a name, since one of them lags, the later incarnation counts."""
     records: dict[str, VChannelInfo] = {}
     for pchannel, known in maps.items():
         for name, incarnation in known.records.items():
@@ -228,5 +230,5 @@ def _sync_directory(folder: Path) -> None:
 
 
 def _damaged(path: Path, found: str, expected: str) -> CorruptionError:
-    text = f"{path} is damaged: {found}; expected {expected}; it is written anew when the log is opened for writing"
+    text = f"{path} is damaged: {found}; expected {expected}; it is written again when the log is opened for writing"
     return CorruptionError(text, path=str(path), offset=0, expected=expected)

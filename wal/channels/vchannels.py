@@ -1,0 +1,163 @@
+"""Vchannels: which names they may have, on which pchannel they are, and what a reader of one that does not exist is told.
+
+A vchannel that does not exist is read as an empty log, since it may be created later; a misspelt name would look the same. So the first
+read of it logs a warning, which lists existing vchannels. Nothing here waits, and the choice of the names to list looks at a bounded
+number of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from wal.errors import ChannelNotExistError, InvalidArgumentError
+
+__all__ = [
+    "VCHANNEL_NAME_BYTES_MAX",
+    "UnknownVChannels",
+    "VChannelInfo",
+    "check_vchannel",
+    "check_vchannels",
+    "common_place",
+    "existing_vchannels",
+    "place",
+]
+
+VCHANNEL_NAME_BYTES_MAX: Final = 255
+"""The most UTF-8 bytes of a vchannel's name."""
+NOTED_MAX: Final = 1024
+"""The most names that one log warns of: a caller that reads more unknown names has been told."""
+SHOWN_MAX: Final = 10
+COMPARED_MAX: Final = 128
+"""The most names that are compared with the unknown one, …"""
+COMPARED_CHARACTERS: Final = 48
+"""… and how many of their characters: together that takes some milliseconds at most."""
+_PREFIX: Final = 4
+_log: Final = logging.getLogger("wal.channels")
+
+
+class VChannelInfo(msgspec.Struct, frozen=True, gc=False):
+    """A vchannel: its name, the pchannel that it is on, and the incarnation of the name."""
+
+    name: str
+    pchannel: str
+    incarnation: int
+
+
+def check_vchannel(name: object) -> str:
+    """Returns the name if a vchannel may have it.
+
+    TypeError if it is no str; InvalidArgumentError if it is empty, too long, or has control characters.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a vchannel is named by a str, not {type(name).__name__}")
+    if not name:
+        raise InvalidArgumentError(
+            'vchannel is empty: name the vchannel ("" stands for the whole pchannel and is the WAL\'s own)'
+        )
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"vchannel {name!r} cannot be encoded as UTF-8: name it without lone surrogates"
+        ) from error
+    if length > VCHANNEL_NAME_BYTES_MAX:
+        raise InvalidArgumentError(f"vchannel {name[:40]!r}… is {length} bytes long: at most {VCHANNEL_NAME_BYTES_MAX}")
+    if any(character < " " or character == "\x7f" for character in name):
+        raise InvalidArgumentError(f"vchannel {name!r} holds control characters: name it without them")
+    return name
+
+
+def check_vchannels(given: object, call: str) -> tuple[str, ...]:
+    """Returns the names that a caller gave, each once: one name, or several. The error of a wrong type begins with `call`.
+
+    A wrong type, of the whole or of one name, is a TypeError; a name that no vchannel may have is an InvalidArgumentError.
+    """
+    if isinstance(given, str):
+        return (check_vchannel(given),)
+    if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | memoryview):
+        raise TypeError(f"{call}, not {given!r}")
+    return tuple(dict.fromkeys(check_vchannel(name) for name in given))
+
+
+def place(name: str, pchannels: list[str]) -> str:
+    """Returns the pchannel for a new vchannel, by a hash of its name, so that every process would choose the same."""
+    return pchannels[zlib.crc32(name.encode()) % len(pchannels)]
+
+
+def common_place(
+    names: Iterable[str], records: Mapping[str, VChannelInfo], pchannels: list[str], *, create_vchannels: bool
+) -> str:
+    """Returns the one pchannel that these vchannels are on, or would be on.
+
+    ChannelNotExistError for one that does not exist and is not to be created, InvalidArgumentError if they are on several.
+    """
+    places: dict[str, str] = {}
+    for name in names:
+        if (info := records.get(name)) is not None:
+            places[name] = info.pchannel
+        elif create_vchannels:
+            places[name] = place(name, pchannels)
+        else:
+            raise ChannelNotExistError(
+                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r}); "
+                f"{existing_vchannels(name, records)}"
+            )
+    found = set(places.values())
+    if len(found) > 1:
+        text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in places.items())
+        raise InvalidArgumentError(
+            f"one scanner reads one pchannel, but these lie on several ({text}): read them apart"
+        )
+    return found.pop()
+
+
+class UnknownVChannels:
+    """The unknown names that were read in one log, which the warning calls `location`."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._noted: set[str] = set()
+
+    def note(self, names: Iterable[str], known: Collection[str]) -> None:
+        """Logs a warning for each of these names that is not among the known ones, once for each name."""
+        for name in names:
+            if name in known or name in self._noted or len(self._noted) >= NOTED_MAX:
+                continue
+            self._noted.add(name)
+            _log.warning(
+                "vchannel %r does not exist in %s: it is read as an empty log until it is created; %s",
+                name,
+                self._location,
+                existing_vchannels(name, known),
+            )
+
+
+def existing_vchannels(name: str, known: Collection[str]) -> str:
+    """Returns a phrase that lists up to ten of the known names, those most similar to `name` first."""
+    if not known:
+        return "there are no vchannels yet"
+    shown = ", ".join(map(repr, _nearest(name, known)))
+    return f"there are {shown}" if len(known) <= SHOWN_MAX else f"there are {len(known)}, among them {shown}"
+
+
+def _nearest(name: str, known: Collection[str]) -> list[str]:
+    candidates = sorted(known if len(known) <= COMPARED_MAX else _alike(name, known))
+    clipped: dict[str, list[str]] = {}
+    for one in candidates:
+        clipped.setdefault(one[:COMPARED_CHARACTERS].casefold(), []).append(one)
+    close = difflib.get_close_matches(name[:COMPARED_CHARACTERS].casefold(), clipped, n=SHOWN_MAX)
+    nearest = dict.fromkeys(one for start in close for one in clipped[start])
+    return list(nearest | dict.fromkeys(candidates))[:SHOWN_MAX]
+
+
+def _alike(name: str, known: Collection[str]) -> list[str]:
+    """Returns names that begin as `name` does, or any names if none does."""
+    found = list(islice((one for one in known if one.startswith(name[:_PREFIX])), COMPARED_MAX))
+    return found or list(islice(known, COMPARED_MAX))
