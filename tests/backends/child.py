@@ -35,7 +35,7 @@ async def open_past_the_lock(place: Path, term: int, pool: concurrent.futures.Th
     recovered = await asyncio.to_thread(
         recover_log, disk, folder(place), pchannel=PCHANNEL, incarnation=INCARNATION, term=term
     )
-    _, held = await asyncio.to_thread(hold, recovered, folder(place), pchannel=PCHANNEL, term=term)
+    _, held = await asyncio.to_thread(hold, recovered, folder(place))
     return JournalLog(
         disk,
         folder(place),

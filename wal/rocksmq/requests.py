@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import KW_ONLY, dataclass
+from typing import Final
 
 from wal.errors import WouldBlockError
 from wal.rocksmq.channel import ConsumerMessage, Group
@@ -13,109 +14,78 @@ from wal.rocksmq.channel import ConsumerMessage, Group
 __all__ = ["WAITING_MAX", "Ack", "Change", "Consume", "Produce", "Retain", "Seek", "Waiting", "Withdraw"]
 
 
+@dataclass(slots=True, eq=False)
 class Produce:
     """Adds these payloads; the answer is the range of their ids."""
 
-    __slots__ = ("channel", "payloads", "reply", "size")
-
-    def __init__(self, reply: asyncio.Future[range], channel: str, payloads: Sequence[bytes], size: int) -> None:
-        self.reply: asyncio.Future[range] = reply
-        self.channel: str = channel
-        self.payloads: Sequence[bytes] = payloads
-        self.size: int = size
+    reply: asyncio.Future[range]
+    channel: str
+    payloads: Sequence[bytes]
+    size: int
 
 
+@dataclass(slots=True, eq=False)
 class Consume:
     """Asks for up to `count_max` messages. Without any, the answer is an empty list, or comes when there are some if it `waits`."""
 
-    __slots__ = ("auto_ack", "channel", "count_max", "group", "reply", "taken", "waits")
-
-    def __init__(
-        self,
-        reply: asyncio.Future[list[ConsumerMessage]],
-        group: str,
-        channel: str,
-        count_max: int,
-        *,
-        waits: bool,
-        auto_ack: bool,
-    ) -> None:
-        self.reply: asyncio.Future[list[ConsumerMessage]] = reply
-        self.group: str = group
-        self.channel: str = channel
-        self.count_max: int = count_max
-        self.waits: bool = waits
-        self.auto_ack: bool = auto_ack
-        self.taken: Group | None = None
-        """The group, as it was when it was given messages."""
+    reply: asyncio.Future[list[ConsumerMessage]]
+    group: str
+    channel: str
+    count_max: int
+    _: KW_ONLY
+    waits: bool
+    auto_ack: bool
+    taken: Group | None = None
+    """The group, as it was when it was given messages."""
 
 
+@dataclass(slots=True, eq=False)
 class Withdraw:
     """Ends a wait, or gives back the messages of a caller that was cancelled after its answer: the group's next call gets them."""
 
-    __slots__ = ("consume", "messages")
-
-    def __init__(self, consume: Consume, messages: list[ConsumerMessage]) -> None:
-        self.consume: Consume = consume
-        self.messages: list[ConsumerMessage] = messages
+    consume: Consume
+    messages: list[ConsumerMessage]
 
 
-class _Answered:
-    __slots__ = ("reply",)
-
-    def __init__(self, reply: asyncio.Future[Any]) -> None:
-        self.reply: asyncio.Future[Any] = reply
-
-
-class Seek(_Answered):
+@dataclass(slots=True, eq=False)
+class Seek:
     """Moves the group after this id, or before it if `inclusive`; None moves it after everything."""
 
-    __slots__ = ("channel", "group", "inclusive", "message_id")
-
-    def __init__(
-        self, reply: asyncio.Future[None], group: str, channel: str, message_id: int | None, *, inclusive: bool
-    ) -> None:
-        super().__init__(reply)
-        self.group: str = group
-        self.channel: str = channel
-        self.message_id: int | None = message_id
-        self.inclusive: bool = inclusive
+    reply: asyncio.Future[None]
+    group: str
+    channel: str
+    message_id: int | None
+    _: KW_ONLY
+    inclusive: bool
 
 
-class Ack(_Answered):
+@dataclass(slots=True, eq=False)
+class Ack:
     """Marks everything up to this id as consumed by the group."""
 
-    __slots__ = ("channel", "group", "message_id")
-
-    def __init__(self, reply: asyncio.Future[None], group: str, channel: str, message_id: int) -> None:
-        super().__init__(reply)
-        self.group: str = group
-        self.channel: str = channel
-        self.message_id: int = message_id
+    reply: asyncio.Future[None]
+    group: str
+    channel: str
+    message_id: int
 
 
-class Change(_Answered):
+@dataclass(slots=True, eq=False)
+class Change:
     """Creates or destroys (`kind`) a channel, or a group of it."""
 
-    __slots__ = ("channel", "group", "kind", "latest")
-
-    def __init__(
-        self, reply: asyncio.Future[None], kind: str, channel: str, group: str | None = None, *, latest: bool = False
-    ) -> None:
-        super().__init__(reply)
-        self.kind: str = kind
-        self.channel: str = channel
-        self.group: str | None = group
-        self.latest: bool = latest
+    reply: asyncio.Future[None]
+    kind: str
+    channel: str
+    group: str | None = None
+    _: KW_ONLY
+    latest: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Retain:
     """Drops what retention may drop; the answer is the number of pages that were dropped."""
 
-    __slots__ = ("reply",)
-
-    def __init__(self, reply: asyncio.Future[int] | None) -> None:
-        self.reply: asyncio.Future[int] | None = reply
+    reply: asyncio.Future[int] | None
 
 
 WAITING_MAX: Final = 65_536

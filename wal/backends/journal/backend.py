@@ -123,8 +123,6 @@ class JournalBackend(LogBackend):
                     self._disk, directory, pchannel=pchannel, incarnation=incarnation, term=term, checkpoint=checkpoint
                 ),
                 directory,
-                pchannel=pchannel,
-                term=term,
                 within=self.held,
             ),
         )
@@ -235,7 +233,7 @@ def _storage_errors(call: Callable[[], _T]) -> _T:
 
 
 def hold(
-    recovered: Recovered, directory: Path, *, pchannel: str, term: int, within: HeldDirectory | None = None
+    recovered: Recovered, directory: Path, *, within: HeldDirectory | None = None
 ) -> tuple[Recovered, HeldDirectory]:
     """Holds the directory in which a log was recovered. Raises StorageError, and releases the log, when its names lead elsewhere
     already.
@@ -246,7 +244,7 @@ def hold(
 
     def check_term() -> None:
         with control.locked():
-            control.load_owned(pchannel, term)
+            control.load_owned()
 
     with contextlib.ExitStack() as undo:
         undo.callback(recovered.close)

@@ -32,13 +32,10 @@ __all__ = ["CheckpointFiles"]
 class CheckpointFiles:
     """The checkpoints of one log that is open for writing in `term`."""
 
-    def __init__(
-        self, disk: Disk, directory: Path, control: ControlPage, *, pchannel: str, incarnation: int, term: int
-    ) -> None:
+    def __init__(self, disk: Disk, directory: Path, control: ControlPage, *, incarnation: int, term: int) -> None:
         self._disk = disk
         self._directory = directory
         self._control = control
-        self._pchannel = pchannel
         self._incarnation = incarnation
         self._term = term
         self._reserve = directory / _RESERVE_NAME
@@ -69,7 +66,7 @@ class CheckpointFiles:
                     self._disk.rename(self._reserve, temporary)
                     self._write(self._disk.open(temporary), buffers)
                 with self._control.locked():
-                    self._control.load_owned(self._pchannel, self._term)
+                    self._control.load_owned()
                 # The rename is outside the lock, under which frames are written, because it waits for the journal of the file
                 # system.
                 self._disk.rename(temporary, path)

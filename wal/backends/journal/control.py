@@ -138,6 +138,7 @@ class ControlPage:
             os.close(self._fd)
             raise
         self._lock = _Lock(self._fence)
+        self._pchannel, self._term = "", -1  # until it is owned
         # The slots as they were last read, and their record: the check and the store of a frame need not parse them again.
         self._seen = b""
         self._said: tuple[int, ControlRecord | None] = (0, None)
@@ -164,8 +165,8 @@ class ControlPage:
         """Returns the newest valid record, or None when neither slot is valid."""
         return self._newest()[1]
 
-    def load_owned(self, pchannel: str, term: int) -> ControlRecord:
-        """Returns the record if the log is still in this term; raises ChannelFencedError if not. Only inside `locked` does the
+    def load_owned(self) -> ControlRecord:
+        """Returns the record if the log is still in the term of `own`; raises ChannelFencedError if not. Only inside `locked` does the
         answer stay true."""
         said = self._said
         page = self._map[: 2 * SECTOR_BYTES]
@@ -173,10 +174,16 @@ class ControlPage:
             said = self._said = self._newest()
             self._seen = page
         record = said[1]
-        if record is None or record.term != term:
-            owner = "nobody knows which term" if record is None else f"term {record.term}"
-            raise ChannelFencedError(f"pchannel {pchannel!r} is owned by {owner} now; this handle is of term {term}")
+        if record is None or record.term != self._term:
+            owner = "an unknown term" if record is None else f"term {record.term}"
+            raise ChannelFencedError(
+                f"pchannel {self._pchannel!r} is owned by {owner} now; this handle is of term {self._term}"
+            )
         return record
+
+    def own(self, pchannel: str, term: int) -> None:
+        """Makes this the page of a writer that took the log over in this term."""
+        self._pchannel, self._term = pchannel, term
 
     def store_owned(self, record: ControlRecord) -> None:
         """Stores a record after `load_owned` in the same `locked`, without another look at the page."""

@@ -105,19 +105,8 @@ class JournalLog(PChannelLog):
         self._reader = LogReader(
             disk, self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now
         )
-        self._truncation = Truncation(
-            disk,
-            directory,
-            control,
-            self._segments,
-            self._preparer,
-            pchannel=pchannel,
-            term=term,
-            checkpoint=checkpoint,
-        )
-        self._checkpoints = CheckpointFiles(
-            disk, directory, control, pchannel=pchannel, incarnation=incarnation, term=term
-        )
+        self._truncation = Truncation(disk, directory, control, self._segments, self._preparer, checkpoint=checkpoint)
+        self._checkpoints = CheckpointFiles(disk, directory, control, incarnation=incarnation, term=term)
         self._writer = Writer(
             disk,
             control,
@@ -126,7 +115,6 @@ class JournalLog(PChannelLog):
             IndexKeeper(disk, directory, self._preparer),
             held,
             pchannel=pchannel,
-            term=term,
             last=(recovered.state.last_term, recovered.state.last_sequence),
             newest=recovered.state.newest,
             sealed=self._sealed,
@@ -243,7 +231,7 @@ class JournalLog(PChannelLog):
             last.callback(self._writer.finish)
 
     def statistics(self) -> JournalStatistics:
-        written = self._writer.statistics()
+        written = self._writer
         return JournalStatistics(
             written.frames,
             written.frame_bytes,
@@ -271,7 +259,7 @@ class JournalLog(PChannelLog):
                 with contextlib.suppress(OSError):
                     write_index(self._disk, self._directory, active.segment, active.index)
                 with self._control.locked():
-                    record = self._control.load_owned(self.pchannel, self.term)
+                    record = self._control.load_owned()
                     self._control.store(msgspec.structs.replace(record, closed=True))
                     self._control.sync()
         except ChannelFencedError:

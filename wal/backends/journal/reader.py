@@ -95,17 +95,8 @@ class LogReader:
                 page.next_position = segment.base
                 break
             visited += 1
-            try:
-                self._stretch(page, segment, names, select)
-            except (CorruptionError, FileNotFoundError) as error:
-                check(start, end)
-                if isinstance(error, FileNotFoundError):
-                    raise CorruptionError(
-                        f"{segment.path} is missing", path=str(segment.path), offset=0, expected="a segment of this log"
-                    ) from error
-                raise
-            except OSError as error:
-                raise StorageError(f"reading {segment.path} failed: {error.strerror}") from error
+            with self._failures(segment, start, end, check):
+                self._add(page, segment, names, select)
         return page.done()
 
     def indices(self, start: int, end: int, *, above: int = -1) -> Iterator[tuple[Segment, SegmentIndex]]:
@@ -162,12 +153,14 @@ class LogReader:
             file.close()
 
     @contextlib.contextmanager
-    def _failures(self, segment: Segment, start: int, end: int) -> Iterator[None]:
-        """Raises TruncatedError for a damaged or missing segment that was truncated meanwhile, and else the damage."""
+    def _failures(
+        self, segment: Segment, start: int, end: int, check: Callable[[int, int], None] | None = None
+    ) -> Iterator[None]:
+        """Raises TruncatedError for a damaged or missing segment that was truncated meanwhile (by `check`), and else the damage."""
         try:
             yield
         except (CorruptionError, FileNotFoundError) as error:
-            self.check(start, end)
+            (check or self.check)(start, end)
             if isinstance(error, FileNotFoundError):
                 raise CorruptionError(
                     f"{segment.path} is missing", path=str(segment.path), offset=0, expected="a segment of this log"
@@ -197,7 +190,7 @@ class LogReader:
                 f"position {start} of pchannel {self._pchannel!r} is gone; what is held begins at {held}", earliest=None
             )
 
-    def _stretch(
+    def _add(
         self,
         page: _Page,
         segment: Segment,

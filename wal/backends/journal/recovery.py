@@ -95,6 +95,7 @@ def recover_log(
                     f"pchannel {pchannel!r} was opened in term {before.term}; term {term} is not above it: take a higher one"
                 )
             control.store(msgspec.structs.replace(before, term=term, closed=False))
+            control.own(pchannel, term)
             control.sync()
             segments = _chain(disk, directory, before, checkpoint)
             spares, leftovers = _tidy(disk, directory, before, segments)

@@ -36,8 +36,6 @@ class Truncation:
         segments: SegmentSet,
         preparer: Preparer,
         *,
-        pchannel: str,
-        term: int,
         checkpoint: int | None,
     ) -> None:
         self._disk = disk
@@ -45,8 +43,6 @@ class Truncation:
         self._control = control
         self._segments = segments
         self._preparer = preparer
-        self._pchannel = pchannel
-        self._term = term
         self._lock = threading.Lock()
         self.checkpoint = checkpoint
         """The position where recovery begins: no file at or above it goes, truncated or not. None: nothing is held for a recovery."""
@@ -58,7 +54,7 @@ class Truncation:
         with self._lock:
             try:
                 with self._control.locked():
-                    record = self._control.load_owned(self._pchannel, self._term)
+                    record = self._control.load_owned()
                     if earliest <= record.earliest:
                         return record.earliest
                     self._control.store(msgspec.structs.replace(record, earliest=earliest))
@@ -75,7 +71,7 @@ class Truncation:
                 return False
             try:
                 with self._control.locked():
-                    record = self._control.load_owned(self._pchannel, self._term)
+                    record = self._control.load_owned()
                 self.checkpoint = checkpoint
                 self._drop(record.earliest[0])
             except OSError as error:

@@ -21,8 +21,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from wal.backends.base import REFUSALS, AppendDone
 from wal.backends.journal.active import ActiveSegment, IndexKeeper, begin_segment
 from wal.backends.journal.control import ControlPage, ControlRecord
@@ -33,7 +31,7 @@ from wal.errors import ChannelFencedError, StorageError, WALError
 from wal.files import HeldDirectory
 from wal.frame import RECOVERED, EncodedFrame
 
-__all__ = ["Writer", "WriterStatistics"]
+__all__ = ["Writer"]
 
 _Item = tuple[int, EncodedFrame | WALError | None, AppendDone | None]
 """(attempt, the frame or the error to answer with, done); without `done` the promise is to be stored."""
@@ -42,15 +40,6 @@ CHECK_S: Final = 1.0
 """The longest time for which the idle thread does not check the names of its files."""
 PAUSE_S: Final = 0.01
 """A frame that comes later than this after the last check waits for the next one. A check takes some microseconds."""
-
-
-class WriterStatistics(msgspec.Struct, frozen=True, gc=False):
-    """Counters of a writer since it was opened: `frames` of `frame_bytes`, `syncs` of segments for them, `segments` begun."""
-
-    frames: int
-    frame_bytes: int
-    syncs: int
-    segments: int
 
 
 class Writer:
@@ -66,7 +55,6 @@ class Writer:
         held: HeldDirectory,
         *,
         pchannel: str,
-        term: int,
         last: tuple[int, int],
         newest: tuple[int, int] | None,
         sealed: Callable[[ActiveSegment, ActiveSegment], None],
@@ -84,8 +72,6 @@ class Writer:
         keeper.begin(active.segment, active.index)
         self._held = held
         self._checked_s = 0.0
-        self._pchannel = pchannel
-        self._term = term
         self._last = last
         self._newest = newest
         self._sealed = sealed
@@ -96,7 +82,10 @@ class Writer:
         self.keyed_bytes: int = 0
         """The bytes of the durable frames that hold keyed events."""
         self.failure: WALError | None = None
-        self._frames = self._frame_bytes = self._syncs = self._segments = 0
+        self.frames: int = 0
+        self.frame_bytes: int = 0
+        self.syncs: int = 0
+        self.segments: int = 0
         self._tick = self._limit = 0
         self._tick_waiting = False
         self._attempt = 0
@@ -123,9 +112,6 @@ class Writer:
         if not self._tick_waiting:
             self._tick_waiting = True
             self._inbox.put(_PROMISE)
-
-    def statistics(self) -> WriterStatistics:
-        return WriterStatistics(self._frames, self._frame_bytes, self._syncs, self._segments)
 
     def finish(self) -> None:
         """Ends the thread after it has written everything handed over. Waits, so never call it on the loop."""
@@ -203,7 +189,7 @@ class Writer:
             except OSError as error:
                 raise self._failed(error, outcome_unknown=False) from error
         with self._control.locked():
-            record = self._control.load_owned(self._pchannel, self._term)
+            record = self._control.load_owned()
             if spare is not None:
                 try:
                     active = self._roll(spare, frame.header.first_tick, record.promised_tick)
@@ -217,7 +203,7 @@ class Writer:
             envelope = pack_envelope(frame.length, active.segment.header.generation, position)
             try:
                 active.file.write([envelope, *frame.buffers, padding(frame.length)], offset)
-                self._syncs += 1
+                self.syncs += 1
                 active.file.sync()
             except OSError as error:
                 raise self._failed(error, outcome_unknown=True) from error
@@ -230,8 +216,8 @@ class Writer:
             self._control.store_owned(self._next(record, active.index.end, header.promised_tick))
         self.durable_end = active.index.end
         self._keeper.look(active.index)
-        self._frames += 1
-        self._frame_bytes += frame.length
+        self.frames += 1
+        self.frame_bytes += frame.length
         if header.compatible & RECOVERED:
             self.keyed_bytes += frame.length
         if spare is not None:
@@ -249,7 +235,7 @@ class Writer:
             first_tick=first_tick,
             promised_tick=promised_tick,
         )
-        self._segments += 1
+        self.segments += 1
         self._held.watch(self.active.segment.path, os.fstat(self.active.file.fd))
         self._held.unwatch(old.segment.path)  # before a truncation can remove it
         self._sealed(old, self.active)
@@ -273,7 +259,7 @@ class Writer:
             return
         try:
             with self._control.locked():
-                record = self._control.load_owned(self._pchannel, self._term)
+                record = self._control.load_owned()
                 if self._tick > record.promised_tick or self._limit > record.limit:
                     self._control.store_owned(self._next(record, record.durable, 0))
         except WALError as error:

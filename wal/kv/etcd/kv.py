@@ -149,15 +149,12 @@ class EtcdKV(KVBase):
         if len(keys) == 1:
             request = rpc.RangeRequest(key=keys[0].encode())
             answers = [await self.calls.count(self.calls.connection.read(RANGE, request, "loading a key"))]
+            self.calls.saw(answers[0])
         else:
-            gets = [rpc.RequestOp(request_range=rpc.RangeRequest(key=key.encode())) for key in keys]
-            answer = await self.calls.count(
-                self.calls.connection.read(TXN, rpc.TxnRequest(success=gets), f"loading {len(keys)} keys")
-            )
+            gets = rpc.TxnRequest(success=[_get(key) for key in keys])
+            answer = await self.calls.count(self.calls.connection.read(TXN, gets, f"loading {len(keys)} keys"))
             self.calls.saw(answer)
             answers = [one.response_range for one in answer.responses]
-        if len(keys) == 1:
-            self.calls.saw(answers[0])
         return [decoded("value", one.kvs[0].value) if one.kvs else None for one in answers]
 
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
@@ -267,6 +264,10 @@ class EtcdKV(KVBase):
         if self._ending:
             await asyncio.wait(list(self._ending))
         await self.calls.connection.close()
+
+
+def _get(key: str) -> rpc.RequestOp:
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key.encode()))
 
 
 def _masked(endpoints: Sequence[str]) -> list[str]:
