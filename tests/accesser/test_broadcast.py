@@ -144,8 +144,8 @@ async def test_an_exclusive_broadcast_fails_the_transactions_on_its_vchannels(lo
 async def test_files_are_read_with_their_copies(data: str) -> None:
     async with open_wal(data, pchannels=2) as log:
         result = await log.broadcast().append(schema())
-        async with open_wal(data, read_only=True) as observed:
-            (copy,) = await copies_of(observed, NAMES[5], result.broadcast_id)
+        async with open_wal(data, read_only=True) as read_only:
+            (copy,) = await copies_of(read_only, NAMES[5], result.broadcast_id)
             assert copy.message_id == result.append_results[NAMES[5]].message_id
 
     def in_a_thread() -> list[ImmutableMessage]:
@@ -196,7 +196,7 @@ async def test_keys_are_held_until_every_vchannel_acked(wide: WALAccesser) -> No
         await broadcast.ack(second.broadcast_id, "nobody")
 
 
-async def test_without_acks_it_is_over_once_all_copies_are_in(wide: WALAccesser) -> None:
+async def test_without_acks_a_broadcast_is_over_once_all_copies_are_durable(wide: WALAccesser) -> None:
     broadcast = wide.broadcast()
     for number in range(3):
         await broadcast.append(schema(payload=b"%d" % number, needs_ack=False))
@@ -222,7 +222,7 @@ async def test_an_abort_tells_every_vchannel_that_has_its_copy(wide: WALAccesser
 
 
 async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The id of a broadcast to a and b, on two pchannels, whose b was dropped while its intent was being saved."""
+    """Returns the id of a broadcast to a and b, on two pchannels, whose b was dropped while its intent was being saved."""
     await log.create_vchannel("a", pchannel="p0")
     await log.create_vchannel("b", pchannel="p1")
     kv = type(local(log).kv)
@@ -249,7 +249,7 @@ async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPa
     return task.broadcast_id
 
 
-async def test_a_stuck_broadcast_is_seen_and_can_be_aborted(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stuck_broadcast_is_listed_and_can_be_aborted(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location, pchannels=2) as log:
         broadcast_id = await dropped_before_its_copy(log, monkeypatch)
         with pytest.raises(ResourceAcquiredError):
@@ -261,7 +261,7 @@ async def test_a_stuck_broadcast_is_seen_and_can_be_aborted(location: str, monke
         await log.broadcast().append(schema(["a"]))
 
 
-async def test_a_stuck_broadcast_goes_on_when_its_vchannel_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stuck_broadcast_goes_on_when_its_vchannel_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = VirtualClock()
     log = await open_virtual("memory:", clock, pchannels=2)
     broadcast_id = await dropped_before_its_copy(log, monkeypatch)
@@ -275,8 +275,10 @@ async def test_a_stuck_broadcast_goes_on_when_its_vchannel_is_made_again(monkeyp
     await log.close()
 
 
-@pytest.mark.parametrize("anew", ["p0", "p1", None], ids=["on its pchannel", "on another", "not at all"])
-async def test_who_waits_for_his_keys_finds_his_vchannels_where_they_are_then(location: str, anew: str | None) -> None:
+@pytest.mark.parametrize("recreated_on", ["p0", "p1", None], ids=["on its pchannel", "on another", "not at all"])
+async def test_a_call_that_waited_for_its_keys_finds_its_vchannels_where_they_are_then(
+    location: str, recreated_on: str | None
+) -> None:
     async with open_wal(location, pchannels=2) as log:
         for name in "ab":
             await log.create_vchannel(name, pchannel="p0")
@@ -285,14 +287,14 @@ async def test_who_waits_for_his_keys_finds_his_vchannels_where_they_are_then(lo
         while not log.broadcast().statistics().waiting:
             await turns()
         await log.drop_vchannel("b")
-        if anew is not None:
-            await log.create_vchannel("b", pchannel=anew)
+        if recreated_on is not None:
+            await log.create_vchannel("b", pchannel=recreated_on)
         await log.broadcast().ack(first.broadcast_id, "a")
         assert list((await second).append_results) == ["a", "b"]
         assert [await payloads(log, name) for name in "ab"] == [[b"add column", b"second"], [b"second"]]
 
 
-async def test_who_waits_for_his_keys_in_vain_leaves_nothing_behind(location: str) -> None:
+async def test_a_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         for name in "ab":
             await log.create_vchannel(name)
@@ -309,7 +311,7 @@ async def test_who_waits_for_his_keys_in_vain_leaves_nothing_behind(location: st
         assert log.broadcast().statistics().bytes_held == 0
 
 
-async def test_a_refused_broadcast_makes_no_vchannels(location: str) -> None:
+async def test_a_refused_broadcast_creates_no_vchannels(location: str) -> None:
     async with open_wal(location) as log:
         first = await log.broadcast().append(schema(["a"]))
         with pytest.raises(ResourceAcquiredError) as refused:
@@ -351,12 +353,12 @@ async def test_dropping_a_vchannel_is_its_ack(wide: WALAccesser) -> None:
 
 
 @pytest.mark.parametrize("pchannels", [1, 4])
-async def test_a_drop_just_before_the_end_is_an_ack_in_the_next_life(
+async def test_a_drop_just_before_a_crash_is_an_ack_after_it(
     data: str, pchannels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_wal(data, pchannels=pchannels) as log:
         await log.broadcast().append(schema(NAMES[:3]))
-        monkeypatch.setattr(local(log).vchannels, "on_dropped", lambda name: None)  # the broadcaster never hears of it
+        monkeypatch.setattr(local(log).vchannels, "on_dropped", lambda name: None)  # the broadcaster is never told
         await log.drop_vchannel(NAMES[1])
         await log.create_vchannel(NAMES[1])
     async with open_wal(data) as log:
@@ -364,23 +366,23 @@ async def test_a_drop_just_before_the_end_is_an_ack_in_the_next_life(
         assert task.missing_acks == (NAMES[0], NAMES[2])
 
 
-async def test_who_is_made_anew_under_a_name_has_no_copy_and_owes_no_ack(location: str) -> None:
+async def test_a_recreated_vchannel_has_no_copy_and_needs_no_ack(location: str) -> None:
     async with open_wal(location) as log:
         first = await log.broadcast().append(schema(["a", "b"]))
         await log.drop_vchannel("b")
-        await log.raw_append(Message("b", b"anew"))
-        assert await payloads(log, "b") == [b"anew"]
+        await log.raw_append(Message("b", b"recreated"))
+        assert await payloads(log, "b") == [b"recreated"]
         (task,) = await log.broadcast().tasks()
         assert task.missing_acks == ("a",)
         await log.broadcast().abort(first.broadcast_id, "b was dropped")
         assert await payloads(log, "a") == [b"add column", b"b was dropped"]
-        assert await payloads(log, "b") == [b"anew"]
+        assert await payloads(log, "b") == [b"recreated"]
 
 
 # -- bounds, and what is refused before anything is done
 
 
-async def test_what_no_vchannel_would_take_is_refused_at_once(location: str) -> None:
+async def test_a_message_that_no_vchannel_would_take_is_refused_at_once(location: str) -> None:
     async with open_wal(location, message_bytes_max=10_000, create_vchannels=False) as log:
         broadcast = log.broadcast()
         await log.create_vchannel("there")
@@ -427,7 +429,7 @@ async def test_names_that_fit_no_frame(location: str) -> None:
         assert await log.vchannels() == []
 
 
-async def test_no_vchannel_is_made_for_a_broadcast_that_is_refused(location: str) -> None:
+async def test_a_broadcast_with_invalid_or_too_many_names_creates_no_vchannel(location: str) -> None:
     async with open_wal(location, vchannels_max=3) as log:
         with pytest.raises(InvalidArgumentError, match="control characters"):
             await log.broadcast().append(schema(["a", "b\n"]))
@@ -503,7 +505,7 @@ async def test_keys_and_acks_survive_a_close(data: str) -> None:
             assert await payloads(log, name) == [b"add column", b"second"]
 
 
-async def test_recovery_is_a_matter_of_opening_and_not_of_the_first_use(tmp_path: Path) -> None:
+async def test_opening_recovers_broadcasts_before_the_first_use(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     async with open_wal(data, pchannels=2) as log:
         await log.broadcast().append(schema())
@@ -511,8 +513,8 @@ async def test_recovery_is_a_matter_of_opening_and_not_of_the_first_use(tmp_path
         assert local(log).broadcasts.statistics().tasks == 1
 
 
-async def test_what_a_broadcast_to_a_thousand_vchannels_writes_over_its_life(data: str) -> None:
-    """In the log 64 KiB at most, in the metadata 512 KiB, though every ack is awaited by itself."""
+async def test_the_bytes_that_a_broadcast_to_a_thousand_vchannels_writes(data: str) -> None:
+    """It writes at most 64 KiB to the log and 512 KiB to the metadata, though every ack is awaited by itself."""
     names = [f"vchannel-{number:04d}" for number in range(1024)]
     async with open_wal(data) as log:
         for name in names:

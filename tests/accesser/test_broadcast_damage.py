@@ -14,12 +14,12 @@ from wal.errors import CorruptionError
 
 SIZE = 20_000
 """More than the least size of a block, so that the first payload of a frame has a block of its own: that is the one to damage. The headers
-of the others lie in the block of the payload behind them."""
+of the others are in the block of the payload after them."""
 NAMES = ["a", "b", "c"]
 
 
 async def written(place: Path) -> None:
-    """A journal, as a crash left it, whose broadcasts to a, to b and to c lie in the same frame, in this order."""
+    """Returns a journal as a crash left it, whose broadcasts to a, b and c are in one frame, in this order."""
     made = place.with_name("made")
     async with open_wal(str(made)) as log:
         for name in NAMES:
@@ -40,14 +40,14 @@ async def written(place: Path) -> None:
 
 
 def damage(place: Path, payload: bytes) -> None:
-    """Changes a bit in the middle of what is stored of this payload."""
+    """Flips a bit in the middle of this payload as it is stored."""
     (path,) = [path for path in place.rglob("*.wal") if payload in path.read_bytes()]
     data = bytearray(path.read_bytes())
     data[data.index(payload) + len(payload) // 2] ^= 1
     path.write_bytes(data)
 
 
-async def test_each_is_read_by_itself_though_the_frame_holds_others(tmp_path: Path) -> None:
+async def test_each_broadcast_of_a_frame_is_read_by_itself(tmp_path: Path) -> None:
     place = tmp_path / "data"
     await written(place)
     async with open_wal(str(place)) as log:
@@ -60,7 +60,7 @@ async def test_each_is_read_by_itself_though_the_frame_holds_others(tmp_path: Pa
         assert [message.payload[:5] for message in both if message.payload != b"first"] == [b"aaaaa", b"ccccc"]
 
 
-async def test_damage_of_one_is_loud_for_its_readers_and_nobody_else(tmp_path: Path) -> None:
+async def test_damage_of_a_broadcast_is_an_error_for_its_readers_only(tmp_path: Path) -> None:
     place = tmp_path / "data"
     await written(place)
     async with open_wal(str(place)) as log:
@@ -73,7 +73,7 @@ async def test_damage_of_one_is_loud_for_its_readers_and_nobody_else(tmp_path: P
                 await read_all(log, names)
 
 
-async def test_without_a_loop_too(tmp_path: Path) -> None:
+async def test_damage_is_found_without_an_event_loop(tmp_path: Path) -> None:
     place = tmp_path / "data"
     await written(place)
     damage(place, b"a" * SIZE)

@@ -26,7 +26,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def fill_log(log: WALAccesser, vchannel: str) -> None:
-    """Appends until nothing is taken any more, however small."""
+    """Appends until the log takes no message any more, however small."""
     for size in (60_000, 300):
         with contextlib.suppress(NoSpaceError):
             while True:

@@ -1,4 +1,4 @@
-"""What broadcasts hold of a log: they pin it until they are over, and are known however much of it is gone and however it was left."""
+"""Broadcasts hold the log until they are over, and stay known however much of it is gone and however it was closed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pchannel(log: WALAccesser) -> PChannel:
 
 
 async def checkpointed(log: WALAccesser) -> None:
-    """A checkpoint of now, durable."""
+    """Makes a checkpoint at this moment; it is durable on return."""
     checkpointer = pchannel(log).checkpointer
     assert checkpointer is not None
     checkpointer.request()
@@ -40,7 +40,7 @@ async def checkpointed(log: WALAccesser) -> None:
         await checkpointer.make_room()
 
 
-async def test_copies_pin_the_log_until_the_broadcast_is_over(location: str) -> None:
+async def test_copies_hold_the_log_until_the_broadcast_is_over(location: str) -> None:
     async with open_wal(location) as log:
         before = await log.raw_append(Message("a", b"before"))
         result = await broadcast(log)
@@ -64,7 +64,7 @@ async def test_copies_pin_the_log_until_the_broadcast_is_over(location: str) -> 
         assert [holder for holder in report.holders if holder.kind == "broadcast"] == []
 
 
-async def test_what_needs_no_ack_or_was_aborted_pins_nothing(location: str) -> None:
+async def test_broadcasts_without_acks_and_aborted_ones_do_not_hold_the_log(location: str) -> None:
     async with open_wal(location) as log:
         await broadcast(log, needs_ack=False)
         aborted = await broadcast(log)
@@ -90,7 +90,7 @@ async def test_retention_by_size_stops_at_a_copy(data: str) -> None:
 
 
 async def test_a_checkpoint_and_a_truncated_log_still_know_the_copies(data: str, tmp_path: Path) -> None:
-    """Also when the process crashed, which is a copy of its files."""
+    """This holds after a crash as well, which is simulated by a copy of the files."""
     crashed = str(tmp_path / "crashed")
     async with open_wal(data, segment_bytes=SEGMENT) as log:
         over = await broadcast(log, b"over")
@@ -106,7 +106,7 @@ async def test_a_checkpoint_and_a_truncated_log_still_know_the_copies(data: str,
         await checkpointed(log)
         table = pchannel(log).copies.table
         assert [listed.header.broadcast_id for listed in table.listed()] == [kept.broadcast_id]
-        late = await broadcast(log, b"behind the checkpoint")
+        late = await broadcast(log, b"after the checkpoint")
         shutil.copytree(data, crashed)
     for place in (data, crashed):
         for _ in range(2):
@@ -115,7 +115,7 @@ async def test_a_checkpoint_and_a_truncated_log_still_know_the_copies(data: str,
                 assert set(tasks) == {kept.broadcast_id, late.broadcast_id}
                 assert tasks[kept.broadcast_id].missing_acks == ("a", "c")
                 assert {task.state for task in tasks.values()} == {BroadcastState.WAIT_ACK}
-                assert await payloads(log, "a") == [b"kept", b"behind the checkpoint"]
+                assert await payloads(log, "a") == [b"kept", b"after the checkpoint"]
                 with pytest.raises(ResourceAcquiredError):
                     await broadcast(log, resource_keys=[KEY])
                 with pytest.raises(InvalidArgumentError, match=f"'{kept.broadcast_id}'"):
@@ -129,8 +129,8 @@ async def test_a_checkpoint_and_a_truncated_log_still_know_the_copies(data: str,
             assert len(pchannel(log).copies.table) == 0
 
 
-async def test_what_ended_before_a_crash_does_not_come_back(data: str, tmp_path: Path) -> None:
-    """No checkpoint knows that they are over: the marks do."""
+async def test_a_broadcast_that_ended_before_a_crash_does_not_come_back(data: str, tmp_path: Path) -> None:
+    """No checkpoint knows that they are over, but the done marks do."""
     crashed = tmp_path / "crashed"
     async with open_wal(data) as log:
         first, second = await broadcast(log, b"acked"), await broadcast(log, b"aborted")
@@ -150,7 +150,7 @@ async def test_what_ended_before_a_crash_does_not_come_back(data: str, tmp_path:
 
 
 async def test_done_marks_go_when_no_checkpoint_lists_them(data: str) -> None:
-    """Their number is bounded, also while nothing but acks happens: a checkpoint at the same position takes them up."""
+    """Their number is bounded, even if only acks happen: a checkpoint at the same position drops them."""
     async with open_wal(data) as log:
         broadcaster = log.broadcast()
         ids = [(await broadcast(log)).broadcast_id for _ in range(20)]
@@ -167,7 +167,7 @@ async def test_done_marks_go_when_no_checkpoint_lists_them(data: str) -> None:
         assert len(pchannel(log).copies.table) == 0
 
 
-async def test_a_log_of_before_there_were_broadcasts_opens(data: str) -> None:
+async def test_a_log_from_before_there_were_broadcasts_opens(data: str) -> None:
     """Its checkpoint has keys only."""
     async with open_wal(data) as log:
         await log.raw_append(Message("a", b"x"), idempotency_key="k")

@@ -32,7 +32,7 @@ CONTENT = Content(b"payload", 12, encode_properties({"by": "admin"}))
 
 
 class Bench:
-    """A log with an operator of its own beside the one of its broadcaster."""
+    """A log with an operator in addition to that of its broadcaster."""
 
     def __init__(self, log: WALAccesser) -> None:
         self.log = log
@@ -62,7 +62,7 @@ def results(outcomes: CopyOutcomes) -> list[AppendResult]:
     return found
 
 
-async def test_asked_again_it_answers_with_the_copies_that_are_there(bench: Bench) -> None:
+async def test_a_repeated_call_returns_the_copies_that_exist(bench: Bench) -> None:
     header = await bench.header()
     some = results(await bench.append(header, ["a", "c"]))
     everywhere = results(await bench.append(header))
@@ -80,7 +80,7 @@ async def test_asked_again_it_answers_with_the_copies_that_are_there(bench: Benc
     assert await bench.operator.content("p0", header.broadcast_id) == CONTENT
 
 
-async def test_a_call_behind_one_that_is_under_way_shares_its_copies(bench: Bench) -> None:
+async def test_a_call_after_one_that_is_under_way_shares_its_copies(bench: Bench) -> None:
     header = await bench.header()
     first, second = start(bench.append(header)), start(bench.append(header, ["b", "a"]))
     one, other = results(await first), results(await second)
@@ -88,7 +88,7 @@ async def test_a_call_behind_one_that_is_under_way_shares_its_copies(bench: Benc
     assert [await bench.count(name) for name in NAMES] == [1, 1, 1]
 
 
-async def test_a_cancelled_call_leaves_log_and_memory_agreeing(bench: Bench) -> None:
+async def test_log_and_memory_agree_after_a_cancelled_call(bench: Bench) -> None:
     for turns in range(6):
         header = await bench.header()
         before = await bench.count("a")
@@ -103,7 +103,7 @@ async def test_a_cancelled_call_leaves_log_and_memory_agreeing(bench: Bench) -> 
     assert bench.inside.in_flight.size == 0
 
 
-async def test_copies_have_their_place_in_the_order_of_the_calls(bench: Bench) -> None:
+async def test_copies_keep_the_order_of_the_calls(bench: Bench) -> None:
     header = await bench.header()
     calls: list[asyncio.Future[Any]] = [bench.log.append_nowait(Message("a", b"before"))]
     calls.append(start(bench.append(header)))
@@ -113,7 +113,7 @@ async def test_copies_have_their_place_in_the_order_of_the_calls(bench: Bench) -
     assert await payloads(bench.log, "a") == [b"before", b"payload", b"after"]
 
 
-async def test_a_vchannel_that_is_gone_has_an_error_for_its_outcome(bench: Bench) -> None:
+async def test_the_outcome_of_a_dropped_vchannel_is_an_error(bench: Bench) -> None:
     header = await bench.header()
     await bench.log.drop_vchannel("b")
     first, error, third = await bench.append(header)
@@ -130,7 +130,7 @@ async def test_a_vchannel_that_is_gone_has_an_error_for_its_outcome(bench: Bench
     assert isinstance(error, ChannelNotExistError)
 
 
-async def test_a_vchannel_dropped_in_the_same_turn_takes_nothing_and_the_others_do(bench: Bench) -> None:
+async def test_a_vchannel_dropped_in_the_same_turn_takes_no_copy_and_the_others_do(bench: Bench) -> None:
     header = await bench.header()
     await bench.append(header, ["a"])
     drop = start(bench.log.drop_vchannel("b"))
@@ -142,7 +142,7 @@ async def test_a_vchannel_dropped_in_the_same_turn_takes_nothing_and_the_others_
     assert isinstance(error, ChannelNotExistError)
 
 
-async def test_aborts_are_told_once_and_only_where_the_copy_is(bench: Bench) -> None:
+async def test_aborts_are_appended_once_and_only_where_the_copy_is(bench: Bench) -> None:
     header = await bench.header()
     await bench.append(header, ["a", "b"])
     await bench.log.drop_vchannel("b")
@@ -156,7 +156,7 @@ async def test_aborts_are_told_once_and_only_where_the_copy_is(bench: Bench) -> 
     assert (found.vchannels, found.aborted) == (("a", "b"), ("a",))
 
 
-async def test_what_is_forgotten_is_told_when_a_checkpoint_is_durable(bench: Bench) -> None:
+async def test_forgotten_broadcasts_are_reported_when_a_checkpoint_is_durable(bench: Bench) -> None:
     heard: list[tuple[str, set[int]]] = []
 
     def forgotten(name: str, ids: Collection[int]) -> None:
@@ -185,7 +185,7 @@ async def test_what_is_forgotten_is_told_when_a_checkpoint_is_durable(bench: Ben
     assert await bench.operator.copies() == []
 
 
-async def test_no_room_is_an_error_that_can_be_tried_again(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_without_room_is_a_retryable_error(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
     made = JournalBackend.__init__
     monkeypatch.setattr(JournalBackend, "__init__", lambda self, *args, **more: made(self, *args, disk=disk, **more))
@@ -205,7 +205,7 @@ async def test_no_room_is_an_error_that_can_be_tried_again(data: str, monkeypatc
         assert await bench.count("a") == before + 1
 
 
-async def test_after_a_failed_write_nothing_is_in(data: str) -> None:
+async def test_no_copy_is_in_the_log_after_a_failed_write(data: str) -> None:
     async with open_wal(data) as log:
         bench = Bench(log)
         header = await bench.header()
@@ -216,7 +216,7 @@ async def test_after_a_failed_write_nothing_is_in(data: str) -> None:
         assert bench.inside.in_flight.size == 0
 
 
-async def test_after_the_close_it_takes_nothing(location: str) -> None:
+async def test_the_operator_takes_no_copies_after_the_close(location: str) -> None:
     log = await open_wal(location)
     bench = Bench(log)
     header = await bench.header()
@@ -225,7 +225,7 @@ async def test_after_the_close_it_takes_nothing(location: str) -> None:
         await bench.append(header)
 
 
-async def test_places_are_saved_before_they_are_told(data: str) -> None:
+async def test_vchannels_are_durable_before_their_places_are_answered(data: str) -> None:
     async with open_wal(data, pchannels=3) as log:
         bench = Bench(log)
         places = await bench.operator.places(["a", "b", "c", "d"])
@@ -234,7 +234,7 @@ async def test_places_are_saved_before_they_are_told(data: str) -> None:
         assert bench.inside.vchannels.saving == {}
 
 
-async def test_places_are_those_of_a_vchannel_that_was_made_anew_meanwhile(
+async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_wal(location, pchannels=2) as log:
@@ -264,7 +264,7 @@ async def test_places_are_those_of_a_vchannel_that_was_made_anew_meanwhile(
         assert "moved" in (await bench.operator.places(["moved", "new"]))["p1"], "what is remembered holds"
 
 
-async def test_a_full_inbox_can_be_tried_again(bench: Bench) -> None:
+async def test_a_full_inbox_is_a_retryable_error(bench: Bench) -> None:
     header = await bench.header()
     group = bench.inside.pchannels["p0"].actor_group
     group._inbox_max = 0
@@ -276,10 +276,10 @@ async def test_a_full_inbox_can_be_tried_again(bench: Bench) -> None:
 
 
 class Defect(Exception):
-    """What the code under test raises when it is broken."""
+    """The exception that the code under test raises where it is broken."""
 
 
-async def test_a_defect_fails_who_waits_at_once_and_gives_back_room_once(
+async def test_a_defect_fails_waiting_calls_at_once_and_gives_back_room_once(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_wal(location) as log:
@@ -294,10 +294,10 @@ async def test_a_defect_fails_who_waits_at_once_and_gives_back_room_once(
             return judge(operation)
 
         monkeypatch.setattr(copies, "_judge", broken)
-        # In one turn: one that goes into a frame, one that waits for that, one in whose course the defect strikes, and one behind it.
+        # In one turn: a call that goes into a frame, one that waits for that frame, one that hits the defect, and one after it.
         under_way, waiting = start(bench.append(one)), start(bench.append(one))
-        struck, behind = start(bench.append(other)), start(bench.append(one, ["a"]))
-        for call in (struck, behind, waiting):
+        struck, later = start(bench.append(other)), start(bench.append(one, ["a"]))
+        for call in (struck, later, waiting):
             with pytest.raises(UnknownError, match=r"takes no copies of broadcasts any more.*Defect") as refused:
                 await call
             assert isinstance(refused.value.__cause__, Defect)
@@ -310,7 +310,7 @@ async def test_a_defect_fails_who_waits_at_once_and_gives_back_room_once(
         assert await payloads(log, "a") == [b"payload", b"plain"]
 
 
-async def test_a_defect_in_what_waited_for_a_frame_leaves_nobody_waiting(
+async def test_a_defect_in_a_call_that_waited_for_a_frame_leaves_no_call_waiting(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_wal(location) as log:
@@ -332,13 +332,13 @@ async def test_a_defect_in_what_waited_for_a_frame_leaves_nobody_waiting(
         assert bench.inside.in_flight.size == 0
 
 
-async def test_a_defect_fails_what_waits_for_ticks(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_defect_fails_calls_that_wait_for_ticks(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location) as log:
         bench = Bench(log)
         pchannel = bench.inside.pchannels["p0"]
         header, other = await bench.header(), await bench.header()
         await bench.append(header, ["a"])
-        pchannel.ticks.held.append((pchannel.copies, None))  # something waits for ticks, so what comes behind it does
+        pchannel.ticks.held.append((pchannel.copies, None))  # an operation waits for ticks, so those after it do
         held = start(bench.append(other))
         while len(pchannel.ticks.held) < 2:
             await asyncio.sleep(0)

@@ -48,7 +48,7 @@ async def test_without_acks_the_keys_are_free_when_append_returns() -> None:
         assert await life.broadcast.tasks() == []
 
 
-async def test_an_abort_tells_who_has_a_copy() -> None:
+async def test_an_abort_tells_the_vchannels_that_have_a_copy() -> None:
     world = World()
     async with Life(world) as life:
         result = await life.broadcast.append(message("a", "b", "c", "d"))
@@ -61,7 +61,7 @@ async def test_an_abort_tells_who_has_a_copy() -> None:
         await life.broadcast.abort(result.broadcast_id, "again")
 
 
-async def test_who_waits_gets_the_keys_in_turn() -> None:
+async def test_waiting_calls_get_the_keys_in_turn() -> None:
     async with Life(World()) as life:
         first = await life.broadcast.append(message("a"))
         second = asyncio.create_task(life.broadcast.append(message("b"), wait=True))

@@ -25,7 +25,7 @@ LIMITS = BroadcasterLimits(tombstones_max=0)
 
 
 class Script:
-    """What the clients of a life do, and what they were told. Broadcasts are told apart by their payload, the label."""
+    """The clients of a run: their calls, and the answers they got. Broadcasts are identified by their payload, the label."""
 
     def __init__(self, life: Life) -> None:
         self.life = life
@@ -46,7 +46,7 @@ class Script:
             self.abort("wide aborted", "a1", "b0", "c0"),
             self.abort("narrow aborted", "c0"),
         )
-        # The same keys once more: by now they are free.
+        # The same keys are used once more: they are free by now.
         await self.append("wide", "c0", "b1", label="wide again")
         await self.append("narrow free", "b1", label="narrow free again", needs_ack=False)
         await self.append("narrow free", "b0", label="narrow held")
@@ -102,7 +102,7 @@ class Script:
 
 
 async def until_cut(life: Life, work: Coroutine[Any, Any, None]) -> None:
-    """Runs it to its end, or to the cut: then the process is gone."""
+    """Runs until the end, or until the cut, which ends the process."""
     task = asyncio.create_task(work)
     cut = asyncio.create_task(life.cut.dead.wait())
     async with asyncio.timeout(30):
@@ -117,7 +117,7 @@ async def until_cut(life: Life, work: Coroutine[Any, Any, None]) -> None:
 
 
 class Checks:
-    """What must be so after a crash, of what was durable then and what the clients had been told."""
+    """Checks after a crash, against the durable state and the answers that the clients had got."""
 
     def __init__(self, world: World, script: Script) -> None:
         self.world = world
@@ -126,7 +126,7 @@ class Checks:
         self.logs = InLogs()
 
     async def after_crash(self) -> None:
-        """Before anything is recovered: whoever was told something was told the truth."""
+        """Checks, before anything is recovered, that every answer was true."""
         self.stored = read_records(*await self.world.kv.load_with_prefix(""))
         self.logs = self.world.in_logs()
         self.once(self.logs)
@@ -140,7 +140,7 @@ class Checks:
                 assert self.logs.aborts[self.script.ids[label], vchannel] == 1
 
     async def recover(self, life: Life) -> None:
-        """In the next life: it finishes what was begun, and holds what is not acknowledged."""
+        """Checks that the next run finishes every broadcast that was begun, and holds the keys of those that are not acknowledged."""
         tasks = {task.broadcast_id: task for task in await settled(life)}
         logs = self.world.in_logs()
         self.once(logs)
@@ -179,7 +179,7 @@ class Checks:
         assert caught.value.holder == task.broadcast_id
 
     async def finish(self, life: Life) -> None:
-        """The consumers acknowledge the rest; then every key is free, and nothing is left in the KV once checkpoints pass."""
+        """Acknowledges the rest; then every key is free, and the KV is empty once checkpoints have passed."""
         for task in await settled(life):
             for vchannel in task.missing_acks:
                 await life.broadcast.ack(task.broadcast_id, vchannel)
@@ -201,7 +201,7 @@ class Checks:
 
 
 async def settled(life: Life) -> list[BroadcastTask]:
-    """The tasks, when nothing is to be appended any more."""
+    """Returns the tasks once no copy is to be appended any more."""
     async with asyncio.timeout(10):
         while True:
             tasks = await life.broadcast.tasks()
@@ -222,7 +222,7 @@ async def first_life(at: int | None, shuffle: random.Random | None) -> tuple[Wor
 
 
 async def one_round(at: int, *, again: int | None, shuffle: random.Random | None = None) -> None:
-    """A life that is cut at a point, perhaps a second one whose recovery is cut too, and one that finishes."""
+    """Cuts a run at a point, perhaps also the recovery of the next one, and lets the last one finish."""
     world, script = await first_life(at, shuffle)
     checks = Checks(world, script)
     await checks.after_crash()
@@ -249,7 +249,7 @@ async def recovery(life: Life) -> None:
 
 
 async def points() -> int:
-    """How many points there are in a life that is not cut."""
+    """Returns the number of points in a run that is not cut."""
     world = World(vchannels=PLACES)
     async with Life(world, limits=LIMITS) as life:
         script = Script(life)
@@ -257,7 +257,7 @@ async def points() -> int:
         return life.cut.points
 
 
-async def test_a_life_that_is_not_cut_closes_and_is_taken_up() -> None:
+async def test_an_uncut_run_closes_and_the_next_one_takes_it_up() -> None:
     world, script = await first_life(None, None)
     checks = Checks(world, script)
     await checks.after_crash()
@@ -266,20 +266,20 @@ async def test_a_life_that_is_not_cut_closes_and_is_taken_up() -> None:
         await checks.finish(life)
 
 
-async def test_every_point_of_a_life() -> None:
+async def test_a_cut_at_every_point_of_a_run() -> None:
     count = await points()
     assert count > 40
     for at in range(1, count):
         await one_round(at, again=None)
 
 
-async def test_every_point_of_the_recovery(soak: int) -> None:
+async def test_a_cut_at_every_point_of_the_recovery(soak: int) -> None:
     for at in range(1, await points(), max(1, 7 // soak)):
         for again in range(1, 16):
             await one_round(at, again=again)
 
 
-async def test_points_in_other_orders(soak: int) -> None:
+async def test_cuts_when_saves_and_appends_become_durable_in_other_orders(soak: int) -> None:
     """Saves and appends that are under way at once become durable in any order."""
     for seed in range(120 * soak):
         chance = random.Random(seed)

@@ -26,7 +26,7 @@ def meet(ours: Keys, theirs: Keys) -> bool:
 
 
 class LockMachine(RuleBasedStateMachine):
-    """The model: who holds, and who waits in which order (with how often he was overtaken)."""
+    """The model: the holders, and the waiters in their order, each with how often it was overtaken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class LockMachine(RuleBasedStateMachine):
         self.owner = 0
 
     def grants(self) -> list[int]:
-        """Who gets his keys now, in order: nobody who holds and nobody before him stands in his way."""
+        """Returns the waiters that get their keys now, in order: those that conflict with no holder and no earlier waiter."""
         granted: list[int] = []
         for owner, keys in list(self.waiting.items()):
             before = [theirs for other, theirs in self.waiting.items() if other < owner]
@@ -93,7 +93,7 @@ class LockMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("abc"), count=st.integers(1, 2 * OVERTAKEN_MAX))
     def overtake(self, name: str, count: int) -> None:
-        """Requests that do not wait come one after the other, as long as they are let through."""
+        """Makes requests that do not wait, one after the other, until one is refused."""
         key = (ResourceKey("d", name),)
         for _ in range(count):
             before = dict(self.holding)
@@ -135,7 +135,7 @@ def test_exclusive_wins_and_keys_come_in_order() -> None:
 
 
 @pytest.mark.parametrize("waiters", [1, 3])
-def test_requests_that_do_not_wait_cannot_starve_one_who_does(waiters: int) -> None:
+def test_requests_that_do_not_wait_cannot_overtake_a_waiter_for_ever(waiters: int) -> None:
     table = LockTable()
     shared, exclusive = (ResourceKey("d", "a", shared=True),), (ResourceKey("d", "a"),)
     assert table.try_lock(1, shared) is None

@@ -20,7 +20,7 @@ KIB = 1024
 
 
 class Books:
-    """Who holds which key as clients see it: from the answer of the append until just before the last vchannel's first ack."""
+    """The holders of each key as clients see them, from the answer of the append until just before the last vchannel's first ack."""
 
     def __init__(self) -> None:
         self.holders: dict[str, dict[int, bool]] = {}
@@ -53,7 +53,7 @@ class Books:
 
 
 class Consumer:
-    """Handles the copies of one vchannel in some order, and crashes between handling and ack: then it handles them again."""
+    """Handles the copies of one vchannel in some order; after a crash between handling and ack it handles them again."""
 
     def __init__(self, life: Life, books: Books, vchannel: str, seed: int) -> None:
         self.life = life
@@ -167,7 +167,7 @@ async def test_a_wide_broadcast_is_stored_once_and_its_acks_cost_little(pchannel
 
 
 async def test_memory_stays_flat(soak: int) -> None:
-    """What is kept of a broadcast that is over is its tombstone, and of those a bounded number."""
+    """Only the tombstone of a finished broadcast is kept, and their number is bounded."""
     vchannels = [f"v{number}" for number in range(16)]
     world = World(1, vchannels=dict.fromkeys(vchannels, "p0"))
     limits = BroadcasterLimits(tombstones_max=64)

@@ -23,7 +23,7 @@ COUNT_MAX, AGE_MAX_MS = 5, 100
 
 
 class TombstoneMachine(RuleBasedStateMachine):
-    """The model: those that a log may list, and the others in the order in which they became free."""
+    """The model: the broadcasts that a log may list, and the others in the order in which they became free."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ CHANGE = st.tuples(
 
 
 @given(st.lists(CHANGE, max_size=12), st.integers(4, 8), st.integers(1, 20))
-def test_batches_do_what_the_changes_would_have_done_one_by_one(
+def test_batches_have_the_effect_of_their_changes_one_by_one(
     changes: list[tuple[dict[str, str], list[str]]], operations_max: int, bytes_max: int
 ) -> None:
     waiting = Changes(operations_max=operations_max, bytes_max=bytes_max)

@@ -44,7 +44,7 @@ def test_ack_bitmaps_come_back_and_are_removed_whole(acked: set[int], broadcast_
     assert all(len(value) < 200 for value in saves.values())
 
 
-def test_everything_comes_back() -> None:
+def test_every_record_is_decoded_as_it_was_encoded() -> None:
     number = HEADER.broadcast_id
     saves = {
         task_key(number): encode_task(HEADER, CONTENT, PLACES),

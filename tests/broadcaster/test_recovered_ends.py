@@ -1,7 +1,7 @@
-"""A broadcast that was finished when the process was killed is over when the log is open again: not listed, and its keys are free.
+"""A broadcast that was finished when the process was killed is over when the log is open again: it is not listed and its keys are free.
 
-The life before is cut at every point at which all copies and acks are durable and the done mark is not. In the next life the metadata saves
-nothing until it is let, so that the first calls cannot be answered by the end of a save.
+The first run is cut at every point at which all copies and acks are durable and the done mark is not. In the next run the metadata saves
+nothing until a gate is opened, so that the first calls cannot be answered by the end of a save.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def aborted(life: Life) -> None:
 
 @asynccontextmanager
 async def next_life(world: World, before: Life) -> AsyncIterator[tuple[Life, asyncio.Event]]:
-    """A life whose metadata saves nothing before the event is set."""
+    """Opens a run whose metadata saves nothing before the event is set."""
     life, gate = Life(world), asyncio.Event()
     life.dropped_since = before.dropped_since
     save = life.kv.multi_save_and_remove
@@ -69,7 +69,7 @@ async def next_life(world: World, before: Life) -> AsyncIterator[tuple[Life, asy
 
 
 async def cut_at(script: Script, at: int) -> tuple[World, Life, bool]:
-    """The world after a life that was cut there, that life, and whether it was cut at all."""
+    """Returns the world after a run that was cut there, that run, and whether it was cut at all."""
     world = World(vchannels=PLACES)
     life = Life(world, Cut(at))
     await life.open()
@@ -87,7 +87,7 @@ async def cut_at(script: Script, at: int) -> tuple[World, Life, bool]:
 
 
 @pytest.mark.parametrize("script", [spanning, dropped, aborted])
-async def test_it_is_over_from_the_first_call_on(script: Script) -> None:
+async def test_a_finished_broadcast_is_over_from_the_first_call_on(script: Script) -> None:
     ends = 0
     for at in range(1, CUTS):
         world, before, happened = await cut_at(script, at)
@@ -111,7 +111,7 @@ async def test_it_is_over_from_the_first_call_on(script: Script) -> None:
     assert ends > 0, "no cut fell between what finished the broadcast and its done mark"
 
 
-async def test_a_late_abort_hears_that_it_is_over() -> None:
+async def test_a_late_abort_of_a_finished_broadcast_is_refused() -> None:
     for at in range(1, CUTS):
         world, before, happened = await cut_at(spanning, at)
         assert happened
@@ -125,7 +125,7 @@ async def test_a_late_abort_hears_that_it_is_over() -> None:
         assert life.broadcast.statistics().finished == 1
 
 
-async def test_the_mark_is_saved_after_the_opening() -> None:
+async def test_the_done_mark_is_saved_after_the_opening() -> None:
     for at in range(1, CUTS):
         world, before, _ = await cut_at(spanning, at)
         if len(world.in_logs().copies) == 2 and not read_records(*await world.kv.load_with_prefix("")).done:

@@ -1,4 +1,4 @@
-"""Broadcasts that one frame completes: nothing is saved for them, and whoever looks for one finds it as he would any other."""
+"""Single-frame broadcasts: no record is saved for them, and a caller that looks for one finds it like any other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def message(*vchannels: str) -> BroadcastMessage:
 
 
 async def under_way(life: Life) -> asyncio.Task[BroadcastAppendResult]:
-    """A call whose frame is with the log, which answers when its gate is opened."""
+    """Returns a call whose frame the log has, which answers once its gate is opened."""
     life.gates["p0"] = asyncio.Event()
     call = asyncio.create_task(life.broadcast.append(message("a0", "a1")))
     await until(lambda: life.handed)
@@ -40,7 +40,7 @@ async def under_way(life: Life) -> asyncio.Task[BroadcastAppendResult]:
 
 
 async def close_begun(life: Life) -> None:
-    """Returns once the broadcaster begins nothing more. Asked by an append, since that does not look for a broadcast under way."""
+    """Returns once the broadcaster begins no more broadcasts. An append asks, since that does not look for a broadcast under way."""
     with pytest.raises(ClosedError):
         while True:
             with pytest.raises(ResourceAcquiredError):
@@ -50,7 +50,7 @@ async def close_begun(life: Life) -> None:
         await asyncio.sleep(0)
 
 
-async def test_nothing_is_saved_for_it_and_nothing_of_it_stays() -> None:
+async def test_a_single_frame_broadcast_saves_no_record_and_leaves_none() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         for _ in range(100):
@@ -63,19 +63,19 @@ async def test_nothing_is_saved_for_it_and_nothing_of_it_stays() -> None:
     assert set(world.in_logs().copies.values()) == {1}
 
 
-async def test_its_key_is_held_meanwhile_and_who_waits_for_it_comes_next() -> None:
+async def test_its_key_is_held_meanwhile_and_goes_to_the_next_waiter() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         call = await under_way(life)
         with pytest.raises(ResourceAcquiredError) as refused:
             await life.broadcast.append(message("b0"))
-        behind = [asyncio.create_task(life.broadcast.append(message("b0"), wait=True)) for _ in range(3)]
+        waiting = [asyncio.create_task(life.broadcast.append(message("b0"), wait=True)) for _ in range(3)]
         await until(lambda: life.broadcast.statistics().waiting == 3)
         assert life.frames == 0
         life.gates["p0"].set()
         first = await call
         assert refused.value.holder == first.broadcast_id
-        ids = [(await one).broadcast_id for one in behind]
+        ids = [(await one).broadcast_id for one in waiting]
         assert [first.broadcast_id, *ids] == sorted({first.broadcast_id, *ids})
 
 
@@ -117,7 +117,7 @@ async def test_it_can_be_aborted() -> None:
 @pytest.mark.parametrize(
     "error", [WouldBlockError("busy"), UnknownOutcomeError("lost")], ids=lambda error: type(error).__name__
 )
-async def test_what_fails_is_tried_again_like_any_other(error: WALError) -> None:
+async def test_a_failed_frame_is_retried_like_any_other(error: WALError) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         errors = [error]
@@ -128,7 +128,7 @@ async def test_what_fails_is_tried_again_like_any_other(error: WALError) -> None
 
 
 @pytest.mark.parametrize("needs_ack", [False, True])
-async def test_a_log_without_room_refuses_it_and_nothing_is_left(needs_ack: bool) -> None:
+async def test_a_log_without_room_refuses_it_and_no_record_is_left(needs_ack: bool) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life, asyncio.timeout(10):
         life.refuse = lambda pchannel, vchannels: NoSpaceError("full")
@@ -161,12 +161,12 @@ async def test_a_cancelled_caller_changes_nothing_of_it() -> None:
     assert set(world.in_logs().copies.values()) == {1}
 
 
-async def test_the_close_waits_for_it_and_begins_none() -> None:
+async def test_the_close_waits_for_it_and_begins_no_other() -> None:
     world = World(vchannels=PLACES)
     life = Life(world)
     await life.open()
     call = await under_way(life)
-    behind = asyncio.create_task(life.broadcast.append(message("a0"), wait=True))
+    waiting = asyncio.create_task(life.broadcast.append(message("a0"), wait=True))
     await until(lambda: life.broadcast.statistics().waiting)
     closing = asyncio.create_task(life.close())
     await close_begun(life)
@@ -175,13 +175,13 @@ async def test_the_close_waits_for_it_and_begins_none() -> None:
     await closing
     assert list((await call).append_results) == ["a0", "a1"]
     with pytest.raises(ClosedError):
-        await behind
+        await waiting
     with pytest.raises(ClosedError):
         await life.broadcast.append(message("a0"))
     assert len(world.in_logs().copies) == 2
 
 
-async def test_one_whose_vchannels_are_being_made_is_under_way_and_can_be_aborted() -> None:
+async def test_a_broadcast_whose_vchannels_are_being_created_is_listed_and_can_be_aborted() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         made, places = asyncio.Event(), life.places
@@ -209,7 +209,7 @@ async def test_one_whose_vchannels_are_being_made_is_under_way_and_can_be_aborte
     assert world.in_logs().copies == {(result.broadcast_id, name): 1 for name in ("a0", "new")}
 
 
-async def test_the_close_does_not_begin_what_is_being_placed() -> None:
+async def test_the_close_does_not_begin_a_broadcast_whose_vchannels_are_being_created() -> None:
     world = World(vchannels=PLACES)
     life = Life(world)
     await life.open()
@@ -232,7 +232,7 @@ async def test_the_close_does_not_begin_what_is_being_placed() -> None:
     assert not world.in_logs().copies
 
 
-async def test_a_drop_counts_as_the_ack_of_a_copy_that_is_in_and_of_no_other() -> None:
+async def test_a_drop_counts_as_the_ack_of_a_durable_copy_and_of_no_other() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.gates["p1"] = asyncio.Event()
@@ -255,7 +255,7 @@ async def test_a_drop_counts_as_the_ack_of_a_copy_that_is_in_and_of_no_other() -
         assert await life.broadcast.tasks() == []
 
 
-async def test_a_defect_in_its_turn_fails_the_broadcaster_and_every_caller() -> None:
+async def test_a_defect_in_a_turn_fails_the_broadcaster_and_every_caller() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         first = await under_way(life)
         waiting = asyncio.create_task(life.broadcast.append(message("a0"), wait=True))
@@ -280,7 +280,7 @@ def result(at: int) -> AppendResult:
     return AppendResult(message_id, 1000 + at, message_id)
 
 
-def test_placed_copies_are_the_results_they_stand_for() -> None:
+def test_placed_copies_equal_the_results_that_they_stand_for() -> None:
     placed = PlacedCopies(Origin("p0", 7, 99), first=3, tick=1003, count=4)
     wanted = [result(at) for at in range(3, 7)]
     assert len(placed) == 4
@@ -294,7 +294,7 @@ def test_placed_copies_are_the_results_they_stand_for() -> None:
         placed[4]
 
 
-def test_a_result_is_the_same_whether_it_was_looked_at_or_not() -> None:
+def test_a_result_is_equal_whether_its_dict_was_made_or_not() -> None:
     names = ("a", "b", "c")
     placed = PlacedCopies(Origin("p0", 7, 99), first=0, tick=1000, count=2)
     refused = [UnknownOutcomeError("no"), result(0)]

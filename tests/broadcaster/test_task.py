@@ -136,7 +136,7 @@ class TaskMachine(RuleBasedStateMachine):
         self.back_off(step, delay_s)
 
     def given_up(self, step: Step) -> bool:
-        """Whether no copy is tried again in this lane; it is the turn of the messages that it was aborted, if there are any."""
+        """Returns whether no copy is retried in this lane, so that its ABORT_BROADCAST messages come next."""
         return self.task.finished or (self.aborted and not self.unknown & set(self.places[step.pchannel]))
 
     def back_off(self, step: Step, delay_s: float) -> None:
@@ -173,7 +173,7 @@ class TaskMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.over)
     @rule()
     def crash(self) -> None:
-        """What is durable is known again, and nothing else: unsaved acks here are saved ones, to make it simple."""
+        """Recovers only what is durable; to keep it simple, every ack counts as durable here."""
         if len(self.places) == 1 and not self.in_log:
             return  # nothing is left of it
         task = Task(self.task.header, self.places, recovered=True)
@@ -222,14 +222,14 @@ class TaskMachine(RuleBasedStateMachine):
         }
 
     def withdrawn(self, names: set[str], missing: set[str], busy: bool) -> bool:
-        """Whether no log has taken anything of it, and nobody but its caller can know of it."""
+        """Returns whether no log has taken anything of it, and only its caller can know of it."""
         nowhere = self.refused.union(*(self.places[pchannel] for pchannel in self.full))
         known = busy or self.acked or self.unknown or self.task._recovered or BroadcastState.STUCK in self.states
         return missing == names == nowhere and not known
 
     @invariant()
     def nothing_is_left_behind(self) -> None:
-        """What ended in DONE is everywhere; what was aborted was told wherever it is; what was withdrawn is nowhere."""
+        """A task that is DONE has all its copies, one that was aborted an abort for each copy, one that was withdrawn no copy."""
         if not hasattr(self, "task"):
             return
         if self.task.state is BroadcastState.DONE:
@@ -252,7 +252,7 @@ def test_every_state_has_its_edges_and_the_ends_are_ends() -> None:
     }
 
 
-def test_backoff_doubles_up_to_its_bound_and_begins_anew() -> None:
+def test_backoff_doubles_up_to_its_bound_and_restarts_after_a_success() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a", "b"]}, recovered=True)
     delays = []
     for _ in range(14):
@@ -269,7 +269,7 @@ def test_backoff_doubles_up_to_its_bound_and_begins_anew() -> None:
     assert task.state is BroadcastState.WAIT_ACK
 
 
-def test_a_vchannel_that_is_made_again_ends_being_stuck() -> None:
+def test_a_task_is_no_longer_stuck_when_its_vchannel_is_created_again() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a", "b"]})
     (step,) = task.steps()
     assert task.took(step, {"b": ChannelNotExistError("b")}) == BACKOFF_MAX_S
@@ -281,8 +281,8 @@ def test_a_vchannel_that_is_made_again_ends_being_stuck() -> None:
     assert task.state is BroadcastState.WAIT_ACK
 
 
-def test_what_was_stuck_is_not_withdrawn() -> None:
-    """Its caller was told that it stays; that the last of its frames is refused as well changes nothing."""
+def test_a_stuck_task_is_not_withdrawn() -> None:
+    """Its caller was told that it stays, and another refused frame does not change that."""
     task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a"], "q": ["b"]})
     first, second = task.steps()
     task.failed(first, ChannelNotExistError("a"))
@@ -299,7 +299,7 @@ def test_bits_of_a_wide_bitmap() -> None:
     assert bits((1 << 16_383) | 5) == [0, 2, 16_383]
 
 
-def test_nothing_is_written_before_it_is_known_where() -> None:
+def test_a_task_writes_nothing_before_it_has_places() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")))
     assert task.steps() == []
     assert (task.state, task.pchannels, task.missing_appends) == (BroadcastState.PENDING, (), ("a", "b"))
@@ -308,14 +308,14 @@ def test_nothing_is_written_before_it_is_known_where() -> None:
     assert [(step.pchannel, step.vchannels) for step in task.steps()] == [("p", ("a",)), ("q", ("b",))]
 
 
-def test_one_that_has_no_place_is_withdrawn() -> None:
+def test_a_task_without_places_is_withdrawn() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")))
     task.withdraw()
     assert task.finished
     assert task.state is BroadcastState.WITHDRAWN
 
 
-def test_one_that_is_aborted_before_it_has_a_place_is_over_when_that_is_saved() -> None:
+def test_a_task_that_is_aborted_before_it_has_places_is_over_when_that_is_saved() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")))
     assert task.abort("no")
     assert task.steps() == []

@@ -62,8 +62,8 @@ async def in_state(life: Life, state: BroadcastState) -> BroadcastTask:
             await asyncio.sleep(0)
 
 
-async def test_a_pchannel_without_room_is_tried_again_while_the_others_go_on() -> None:
-    """The caller is told at once that it will be complete, so that nobody repeats it."""
+async def test_a_pchannel_without_room_is_retried_while_the_others_go_on() -> None:
+    """The caller is told at once that the broadcast will be completed, so that it is not repeated."""
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -103,8 +103,8 @@ async def test_a_pchannel_without_room_is_tried_again_while_the_others_go_on() -
 
 
 @pytest.mark.parametrize("slow", ["p0", "p1", "p2"])
-async def test_when_no_pchannel_has_room_nothing_is_left_of_it(slow: str) -> None:
-    """Whichever answers last; a pchannel that has answered is not tried again before the others have."""
+async def test_a_broadcast_that_no_pchannel_has_room_for_leaves_nothing(slow: str) -> None:
+    """Any pchannel may answer last; one that has answered is not retried before the others have."""
     world = World(vchannels=PLACES)
     clock = VirtualClock()
     async with Life(world, clock=clock) as life, asyncio.timeout(10):
@@ -133,7 +133,7 @@ async def test_when_no_pchannel_has_room_nothing_is_left_of_it(slow: str) -> Non
     assert {name for _, name in world.in_logs().copies} == {"a0"}
 
 
-async def test_a_vchannel_that_is_gone_makes_it_stuck_until_it_is_aborted() -> None:
+async def test_a_broadcast_to_a_dropped_vchannel_is_stuck_until_it_is_aborted() -> None:
     world = World(vchannels=PLACES)
     async with (
         Life(world, clock=VirtualClock()) as life,
@@ -159,7 +159,7 @@ async def test_a_vchannel_that_is_gone_makes_it_stuck_until_it_is_aborted() -> N
         await life.broadcast.append(message("c0"))
 
 
-async def test_a_stuck_broadcast_goes_on_when_the_vchannel_is_there_again() -> None:
+async def test_a_stuck_broadcast_goes_on_when_the_vchannel_exists_again() -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -172,7 +172,7 @@ async def test_a_stuck_broadcast_goes_on_when_the_vchannel_is_there_again() -> N
         assert set(world.in_logs().copies.values()) == {1}
 
 
-async def test_a_stuck_broadcast_is_stuck_in_the_next_life_too() -> None:
+async def test_a_stuck_broadcast_is_stuck_after_a_restart() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.refused.add("a1")
@@ -188,7 +188,7 @@ async def test_a_stuck_broadcast_is_stuck_in_the_next_life_too() -> None:
     assert len(world.in_logs().aborts) == 1
 
 
-async def test_one_that_nobody_can_take_leaves_nothing_behind() -> None:
+async def test_a_broadcast_that_no_vchannel_can_take_leaves_nothing() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.refuse = lambda pchannel, vchannels: InvalidArgumentError("too large for a frame")
@@ -206,7 +206,7 @@ async def test_one_that_nobody_can_take_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("aborted", [False, True])
-async def test_a_lost_answer_is_asked_again_and_not_appended_twice(aborted: bool) -> None:
+async def test_a_frame_whose_answer_is_lost_is_not_appended_twice(aborted: bool) -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -216,7 +216,7 @@ async def test_a_lost_answer_is_asked_again_and_not_appended_twice(aborted: bool
         task = await the_task(life)
         await until(lambda: not life.lose_answers)
         if aborted:
-            # Whether b0 and b1 have their copies is not known: they are asked before they are told.
+            # It is unknown whether b0 and b1 have their copies: that is asked before an abort is appended.
             abort = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no"))
             await clock.run(1.0)
             await abort
@@ -241,7 +241,7 @@ async def test_an_abort_waits_for_the_frame_under_way() -> None:
         abort = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no"))
         again = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no, really"))
         task = await in_state(life, BroadcastState.ABORTING)
-        await life.broadcast.ack(task.broadcast_id, "a0")  # of no use any more, and no error
+        await life.broadcast.ack(task.broadcast_id, "a0")  # has no effect any more, and is no error
         assert not abort.done()
         with pytest.raises(ResourceAcquiredError):
             await life.broadcast.append(message("c0"))
@@ -257,7 +257,7 @@ async def test_an_abort_waits_for_the_frame_under_way() -> None:
             await life.broadcast.abort(done.broadcast_id, "late")
 
 
-async def test_an_abort_does_not_wait_until_what_was_refused_would_be_tried_again() -> None:
+async def test_an_abort_does_not_wait_for_the_backoff_of_a_refused_vchannel() -> None:
     clock = VirtualClock()
     async with Life(World(vchannels=PLACES), clock=clock) as life:
         life.gates["p0"] = asyncio.Event()
@@ -275,7 +275,7 @@ async def test_an_abort_does_not_wait_until_what_was_refused_would_be_tried_agai
             await append
 
 
-async def test_who_waited_for_his_keys_begins_also_when_no_fresh_id_is_at_hand() -> None:
+async def test_a_call_that_waited_for_its_keys_begins_without_a_fresh_id() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         first = await life.broadcast.append(message("a0"))
@@ -291,7 +291,7 @@ async def test_who_waited_for_his_keys_begins_also_when_no_fresh_id_is_at_hand()
             await life.broadcast.append(message("b0", key=None))
 
 
-async def test_a_long_line_is_refused_one_after_the_other() -> None:
+async def test_thousands_of_waiting_calls_are_refused_one_after_the_other() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         first = await life.broadcast.append(message("a0"))
         waiting = [asyncio.create_task(life.broadcast.append(message("a0"), wait=True)) for _ in range(2000)]
@@ -313,7 +313,7 @@ def without_ids(life: Life, error: WALError | None = None) -> None:
 
 
 @pytest.mark.parametrize("vchannels", [("a0", "a1"), ("a0", "b0")], ids=["one pchannel", "two pchannels"])
-async def test_a_write_that_failed_while_it_was_under_way_is_an_unknown_outcome(vchannels: tuple[str, ...]) -> None:
+async def test_a_write_that_fails_under_way_has_an_unknown_outcome(vchannels: tuple[str, ...]) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.refuse = lambda pchannel, names: (
@@ -325,7 +325,7 @@ async def test_a_write_that_failed_while_it_was_under_way_is_an_unknown_outcome(
         assert (await the_task(life)).state is BroadcastState.STUCK
 
 
-async def test_acks_say_what_they_must_and_nothing_else() -> None:
+async def test_acks_of_unknown_broadcasts_and_repeated_acks_do_nothing() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         await life.broadcast.ack(123, "a0")
         result = await life.broadcast.append(message("a0", "b0"))
@@ -341,7 +341,7 @@ async def test_acks_say_what_they_must_and_nothing_else() -> None:
         await life.broadcast.ack(free.broadcast_id, "a0")
 
 
-async def test_an_ack_may_come_before_the_last_copy_is_in() -> None:
+async def test_an_ack_may_come_before_the_last_copy_is_durable() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         life.gates["p1"] = asyncio.Event()
         append = asyncio.create_task(life.broadcast.append(message("a0", "b0")))
@@ -387,7 +387,7 @@ async def test_blocking_until_the_holders_of_a_key_are_acked() -> None:
         await broadcast.ack(second.broadcast_id, "b1")
         await once
         await broadcast.block_until_resource_key_ack_once(KEY)
-        third = await broadcast.append(message("c0", key=SHARED))  # came later: nobody waits for it
+        third = await broadcast.append(message("c0", key=SHARED))  # it came later: no call waits for it
         await broadcast.ack(first.broadcast_id, "b0")
         await broadcast.tasks()
         assert not everywhere.done()
@@ -397,14 +397,14 @@ async def test_blocking_until_the_holders_of_a_key_are_acked() -> None:
         assert left.cancelled()
 
 
-async def test_a_cancelled_caller_leaves_the_line_but_not_a_broadcast_that_began() -> None:
+async def test_a_cancelled_call_stops_waiting_but_does_not_end_a_broadcast_that_began() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.gates["p0"] = asyncio.Event()
         began = asyncio.create_task(life.broadcast.append(message("a0", "b0")))
         await until(lambda: life.frames == 1)
         waits = asyncio.create_task(life.broadcast.append(message("a1"), wait=True))
-        behind = asyncio.create_task(life.broadcast.append(message("c0", key=SHARED), wait=True))
+        later = asyncio.create_task(life.broadcast.append(message("c0", key=SHARED), wait=True))
         await until(lambda: life.broadcast.statistics().waiting == 2)
         began.cancel()
         waits.cancel()
@@ -416,11 +416,11 @@ async def test_a_cancelled_caller_leaves_the_line_but_not_a_broadcast_that_began
         task = await in_state(life, BroadcastState.WAIT_ACK)
         for vchannel in ("a0", "b0"):
             await life.broadcast.ack(task.broadcast_id, vchannel)
-        await behind
+        await later
         assert not any(vchannel == "a1" for _, vchannel in world.in_logs().copies)
 
 
-async def test_one_who_is_cancelled_before_his_turn_never_stands_in_line() -> None:
+async def test_a_call_that_is_cancelled_before_its_turn_never_waits_for_keys() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         held = await life.broadcast.append(message("a0"))
         for steps in range(8):
@@ -437,7 +437,7 @@ async def test_one_who_is_cancelled_before_his_turn_never_stands_in_line() -> No
         await life.broadcast.append(message("a1"))
 
 
-async def test_the_bounds_are_answered_before_anything_is_done() -> None:
+async def test_calls_over_a_bound_are_refused_before_anything_is_done() -> None:
     limits = BroadcasterLimits(tasks_max=2, vchannels_max=3, bytes_max=600, done_marks_max=4)
     world = World(vchannels=PLACES)
     async with Life(world, limits=limits) as life:
@@ -470,8 +470,8 @@ async def test_the_bounds_are_answered_before_anything_is_done() -> None:
         await life.broadcast.append(large)
 
 
-async def test_an_intent_that_finds_no_room_is_refused() -> None:
-    """What else is saved at the same time is tried again until there is room."""
+async def test_a_broadcast_whose_record_has_no_room_is_refused() -> None:
+    """Other changes that are saved at the same time are retried until there is room."""
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life, asyncio.timeout(10):
@@ -500,7 +500,7 @@ async def test_an_intent_that_finds_no_room_is_refused() -> None:
         assert len(await life.broadcast.tasks()) == 1
 
 
-async def test_an_end_that_finds_no_room_is_saved_later() -> None:
+async def test_an_end_without_room_is_saved_later() -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life, asyncio.timeout(10):
@@ -524,7 +524,7 @@ async def test_an_end_that_finds_no_room_is_saved_later() -> None:
     assert set(world.in_logs().copies.values()) == {1}
 
 
-async def test_a_save_that_is_away_is_tried_again() -> None:
+async def test_a_save_is_retried_while_the_metadata_is_unavailable() -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -547,7 +547,7 @@ async def test_a_save_that_is_away_is_tried_again() -> None:
         assert (await the_task(life)).last_error is None
 
 
-async def test_a_save_that_fails_for_good_is_the_end_of_this_life_and_not_of_the_broadcasts() -> None:
+async def test_a_save_that_fails_for_good_ends_the_broadcaster_and_no_broadcast() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         whole = await life.broadcast.append(message("a0", "b0", key=None))
@@ -568,7 +568,7 @@ async def test_a_save_that_fails_for_good_is_the_end_of_this_life_and_not_of_the
         assert [task.missing_acks for task in await life.broadcast.tasks()] == [("a0", "b0")]
 
 
-async def test_closing_lets_what_is_under_way_end_and_says_what_happened_to_the_rest() -> None:
+async def test_the_close_waits_for_frames_under_way_and_answers_the_other_calls() -> None:
     world = World(vchannels=PLACES)
     life = Life(world)
     await life.open()
@@ -632,7 +632,7 @@ async def test_wrong_types_are_type_errors_and_wrong_values_say_what_to_do() -> 
         assert await broadcast.tasks() == []
 
 
-async def test_records_that_cannot_be_read_keep_it_from_starting() -> None:
+async def test_the_broadcaster_does_not_start_over_unreadable_records() -> None:
     world = World(vchannels=PLACES)
     await world.kv.save("task/0000000000000005", "junk")
     life = Life(world)

@@ -1,8 +1,8 @@
-"""A world for a broadcaster: real logs of frames and a real KV that outlive it, and an operator for each of its lives.
+"""A world for a broadcaster: real logs of frames and a real KV that outlive it, and an operator for each run of it.
 
-`World` is the disk: a MemoryStore of frames, a MemoryKV, the vchannels. `Life` is the process: it opens the logs in a new term,
-recovers what they hold of broadcasts from the last checkpoint and the frames behind it, and is an AppendOperator. A `Cut` ends a life
-at a chosen point: what was durable by then stays, nothing after it happens, and nobody hears of anything.
+`World` is the disk: a MemoryStore of frames, a MemoryKV, the vchannels. `Life` is one run of the process: it opens the logs in a new term,
+recovers the broadcasts in them from the last checkpoint and the frames written after it, and is an AppendOperator. A `Cut` ends a run at a
+chosen point: what was durable by then stays, nothing happens after it, and no call is answered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ABORT = int(MessageType.ABORT_BROADCAST)
 
 
 class Cut:
-    """Counts the points at which a life can be cut, and cuts it at one: from then on everything durable stands still."""
+    """Counts the points at which a run can be cut, and cuts it at one: from then on nothing more becomes durable."""
 
     def __init__(self, at: int | None = None, *, shuffle: random.Random | None = None) -> None:
         self.at = at
@@ -38,7 +38,7 @@ class Cut:
         self._never = asyncio.Event()
 
     async def before(self) -> None:
-        """Something durable is about to happen: it may be late, and after the cut it never does."""
+        """Is awaited before an operation that becomes durable: delays it, and holds it for ever after the cut."""
         if self.shuffle is not None:
             for _ in range(self.shuffle.randrange(6)):
                 await asyncio.sleep(0)
@@ -46,7 +46,7 @@ class Cut:
             await self._never.wait()
 
     async def after(self) -> None:
-        """It has happened, and nobody knows yet."""
+        """Is awaited when an operation is durable and not yet answered."""
         self.points += 1
         if self.points == self.at:
             self.dead.set()
@@ -55,7 +55,7 @@ class Cut:
 
 
 class CutKV(KVBase):
-    """The KV of a life: the world's, until the cut. `on_commit` may raise. Counts what is written."""
+    """The KV of a run: that of the world until the cut. `on_commit` may raise. Counts the bytes written."""
 
     def __init__(self, inner: KVBase, cut: Cut) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class CutKV(KVBase):
 
 
 class Found(msgspec.Struct):
-    """What the recovery state of a pchannel holds of a broadcast: (position, index, tick) of each vchannel's copy."""
+    """A broadcast in the recovery state of a pchannel: (position, index, tick) of each vchannel's copy."""
 
     header: BroadcastHeader
     copies: dict[str, tuple[int, int, int]] = {}
@@ -100,7 +100,7 @@ class Found(msgspec.Struct):
 
 
 class World:
-    """What survives."""
+    """The state that survives a crash."""
 
     def __init__(self, pchannels: int = 3, vchannels: Mapping[str, str] | None = None) -> None:
         self.store = MemoryStore()
@@ -117,7 +117,7 @@ class World:
         return dict(zip(keys, values, strict=True))
 
     def in_logs(self) -> InLogs:
-        """What the frames themselves hold, whatever any recovery state says."""
+        """Returns the copies in the frames themselves, whatever any recovery state says."""
         found = InLogs()
         for pchannel in self.pchannels:
             channel = self.store._channels.get(pchannel)
@@ -134,7 +134,7 @@ class World:
 
 
 class InLogs(msgspec.Struct):
-    """How often each (broadcast, vchannel) has a copy, or a message of an abort; and what the copies are."""
+    """The number of copies and of aborts of each (broadcast, vchannel), and the headers and contents of the copies."""
 
     copies: Counter[tuple[int, str]] = msgspec.field(default_factory=Counter)
     aborts: Counter[tuple[int, str]] = msgspec.field(default_factory=Counter)
@@ -143,7 +143,7 @@ class InLogs(msgspec.Struct):
 
 
 class Life:
-    """One process on a world: an AppendOperator and the Broadcast over it."""
+    """One run of a process on a world: an AppendOperator and the Broadcast over it."""
 
     def __init__(
         self,
@@ -163,22 +163,22 @@ class Life:
         self.forgotten: dict[str, set[int]] = {}
         self.callback: Callable[[str, Collection[int]], None] = lambda pchannel, ids: None
         self.refuse: Callable[[str, Sequence[str]], WALError | None] = lambda pchannel, vchannels: None
-        """Asked before each frame; what it answers is raised."""
+        """Is called before each frame; the error that it returns is raised."""
         self.refused: set[str] = set()
-        """Vchannels that take no copies: dropped before they had any."""
+        """Vchannels that take no copies, because they were dropped before they had any."""
         self.dropped_since: set[str] = set()
         self.tell_dropped: Callable[[str], None] = lambda vchannel: None
         self.lose_answers: set[str] = set()
-        """The next answer of these pchannels is lost on its way: what was appended is in the log."""
+        """Pchannels whose next answer is lost on its way, after the append."""
         self.gates: dict[str, asyncio.Event] = {}
-        """A pchannel that has one writes nothing until it is set."""
+        """Pchannels that write nothing until their event is set."""
         self.checkpointing: dict[str, asyncio.Lock] = {}
         self.requests = 0
         self.handed = 0
-        """Frames that the log was given, written or not."""
+        """The number of frames that the log was given, written or not."""
         self.frames = 0
         self.asked_again = 0
-        """Copies asked for that were in the log: the log answers with those, but nobody needs to ask who was told of them."""
+        """The number of copies asked for that were in the log already. The log answers with those, but a correct task does not ask."""
         self.log_bytes = 0
         self.create_vchannels = True
         self.broadcast: Broadcast
@@ -206,7 +206,7 @@ class Life:
         self.broadcast = await Broadcast.start(self.system, kv=self.kv, operator=self, limits=self.limits)
 
     async def close(self) -> None:
-        """Closes it in order, or, when it is cut meanwhile, does not."""
+        """Closes it in order, unless it is cut meanwhile."""
         stop = asyncio.create_task(self.system.stop())
         cut = asyncio.create_task(self.cut.dead.wait())
         await asyncio.wait({stop, cut}, return_when=asyncio.FIRST_COMPLETED)
@@ -216,13 +216,13 @@ class Life:
         await stop
 
     def kill(self) -> None:
-        """The process is gone: nothing of it runs any more, and nothing more becomes durable."""
+        """Ends the process: it runs no more code, and nothing more becomes durable."""
         self.cut.dead.set()
         for ref in list(self.system._owned.values()):
             ref.cut_off()
 
     async def checkpoint(self, pchannel: str) -> None:
-        """Saves the recovery state as of the durable end, and says what it does not list any more."""
+        """Saves the recovery state as of the durable end, and reports the broadcasts that it no longer lists."""
         log = self.logs[pchannel]
         async with self.checkpointing.setdefault(pchannel, asyncio.Lock()):  # one at a time: none replaces a newer one
             forgotten, self.forgotten[pchannel] = self.forgotten[pchannel], set()
@@ -251,7 +251,7 @@ class Life:
         return self.world.tick
 
     async def wait_for_ids(self) -> None:
-        """There are always some, but in the tests that say otherwise."""
+        """Returns at once: ids are always at hand, except in tests that say otherwise."""
 
     def check(self, vchannels: Sequence[str]) -> None:
         for vchannel in vchannels:
@@ -325,7 +325,7 @@ class Life:
         self.tell_dropped = callback
 
     def drop(self, vchannel: str) -> None:
-        """Drops a vchannel, which may have copies, durably."""
+        """Durably drops a vchannel, which may have copies."""
         self.dropped_since.add(vchannel)
         self.tell_dropped(vchannel)
 
@@ -336,7 +336,7 @@ class Life:
         self.requests += 1
 
     def _at_times(self) -> bool:
-        """Whether an operator that could answer at once says that it has to wait."""
+        """Returns whether an operator that could answer at once says that it has to wait."""
         return self.cut.shuffle is not None and self.cut.shuffle.random() < 0.5
 
     async def _append(
@@ -367,7 +367,7 @@ class Life:
             self._sequences[pchannel] += 1
 
             def landed(position: int) -> None:
-                # In the turn in which the durable end moves: a checkpoint never lies behind a frame that it does not know.
+                # In the turn in which the durable end moves, so that no checkpoint passes a frame that it does not know.
                 for index, name in enumerate(wanted):
                     there[name] = (position, index, first_tick + index)
                 self.state[pchannel][header.broadcast_id] = found
@@ -419,7 +419,7 @@ class _Copy(msgspec.Struct):
 
 
 def _copies(frame: StoredFrame) -> list[_Copy]:
-    """The copies in a frame."""
+    """Returns the copies in a frame."""
     view = frame.view
     found = []
     for run in view.runs:
