@@ -1,4 +1,4 @@
-"""What a fresh read of a log on Pulsar costs: `python -m benchmarks.pulsar_reading [--reads N]`.
+"""The time of a fresh read of a log on Pulsar: `python -m benchmarks.pulsar_reading [--reads N]`.
 
 A fresh read begins at a position where no reader stands: the log opens a reader of the topic, finds the fencing floor there, and reads the
 first page. Three figures set it beside what Pulsar's client takes for its part of that: opening a reader and reading one message, and

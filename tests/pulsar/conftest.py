@@ -1,4 +1,4 @@
-"""What tests of the Pulsar backend get: where the session's server is, and a namespace of their own."""
+"""Fixtures for tests of the Pulsar backend: the address of the session's server, and a namespace for each test."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from wal.frame import FrameHeader
 
 @pytest.fixture(scope="session")
 def pulsar_server(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str) -> PulsarAddress:
-    """Where a Pulsar runs."""
+    """The address of a running Pulsar."""
     token = Secret(pulsar_token) if pulsar_token else None
     return PulsarAddress(f"pulsar://{pulsar_host}", admin_url=f"http://{pulsar_admin_host}", token=token)
 
 
 @pytest.fixture
 def address(pulsar_server: PulsarAddress) -> PulsarAddress:
-    """A namespace in which nothing is."""
+    """An empty namespace."""
     return new_namespace(pulsar_server)
 
 
 def own(server: PulsarServer) -> PulsarAddress:
-    """The address of this server."""
+    """Returns the address of this server."""
     token = None if server.token is None else Secret(server.token)
     return PulsarAddress(server.url, admin_url=server.admin_url, token=token)
 
 
 def token_of(server: PulsarAddress) -> str | None:
-    """What this server lets a client in with; None where it asks for nothing."""
+    """Returns the token that this server asks for; None where it asks for none."""
     return None if server.token is None else server.token.reveal()
 
 
 def new_namespace(server: PulsarAddress) -> PulsarAddress:
-    """A namespace in which nothing is, on this server."""
+    """Creates an empty namespace on this server and returns its address."""
     return msgspec.structs.replace(server, namespace=make_namespace(server.admin, token_of(server)).partition("/")[2])
 
 
 def admin(server: PulsarAddress, method: str, path: str, body: object = None) -> bytes:
-    """A request to the admin REST that succeeds."""
+    """Makes a request to the admin REST, which has to succeed, and returns the answer."""
     status, answer = admin_request(server.admin, method, path, body, token=token_of(server))
     assert 200 <= status < 300, (status, answer)
     return answer
 
 
 def location_of(address: PulsarAddress, kv: Path) -> tuple[str, dict[str, Any]]:
-    """The location of a log there, and its settings."""
+    """Returns the location of a log there, and its settings."""
     settings = {"kv": str(kv), "pulsar_admin_url": address.admin, "pulsar_token": token_of(address)}
     return f"{address.service_url}/{address.path}", settings
 
 
 def raw_client(address: PulsarAddress) -> pulsar.Client:
-    """A client of the test's own."""
+    """Creates a client for the test itself."""
     return pulsar.Client(
         address.service_url,
         authentication=None if address.token is None else pulsar.AuthenticationToken(address.token.reveal()),
@@ -68,7 +68,7 @@ def raw_client(address: PulsarAddress) -> pulsar.Client:
 
 
 def headers_in(address: PulsarAddress, pchannel: str) -> list[FrameHeader]:
-    """The headers of all frames that lie in the topic of this pchannel, whatever they are worth."""
+    """Returns the headers of all frames in the topic of this pchannel, whether they count or not."""
     client = raw_client(address)
     try:
         reader = client.create_reader(address.topic(pchannel), pulsar.MessageId.earliest)

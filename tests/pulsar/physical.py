@@ -1,8 +1,8 @@
-"""A topic as it may come to lie after lost connections and taken-over terms, and what it means: the naive model, one pass from its
+"""A topic as it may look after lost connections and takeovers, and which of its messages are the log: a naive model, one pass from the
 beginning.
 
-`Physical` plays a broker and its writers: frames sent again because their answer was lost, frames of a fenced writer behind the mark of
-the next, marks of owners that never wrote. It is what `Floor`, `FloorSearch` and the readers are held against.
+`Physical` plays a broker and its writers: frames sent again because their answer was lost, frames of a fenced writer after the mark of
+the next owner, marks of owners that never wrote. `FencingFloor`, `FloorSearch` and the readers are compared with it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["Item", "Physical", "meaning"]
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A message: of `term`; a mark when `sequence` is None."""
+    """A message of `term`: a frame with this `sequence`, or a mark when it is None."""
 
     term: int
     sequence: int | None
 
 
 class Physical:
-    """Grows `items` at random. A writer has at most `window` frames unanswered."""
+    """Adds to `items` at random. A writer has at most `window` unanswered frames."""
 
     def __init__(self, rng: random.Random, *, window: int) -> None:
         self.items: list[Item] = []
@@ -34,10 +34,10 @@ class Physical:
         self.take_over()
 
     def take_over(self) -> None:
-        """The next term; what the writer before had on its way may still come, and is nobody's."""
+        """Begins the next term. Frames that the writer before had on its way may still arrive, and do not count."""
         stale = [Item(self._term, sequence) for sequence in self._unanswered]
         if self._rng.random() < 0.2:
-            self._term += 1  # an owner that died behind its mark
+            self._term += 1  # an owner that died after its mark
             self.items.append(Item(self._term, None))
         self._term += 1
         self.items.append(Item(self._term, None))
@@ -46,7 +46,7 @@ class Physical:
         self._unanswered = []
 
     def step(self) -> None:
-        """One thing happens."""
+        """Lets one thing happen."""
         chance = self._rng.random()
         if chance < 0.02:
             self.take_over()
@@ -60,7 +60,7 @@ class Physical:
             self._unanswered.pop(0)
 
     def _lose_connection(self) -> None:
-        """Everything unanswered is sent again, as far as the next connection lasts; sometimes behind a mark of the writer's own."""
+        """Sends every unanswered frame again, as far as the next connection lasts; sometimes after another mark of the writer."""
         if self._rng.random() < 0.3:
             self.items.append(Item(self._term, None))
         again = self._unanswered[: self._rng.randint(0, len(self._unanswered))]
@@ -68,7 +68,7 @@ class Physical:
 
 
 def meaning(items: list[Item]) -> tuple[list[int], list[tuple[int, int]]]:
-    """Which items are frames of the log, and the (term, sequence) of the last one in front of each item and behind all."""
+    """Returns which items are frames of the log, and the (term, sequence) of the last one before each item and after all."""
     term, sequence = 0, -1
     counted: list[int] = []
     floors: list[tuple[int, int]] = []
@@ -79,7 +79,7 @@ def meaning(items: list[Item]) -> tuple[list[int], list[tuple[int, int]]]:
         if item.term > term:
             term, sequence = item.term, -1
         if item.sequence is not None and item.sequence > sequence:
-            assert item.sequence == sequence + 1, "the model has made a gap"
+            assert item.sequence == sequence + 1, "the model made a gap"
             sequence = item.sequence
             counted.append(at)
     floors.append((term, sequence))

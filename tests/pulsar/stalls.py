@@ -1,8 +1,8 @@
-"""StallWatch: where the loop stood still, and in whose code.
+"""StallWatch: notes where the event loop stood still inside Pulsar's client.
 
-Owns a thread that looks, while the loop does not turn, at what the loop's thread is in. A machine that is short of processors makes any
-loop late; what counts is whether the product waits there. So the time that the loop's thread wanted a processor and had none (Linux's
-schedstat) is no stall, nor is what it had stood still before it came to the client.
+Owns a thread that looks, while the loop does not turn, at the code that the loop's thread is in. A machine that is short of processors
+delays any loop; what counts is whether the product waits there. So the time that the loop's thread was ready to run and did not (Linux's
+schedstat) is not a stall, and neither is a delay before it entered the client.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class StallWatch:
 
 
 def _without_processor(thread: int) -> float:
-    """How long this thread of ours has been ready to run, and did not, in seconds (proc(5), schedstat)."""
+    """Returns how long a thread of this process has been ready to run and did not, in seconds (proc(5), schedstat)."""
     return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
 
 
 def _in_client(frame: FrameType | None) -> str | None:
-    """The innermost line of the product, if the thread is in a call of it into Pulsar's client."""
+    """Returns the innermost line of the product, if the product is in a call into Pulsar's client; else None."""
     inside = False
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

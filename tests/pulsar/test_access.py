@@ -1,4 +1,4 @@
-"""Getting in: TLS, tokens, and what is said when one is missing or wrong; locations and their errors."""
+"""Access to Pulsar: TLS, tokens, and the errors for a missing or wrong one; locations and their errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_tls_and_a_token(pulsar_process: PulsarServer, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("token", "says"), [(None, "wants a token.*pulsar_token"), ("not.a.token", "does not accept the token")]
 )
-async def test_a_missing_or_wrong_token_says_so(
+async def test_the_error_for_a_missing_or_wrong_token_names_it(
     pulsar_process: PulsarServer, tmp_path: Path, token: str | None, says: str
 ) -> None:
     location, settings = location_of(new_namespace(own(pulsar_process)), tmp_path / "kv")
@@ -44,7 +44,7 @@ async def test_a_namespace_that_does_not_exist(pulsar_process: PulsarServer, tmp
         await open_wal(f"{address.service_url}/public/nowhere", **settings)
 
 
-async def test_nobody_answers(tmp_path: Path) -> None:
+async def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with pytest.raises(StorageError, match=r"did not answer.*pulsar_admin_url"):
         await open_wal(

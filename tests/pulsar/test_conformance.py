@@ -1,4 +1,4 @@
-"""The Pulsar backend keeps the promises of every backend, on a real Pulsar."""
+"""The conformance suite of every backend, for the Pulsar backend on a real Pulsar."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Processes that end while threads of Pulsar's client still do: whether they closed their logs or not, they end as they wanted to, and say
-nothing. A thread of the client that comes into Python then aborts the process."""
+"""Processes that exit while threads of Pulsar's client still end: whether they closed their logs or not, they exit with their own status
+and print nothing. A thread of the client that enters Python then would abort the process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wal.backends.pulsar import PulsarAddress
 
 TOGETHER: Final = 3
 CONNECTIONS: Final = 32
-"""Beside the log's, closed all at once: so many more threads of the client end about when the process does."""
+"""Connections beside the log's, closed all at once, so that many threads of the client end about when the process does."""
 STATUS: Final = 3
-"""What the processes end with, of their own will."""
+"""The status that the processes exit with."""
 
 COMMON: Final = """
 import asyncio, json, logging, sys, threading
@@ -87,7 +87,7 @@ sys.exit({STATUS})
 
 
 def run_together(script: str, server: PulsarAddress, tmp_path: Path, *, processes: int) -> list[tuple[int, str, str]]:
-    """How the processes ended: status, stdout, stderr."""
+    """Runs the processes; returns the status, stdout and stderr of each."""
     running: list[subprocess.Popen[str]] = []
     try:
         for number in range(processes):
@@ -121,19 +121,19 @@ def run_together(script: str, server: PulsarAddress, tmp_path: Path, *, processe
 
 
 @pytest.mark.one_loop
-def test_who_closed_its_logs_can_end_at_once(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+def test_a_process_can_exit_right_after_it_closed_its_logs(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
     ended = run_together(CLOSED, pulsar_server, tmp_path, processes=TOGETHER)
     assert ended == [(STATUS, "", "")] * TOGETHER
 
 
 @pytest.mark.one_loop
-def test_who_left_them_open_can_end_as_well(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+def test_a_process_can_exit_with_its_logs_open(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
     ended = run_together(LEFT_OPEN, pulsar_server, tmp_path, processes=TOGETHER)
     assert ended == [(STATUS, "", "")] * TOGETHER
 
 
 @pytest.mark.one_loop
-def test_what_the_client_logs_comes_from_a_thread_of_python(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+def test_the_client_logs_through_a_thread_of_python(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
     [(status, said, errors)] = run_together(LOGGING, pulsar_server, tmp_path, processes=1)
     assert (status, errors) == (STATUS, "")
     lines = [line for line in said.splitlines() if line.startswith("wal.pulsar ")]

@@ -9,7 +9,7 @@ from wal.backends.pulsar.layout import position_of
 from wal.backends.pulsar.ledgers import Ledger, LedgerRecord, LedgerTable
 
 shapes = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=6)
-"""How far each ledger's number lies behind the one before, and its entries."""
+"""The difference between each ledger's number and the one before, and the entries of the ledger."""
 
 
 def made(shape: list[tuple[int, int]]) -> tuple[LedgerTable, list[int]]:
@@ -25,21 +25,21 @@ places = st.builds(position_of, st.integers(0, 24), st.integers(0, 12))
 
 
 @given(shapes, places)
-def test_the_next_and_the_last_position(shape: list[tuple[int, int]], place: int) -> None:
+def test_first_at_and_last_below(shape: list[tuple[int, int]], place: int) -> None:
     table, positions = made(shape)
     assert table.first_at(place) == min((p for p in positions if p >= place), default=None)
     assert table.last_below(place) == max((p for p in positions if p < place), default=None)
 
 
 @given(shapes, places, st.integers(1, 40))
-def test_so_many_back_or_as_far_as_there_is(shape: list[tuple[int, int]], place: int, count: int) -> None:
+def test_back_counts_entries_or_stops_at_the_first(shape: list[tuple[int, int]], place: int, count: int) -> None:
     table, positions = made(shape)
     before = [p for p in positions if p < place]
     assert table.back(place, count) == (before[-count:][0] if before else None)
 
 
 @given(shapes, places, places)
-def test_what_lies_between(shape: list[tuple[int, int]], one: int, other: int) -> None:
+def test_entries_and_bytes_between(shape: list[tuple[int, int]], one: int, other: int) -> None:
     table, positions = made(shape)
     start, end = sorted((one, other))
     between = [p for p in positions if start <= p < end]
@@ -48,7 +48,7 @@ def test_what_lies_between(shape: list[tuple[int, int]], one: int, other: int) -
 
 
 @given(shapes, places)
-def test_dropping_forgets_whole_ledgers_but_the_last(shape: list[tuple[int, int]], place: int) -> None:
+def test_drop_below_forgets_whole_ledgers_but_the_last(shape: list[tuple[int, int]], place: int) -> None:
     table, positions = made(shape)
     last = table.ledgers[-1].number
     extents = table.extents(table.ledgers[-1].start, 7)
@@ -62,7 +62,7 @@ def test_dropping_forgets_whole_ledgers_but_the_last(shape: list[tuple[int, int]
     assert table.first_at(0) == (kept[0] if kept else None)
 
 
-def test_entries_are_added_as_pulsar_adds_them() -> None:
+def test_an_entry_of_a_new_ledger_fills_the_one_before() -> None:
     table = LedgerTable([])
     assert not table.added(position_of(5, 0), 100)
     assert not table.added(position_of(5, 1), 50)

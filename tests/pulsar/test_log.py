@@ -1,4 +1,4 @@
-"""What a log on Pulsar leaves there: TimeTick frames for who reads the topic, and a durable cursor that follows what is truncated."""
+"""A log on Pulsar writes TimeTick frames for those that read the topic, and its durable cursor follows what is truncated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wal.backends.pulsar.admin import Admin
 from wal.kv import MemoryKV
 
 
-async def test_a_time_tick_follows_data_without_being_asked_for(address: PulsarAddress, tmp_path: Path) -> None:
+async def test_a_time_tick_frame_follows_data(address: PulsarAddress, tmp_path: Path) -> None:
     location, settings = location_of(address, tmp_path / "kv")
     async with open_wal(location, **settings) as log:
         result = await log.raw_append(Message("v", b"1"))
@@ -26,7 +26,7 @@ async def test_a_time_tick_follows_data_without_being_asked_for(address: PulsarA
     assert ticks[3].promised_tick > ticks[2].promised_tick
 
 
-async def test_pulsar_deletes_what_was_truncated_and_nothing_else(address: PulsarAddress) -> None:
+async def test_pulsar_deletes_only_what_was_truncated(address: PulsarAddress) -> None:
     backend = PulsarBackend(address, MemoryKV())
     topic = address.topic("p")
     rest = Admin(address)
@@ -59,7 +59,7 @@ async def test_pulsar_deletes_what_was_truncated_and_nothing_else(address: Pulsa
         await backend.close()
 
 
-async def test_keys_and_producers_outlive_the_process(address: PulsarAddress, tmp_path: Path) -> None:
+async def test_keys_producers_and_cursors_survive_reopening(address: PulsarAddress, tmp_path: Path) -> None:
     location, settings = location_of(address, tmp_path / "kv")
     async with open_wal(location, **settings) as log:
         first = await log.raw_append(Message("v", b"1"), idempotency_key="one")

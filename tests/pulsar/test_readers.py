@@ -1,7 +1,7 @@
-"""Topics that hold more than the log (repeats, frames of fenced writers, marks) on a real Pulsar: every reader sees the same log.
+"""Topics that hold more than the log (duplicates, frames of fenced writers, marks) on a real Pulsar: every reader sees the same log.
 
-The messages are put there by a producer of the test's own, as `tests.pulsar.physical` plays them; the metadata knows what the owners of
-the terms would have noted.
+A producer of the test puts the messages there, as `tests.pulsar.physical` plays them; the metadata holds what the owners of the terms
+would have stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wal.kv import MemoryKV
 
 
 def frame_of(term: int, sequence: int) -> EncodedFrame:
-    """The frame with this number: every third one is a TimeTick, without an event."""
+    """Returns the frame with this number; every third one is a TimeTick frame, without an event."""
     draft = FrameDraft()
     if sequence % 3 != 2:
         draft.append(("v", 1), [Record(b"%d/%d" % (term, sequence))])
@@ -44,7 +44,7 @@ def frame_of(term: int, sequence: int) -> EncodedFrame:
 
 
 def put(address: PulsarAddress, pchannel: str, items: list[Item]) -> list[int]:
-    """Writes these messages as they are; their positions."""
+    """Writes these messages as they are; returns their positions."""
     client = raw_client(address)
     try:
         producer = client.create_producer(address.topic(pchannel), batching_enabled=False)
@@ -61,7 +61,7 @@ def put(address: PulsarAddress, pchannel: str, items: list[Item]) -> list[int]:
 
 
 async def note(kv: MemoryKV, pchannel: str, items: list[Item], positions: list[int]) -> None:
-    """What the owners of the terms noted: their marks, unless they died behind them (which wrote no frame)."""
+    """Stores the marks of the terms' owners, except of those that died after their mark and wrote no frame."""
     control = Control(kv, pchannel)
     await control.load()
     owners = {item.term for item in items if item.sequence is not None} | {items[-1].term}
@@ -117,14 +117,14 @@ async def test_missing_frames_are_loud_wherever_a_read_begins(address: PulsarAdd
         for start in (0, positions[20], positions[39]):
             with pytest.raises(CorruptionError, match="number 41 of term 1: frames are missing"):
                 await read_all(log, start)
-        assert len(await read_all(log, positions[45])) == len(items) - 45, "what lies behind can still be read"
+        assert len(await read_all(log, positions[45])) == len(items) - 45, "the frames after the gap can still be read"
         await log.close()
     finally:
         await backend.close()
 
 
-async def test_a_writer_finds_its_frames_where_they_lie_first(address: PulsarAddress) -> None:
-    """Its producer is thrown out while it writes, by one of the test's: the term is still its own, so it takes the log up again."""
+async def test_a_writer_finds_the_first_position_of_each_frame(address: PulsarAddress) -> None:
+    """A producer of the test fences the writer's while it writes. The term is still the writer's, so it takes the log up again."""
     kv = MemoryKV()
     backend = PulsarBackend(address, kv)
     client = raw_client(address)

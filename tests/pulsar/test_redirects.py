@@ -1,4 +1,4 @@
-"""The admin REST of a broker that does not own the namespace sends on to the one that does: followed with method, body and token."""
+"""A broker that does not own the namespace redirects requests to its admin REST: they are repeated with method, body and token."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from wal.errors import StorageError
 
 
 @contextlib.contextmanager
-def sending_on(target: str | None, *, status: int = 307) -> Iterator[tuple[str, list[str]]]:
-    """A server that sends every request on to `target`, or to itself; its address, and the requests it saw."""
+def redirecting(target: str | None, *, status: int = 307) -> Iterator[tuple[str, list[str]]]:
+    """Runs a server that redirects every request to `target`, or to itself; yields its address and the requests it saw."""
     seen: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -50,8 +50,8 @@ def sending_on(target: str | None, *, status: int = 307) -> Iterator[tuple[str, 
 
 
 @pytest.mark.parametrize("status", [307, 308])
-async def test_a_log_opens_through_brokers_that_send_on(address: PulsarAddress, tmp_path: Path, status: int) -> None:
-    with sending_on(address.admin, status=status) as (second, _), sending_on(second) as (first, seen):
+async def test_a_log_opens_through_brokers_that_redirect(address: PulsarAddress, tmp_path: Path, status: int) -> None:
+    with redirecting(address.admin, status=status) as (second, _), redirecting(second) as (first, seen):
         location, settings = location_of(msgspec.structs.replace(address, admin_url=first), tmp_path / "kv")
         async with open_wal(location, **settings) as log:
             await log.raw_append(Message("v", b"1"))
@@ -60,23 +60,23 @@ async def test_a_log_opens_through_brokers_that_send_on(address: PulsarAddress, 
     assert {line.partition(" ")[0] for line in seen} >= {"GET", "PUT"}
 
 
-def test_a_body_goes_along(address: PulsarAddress) -> None:
+def test_the_body_is_sent_again(address: PulsarAddress) -> None:
     topic = address.topic("p")
     Admin(address).make_topic(topic)
-    with sending_on(address.admin) as (first, seen):
+    with redirecting(address.admin) as (first, seen):
         Admin(msgspec.structs.replace(address, admin_url=first)).disable_deduplication(topic)
     assert [line.partition(" ")[0] for line in seen] == ["POST"]
 
 
-def test_a_circle_ends(address: PulsarAddress) -> None:
-    with sending_on(None) as (first, seen):
+def test_redirects_in_a_circle_end(address: PulsarAddress) -> None:
+    with redirecting(None) as (first, seen):
         admin = Admin(msgspec.structs.replace(address, admin_url=first))
         with pytest.raises(StorageError, match="307"):
             admin.make_topic(address.topic("p"))
     assert len(seen) == REDIRECTS_MAX + 1
 
 
-def test_a_token_does_not_leave_tls() -> None:
+def test_the_token_is_not_sent_without_tls() -> None:
     import urllib.request
 
     from wal.backends.pulsar.admin import _Redirects

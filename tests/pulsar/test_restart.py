@@ -1,4 +1,4 @@
-"""Pulsar is killed (kill -9) and started again while a log on it is written and read: nothing is lost, nothing comes twice, ids stay."""
+"""Pulsar is killed (kill -9) and restarted while a log on it is written and read: no message is lost or duplicated, and ids stay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KILLS_SOAK = 5
 
 
 class Load:
-    """Writers that go on whatever happens, and a reader that follows."""
+    """Writers that continue whatever happens, and a reader that follows."""
 
     def __init__(self, log: WALAccesser) -> None:
         self.log = log
@@ -44,7 +44,7 @@ class Load:
                     return
 
     async def more(self, count: int) -> None:
-        """Waits for so many more acknowledgements."""
+        """Waits for this number of further acknowledgements."""
         wanted = len(self.acked) + count
         while len(self.acked) < wanted:
             await asyncio.sleep(0.01)
@@ -89,6 +89,6 @@ async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer,
     ends = {message_id for message_id, payload in found if payload == b"end"}
     assert ids == {payload: at for payload, at in load.acked.items() if not payload.startswith(b"end")}
     assert ends == {at for payload, at in load.acked.items() if payload.startswith(b"end")}
-    assert sorted(load.seen) == sorted(found), "who followed saw all of it once"
+    assert sorted(load.seen) == sorted(found), "the followers saw every message once"
     assert watch.stalls == [], "the loop stood still in Pulsar's client"
     assert watch.beats > 0

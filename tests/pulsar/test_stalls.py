@@ -1,4 +1,4 @@
-"""The watch that other tests of Pulsar judge the loop by: it sees a call that waits, and not one that is short."""
+"""The watch by which other tests of Pulsar judge the loop: it notes a call that waits, and not a short one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.pulsar.stalls import STALL_S, StallWatch
 
 
 def product() -> ModuleType:
-    """A module of the product that calls into the client, which waits."""
+    """Returns a made-up module of the product that calls into the client, which waits."""
     client, made = ModuleType("pulsar"), ModuleType("wal.made_up")
     client.__dict__["sleep"] = time.sleep
     exec("def wait(seconds):\n    sleep(seconds)", client.__dict__)
@@ -19,7 +19,7 @@ def product() -> ModuleType:
     return made
 
 
-async def test_a_call_that_waits_is_seen() -> None:
+async def test_a_call_that_waits_is_noted() -> None:
     module = product()
     async with StallWatch() as watch:
         for _ in range(10):
@@ -31,7 +31,7 @@ async def test_a_call_that_waits_is_seen() -> None:
     assert watch.beats > 0
 
 
-async def test_a_wait_elsewhere_is_not_the_clients() -> None:
+async def test_a_wait_outside_the_client_is_not_noted() -> None:
     async with StallWatch() as watch:
         time.sleep(STALL_S * 3)  # noqa: ASYNC251 - that is what is looked for
     assert watch.stalls == []

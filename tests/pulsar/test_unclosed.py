@@ -1,4 +1,4 @@
-"""A log on Pulsar that nobody closed, and a journal whose metadata lies in etcd: what they held is free again."""
+"""A log on Pulsar that was never closed, and a journal with its metadata in etcd: what they held is released."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Opening:
 
 
 async def opened(opening: Opening) -> WALAccesser:
-    """The log, open, with one event more."""
+    """Opens the log, appends one event and returns the log."""
     log: WALAccesser = await opening()
     await log.raw_append(Message("orders", b"one"))
     return log
 
 
 async def count(opening: Opening) -> int:
-    """How many events the log holds, opened and closed as it should be."""
+    """Opens and closes the log; returns how many events it holds."""
     async with opening() as log, log.read("orders", deliver_policy=All(), follow=False) as scanner:
         return len([message async for message in scanner])
 

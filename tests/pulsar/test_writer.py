@@ -142,7 +142,7 @@ def writer_on(client: Any) -> Writer:
 
 
 class Answers:
-    """What the callers of a writer were told, by the number of the frame."""
+    """The answers to the callers of a writer, by the number of the frame."""
 
     def __init__(self, writer: Writer) -> None:
         self.positions: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""PulsarServer: a real Apache Pulsar (broker, bookie and metadata in one process), and where its jars come from.
+"""PulsarServer: a real Apache Pulsar (broker, bookie and metadata in one process), and its installation.
 
 Owns: the server's directory, ports and configuration. `find_pulsar` has Maven copy the jars of VERSION into the cache (about a minute,
-once). Everything listens on 127.0.0.1 only. With `secured=True` there is a second port that speaks TLS, and every client needs a token.
-A kill -9 and a start on the same directories is what `restart` does.
+once). Every port listens on 127.0.0.1 only. With `secured=True` a second port speaks TLS, and every client needs a token. A server that
+was killed (kill -9) can be started again on the same directories.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 VERSION: Final = "4.0.7"
-"""4.0.8 cannot be had from Maven Central: a dependency of it is missing there."""
+"""4.0.8 cannot be installed from Maven Central: one of its dependencies is missing there."""
 ADDRESS_VARIABLE: Final = "WAL_TEST_PULSAR"
-"""`pulsar://host:port` of one that runs already; tests that kill their server start one of their own all the same."""
+"""`pulsar://host:port` of a running Pulsar. Tests that kill their server start one themselves all the same."""
 ADMIN_VARIABLE: Final = "WAL_TEST_PULSAR_ADMIN"
 """`http://host:port` of its admin REST."""
 _INSTALL_TIMEOUT_S: Final = 900
@@ -57,8 +57,8 @@ _OPENED_PACKAGES: Final = (
 class PulsarServer(ServerProcess):
     """A standalone on free ports: `url` for clients, `admin_url` for REST; `tls_url`, `token` and `authority` when it is `secured`.
 
-    `options` are lines of its configuration, over the ones that a small server needs. `tuned`: for figures; otherwise the virtual
-    machine compiles quickly rather than well, which halves what a start costs.
+    `options` override lines of its configuration. `tuned`: for benchmarks; otherwise the Java virtual machine compiles quickly rather
+    than well, which halves the time of a start.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class PulsarServer(ServerProcess):
             "managedLedgerDefaultWriteQuorum": 1,
             "managedLedgerDefaultAckQuorum": 1,
             "loadBalancerEnabled": "false",
-            # Its one bookie stays in use: after errors, as of a kill, the broker would leave it out for half an hour ("not enough
-            # non-faulty bookies"), and on a disk of which other tests have taken much it would take no ledger any more.
+            # The one bookie stays in use: after errors, as of a kill, the broker would exclude it for half an hour ("not enough
+            # non-faulty bookies"), and on a disk that other tests have filled it would accept no ledger any more.
             "bookkeeperClientHealthCheckEnabled": "false",
             "diskUsageThreshold": "0.99",
             "diskUsageWarnThreshold": "0.99",
@@ -122,11 +122,11 @@ class PulsarServer(ServerProcess):
         )
 
     def admin(self, method: str, path: str, body: object = None, *, timeout_s: float = 30.0) -> tuple[int, bytes]:
-        """A request to the admin REST below /admin/v2/: status and body; status 0 when nobody answers."""
+        """Makes a request to the admin REST below /admin/v2/; returns status and body, status 0 when there is no answer."""
         return admin_request(self.admin_url, method, path, body, token=self.token, timeout_s=timeout_s)
 
     def close(self) -> None:
-        """Kills it and removes its directory, if that is its own."""
+        """Kills the server and removes its directory, unless the caller gave one."""
         self.kill()
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -139,7 +139,7 @@ class PulsarServer(ServerProcess):
         self.close()
 
     def _secure(self, port: int) -> dict[str, object]:
-        """A certificate for 127.0.0.1 that signs itself, and a secret that tokens are made with."""
+        """Creates a self-signed certificate for 127.0.0.1 and a secret for tokens; returns the configuration."""
         certificate, key, secret = (self.folder / name for name in ("broker.pem", "broker-key.pem", "token.key"))
         _run(
             ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=localhost",
@@ -166,13 +166,13 @@ class PulsarServer(ServerProcess):
 
 
 def install() -> None:
-    """Makes the installation where it is missing."""
+    """Installs Pulsar where it is missing."""
     find_pulsar()
 
 
 @contextlib.contextmanager
 def started() -> Iterator[dict[str, str]]:
-    """A running one, as the variables that name it: the one that the environment names, or one of its own until the end."""
+    """Yields the variables that name a running Pulsar: the one that the environment names, or one that runs until the end."""
     if os.environ.get(ADDRESS_VARIABLE):
         yield {name: os.environ[name] for name in (ADDRESS_VARIABLE, ADMIN_VARIABLE) if name in os.environ}
         return
@@ -181,8 +181,8 @@ def started() -> Iterator[dict[str, str]]:
 
 
 def find_pulsar() -> Path:
-    """The folder of the installation, with the jars in `lib`; made first where it is missing. MissingServerError without Java or
-    Maven."""
+    """Returns the folder of the installation, with the jars in `lib`, and installs it where it is missing. MissingServerError without
+    Java or Maven."""
     if shutil.which("java") is None:
         raise MissingServerError(
             f"there is no java to run Pulsar with: install Java 17, or name a running one in {ADDRESS_VARIABLE} and {ADMIN_VARIABLE}"
@@ -193,7 +193,7 @@ def find_pulsar() -> Path:
 def admin_request(
     address: str, method: str, path: str, body: object = None, *, token: str | None = None, timeout_s: float = 30.0
 ) -> tuple[int, bytes]:
-    """A request to an admin REST: status and body; status 0 when nobody answers."""
+    """Makes a request to an admin REST; returns status and body, status 0 when there is no answer."""
     request = urllib.request.Request(f"{address}/admin/v2/{path}", method=method)
     if body is not None:
         request.data = json.dumps(body).encode()
@@ -244,7 +244,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def _jwt(subject: str, secret: bytes) -> str:
-    """A token for this role: JSON Web Token, HS256."""
+    """Returns a token for this role: a JSON Web Token, HS256."""
 
     def encoded(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

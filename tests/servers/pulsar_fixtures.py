@@ -1,7 +1,8 @@
 """Fixtures of a real Pulsar, one for the session, and of namespaces on it, one for each test.
 
-It gives ledgers of a hundred entries, so that every longer test goes over several; it wants a token, and speaks TLS on a second port.
-One that the environment names (WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN) is used as it is, but by tests that kill it or need its TLS.
+Its ledgers hold a hundred entries, so that every longer test goes over several. It asks for a token, and speaks TLS on a second port.
+A server that the environment names (WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN) is used as it is, except by tests that kill it or need its
+TLS.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _numbers: Final = itertools.count()
 
 @pytest.fixture(scope="session")
 def pulsar_process() -> Iterator[PulsarServer]:
-    """A server of the session's own, which a test may kill and start again."""
+    """A server that belongs to the session, which a test may kill and start again."""
     require(find_pulsar)
     with PulsarServer(options=SMALL_LEDGERS, secured=True) as server:
         yield server
@@ -52,7 +53,7 @@ def pulsar_host(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def pulsar_admin_host(request: pytest.FixtureRequest) -> str:
-    """`host:port` of its admin REST."""
+    """`host:port` of the admin REST."""
     named = os.environ.get(ADDRESS_VARIABLE)
     url = os.environ[ADMIN_VARIABLE] if named else request.getfixturevalue("pulsar_process").admin_url
     return str(url).partition("://")[2]
@@ -60,18 +61,18 @@ def pulsar_admin_host(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def pulsar_token(request: pytest.FixtureRequest) -> str:
-    """A token that it lets in; empty where it wants none."""
+    """The token that the server asks for; empty where it asks for none."""
     return "" if os.environ.get(ADDRESS_VARIABLE) else str(request.getfixturevalue("pulsar_process").token)
 
 
 @pytest.fixture
 def pulsar_namespace(pulsar_admin_host: str, pulsar_token: str) -> str:
-    """A namespace in which nothing is, as tenant/namespace."""
+    """An empty namespace, as tenant/namespace."""
     return make_namespace(f"http://{pulsar_admin_host}", pulsar_token or None)
 
 
 def make_namespace(admin_url: str, token: str | None) -> str:
-    """The same, on any server."""
+    """Creates an empty namespace on this server; returns it as tenant/namespace."""
     name = f"public/wal-{_session}-{next(_numbers)}"
     status, body = admin_request(admin_url, "PUT", f"namespaces/{name}", {}, token=token)
     assert status == 204, (status, body)

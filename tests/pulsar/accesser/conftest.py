@@ -1,7 +1,7 @@
-"""The acceptance tests of the accesser, on a real Pulsar: `location` is a namespace of its own, and what a log there needs is added to
-`open_wal`.
+"""The acceptance tests of the accesser on a real Pulsar: `location` is a namespace for each test, and `open_wal` gets the settings that a
+log there needs.
 
-Each file beside this one takes the tests of the file of that name; those that say nothing about where the log lies run as they are.
+Each file in this folder imports the tests of the file of that name; tests that do not depend on where the log lies run unchanged.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ collect_ignore = (
         )
     ]
 )
-"""What takes minutes runs in a soak."""
-_VIRTUAL = "runs by a clock of its own, in memory"
+"""These take minutes and run in a soak."""
+_VIRTUAL = "runs by a virtual clock, in memory"
 NOT_HERE: Final = {
     "test_a_running_reader_of_a_stale_cursor_hears_of_it_at_its_save": _VIRTUAL,
     "test_age_counts_from_the_last_save": _VIRTUAL,
@@ -56,26 +56,26 @@ NOT_HERE: Final = {
     "test_what_is_behind_a_failed_sequence_fails_wherever_it_waits": "counts on two frames in flight",
     "test_wrong_ids": "makes ids in the journal's form",
     "test_statistics": "names the backends",
-    "test_memory_of_a_slow_reader_is_bounded_by_pages": "asks for bytes of lag more exactly than they are counted on Pulsar",
+    "test_memory_of_a_slow_reader_is_bounded_by_pages": "asks for the bytes of a lag more exactly than Pulsar counts them",
 }
-"""Tests of those files that say what a log on Pulsar is not."""
+"""Tests of those files that do not hold for a log on Pulsar, with the reason."""
 
 
 @pytest.fixture
 def settings(address: PulsarAddress, tmp_path: Path) -> dict[str, Any]:
-    """What `open_wal` is given beside the location."""
+    """The settings that `open_wal` gets beside the location."""
     return location_of(address, tmp_path / "meta.sqlite3")[1]
 
 
 @pytest.fixture
 def location(address: PulsarAddress, tmp_path: Path) -> str:
-    """Where a log may be opened."""
+    """A location where a log may be opened."""
     return location_of(address, tmp_path / "meta.sqlite3")[0]
 
 
 @pytest.fixture(autouse=True)
 def on_pulsar(request: pytest.FixtureRequest, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The `open_wal` of the test's module knows how to open a log there."""
+    """Gives the `open_wal` of the test's module the settings of a log on Pulsar."""
     if request.function.__name__ in NOT_HERE:
         pytest.skip(NOT_HERE[request.function.__name__])
 
@@ -97,6 +97,6 @@ async def log(location: str, settings: dict[str, Any]) -> AsyncIterator[WALAcces
 
 @pytest.fixture
 async def log4(location: str, settings: dict[str, Any]) -> AsyncIterator[WALAccesser]:
-    """A log of four pchannels."""
+    """A log with four pchannels."""
     async with wal.open_wal(location, pchannels=4, **settings) as opened:
         yield opened

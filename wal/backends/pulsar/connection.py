@@ -43,7 +43,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 OPERATION_TIMEOUT_S: Final = 10
-"""Of one attempt to reach the broker; callers try again for as long as they want."""
+"""The time for one attempt to reach the broker; callers try again for as long as they want."""
 CONNECT_TIMEOUT_MS: Final = 5_000
 SEND_TIMEOUT_MS: Final = 30_000
 READ_AHEAD: Final = 16

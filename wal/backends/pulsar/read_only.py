@@ -2,7 +2,7 @@
 
 Owns: the end of the log, the promised tick there, and the ledgers, as the last look found them; and the reader of its frames. The same
 fencing floor as for the writer's own readers decides which messages count. It writes nothing, neither to the topic nor to the metadata,
-and leaves no subscription behind.
+and leaves no subscription.
 
 It blocks, for up to `PATIENCE_S` while a broker is away. Any number of threads may call it.
 """

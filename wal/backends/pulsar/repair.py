@@ -31,7 +31,7 @@ class WriterState(enum.Enum):
 
 
 class WriterEvent(enum.Enum):
-    """What a writer reports."""
+    """The events that a writer reports."""
 
     GAP = "an answer does not follow the one before"
     LOST = "the producer is lost: fenced, closed, or without a connection for too long"
@@ -40,7 +40,7 @@ class WriterEvent(enum.Enum):
 
 
 class WriterAction(enum.Enum):
-    """What a writer does next."""
+    """The actions that the table orders."""
 
     NOTHING = "nothing"
     READ = "read up to the answer that left a gap"
@@ -85,7 +85,7 @@ class Repair:
 
 
 class Outage:
-    """How long a writer has been without a producer through which a frame got. The caller gives the time, in seconds."""
+    """The time since when no frame of a writer has got through, over all its producers. The caller gives the time, in seconds."""
 
     limit_s: ClassVar[float] = 120.0
     """How long a broker may be away before the writer fails; it counts over several producers, as long as no frame gets through."""

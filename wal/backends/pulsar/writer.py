@@ -66,9 +66,9 @@ class Writer:
         self._repair = Repair()
         self._outage = Outage()
         self._generation = 0
-        """Of the producer: late answers of an earlier one are ignored."""
+        """The number of the producer: late answers of an earlier one are ignored."""
         self._working: asyncio.Task[None] | None = None
-        """What READING and REPLACING wait for."""
+        """The work that READING and REPLACING wait for."""
         self._oldest_since = 0.0
         self._look: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None

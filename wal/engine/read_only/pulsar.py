@@ -1,7 +1,7 @@
 """ReadOnlyPulsarSource: a log on Pulsar as a log that is read and not written, from its topics and its metadata in etcd.
 
-The end of a log, its frames and its ledgers come from Pulsar; pchannels, vchannels, control records and cursors come from the metadata,
-which nothing but cursors is written to. It fences no writer and holds no message: its readers leave no subscription behind.
+The end of a log, its frames and its ledgers come from Pulsar; pchannels, vchannels, control records and cursors come from the metadata.
+The source writes nothing but cursors. It fences no writer and holds no message in Pulsar: its readers leave no subscription.
 """
 
 from __future__ import annotations
