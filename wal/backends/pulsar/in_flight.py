@@ -7,6 +7,7 @@ nothing is sent.
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator
 from typing import Final
@@ -18,7 +19,7 @@ from wal.backends.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.errors import StorageError, WALError
 from wal.frame import EncodedFrame
 
-__all__ = ["ClientWindow", "Flight", "FramesInFlight"]
+__all__ = ["ClientWindow", "Flight", "FramesInFlight", "error_for"]
 
 SENT_BYTES_MAX: Final = 16 << 20
 """Bytes of all frames on their way together; there is always room for one frame."""
@@ -162,3 +163,11 @@ class ClientWindow:
         """Notes that the client's producer is closed: it sends nothing again."""
         self._held.clear()
         self.bytes = 0
+
+
+def error_for(error: WALError, *, unknown: bool) -> WALError:
+    """Returns the error for a frame of which it is known, or `unknown`, whether it was written."""
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    own.outcome_unknown = unknown
+    return own

@@ -13,7 +13,6 @@ log has no gap; the frames before it are still answered, and then the writer fai
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -22,7 +21,7 @@ from typing import Any, Final
 
 from wal.backends.base import AppendDone
 from wal.backends.pulsar.connection import close_producer, failure, is_refusal, position_of_id
-from wal.backends.pulsar.in_flight import Flight, FramesInFlight
+from wal.backends.pulsar.in_flight import Flight, FramesInFlight, error_for
 from wal.backends.pulsar.opening import Opened
 from wal.backends.pulsar.repair import Outage, Repair, WriterAction, WriterEvent, WriterState
 from wal.backends.pulsar.topic import Entry, read_entries, send_mark
@@ -76,7 +75,7 @@ class Writer:
     def append(self, frame: EncodedFrame, done: AppendDone, *, refused: BaseException | None = None) -> None:
         """Takes a frame; a `refused` frame is answered with that error in its turn."""
         if self.failure is not None:
-            self._loop.call_soon(done, -1, _told(self.failure, unknown=False))
+            self._loop.call_soon(done, -1, error_for(self.failure, unknown=False))
             return
         self._flights.add(frame, done, refused=refused)
         self._pump()
@@ -342,15 +341,7 @@ class Writer:
         self._generation += 1
         sent, queued = self._flights.drain()
         for flight in sent:
-            flight.done(-1, flight.refused or _told(error, unknown=True))
+            flight.done(-1, flight.refused or error_for(error, unknown=True))
         for flight in queued:
-            flight.done(-1, flight.refused or _told(error, unknown=False))
+            flight.done(-1, flight.refused or error_for(error, unknown=False))
         self._check_idle()
-
-
-def _told(error: WALError, *, unknown: bool) -> WALError:
-    """Returns the error for a frame of which it is known, or `unknown`, whether it was written."""
-    own = copy.copy(error)
-    own.__cause__ = error.__cause__
-    own.outcome_unknown = unknown
-    return own
