@@ -35,7 +35,9 @@ SOAK_FACTOR: Final = 10
 CI: Final = bool(os.environ.get("CI"))
 EACH_LOOP: Final = ("actors", "channels", "pchannel")
 """Folders below tests/ whose async tests run on both loops: they are quick, and near to the loop."""
-TOGETHER: Final = {"docs": "pulsar", "pulsar": "pulsar", "spark": "spark"}
+SHARED: Final = {"shared_spark": "spark", "pulsar_host": "pulsar"}
+"""Fixtures that take long to start, with the group of the tests that use them: one process runs all of a group."""
+TOGETHER: Final = {"docs": "pulsar", "pulsar": "pulsar"}
 """Folders that share what is dear to start, and what that is: of several processes one runs them, while the others take each other file
 where there is room."""
 
@@ -58,10 +60,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a process of several runs as a whole: a file, or what TOGETHER says."""
+    """Groups the tests that one of several processes runs as a whole: those of a shared fixture or folder, else those of a file."""
     for item in items:
         path = item.path.relative_to(Path(__file__).parent)
-        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(path.parts[0], path.as_posix())))
+        fixtures = getattr(item, "fixturenames", ())
+        shared = next((group for fixture, group in SHARED.items() if fixture in fixtures), None)
+        item.add_marker(pytest.mark.xdist_group(shared or TOGETHER.get(path.parts[0], path.as_posix())))
 
 
 def pytest_collection_finish() -> None:
