@@ -1,7 +1,8 @@
-"""What Spark finds by itself: a top-level module `pyspark_…` with a `DefaultSource` makes `spark.read.format("wal")` work.
+"""The module that Spark finds by itself: a top-level module `pyspark_…` with a `DefaultSource` makes `spark.read.format("wal")` work.
 
 Every session imports it when it looks for Python data sources, and an error here would break the look-up of all of them: so it imports
-pyspark alone, and the rest when the format is used.
+pyspark alone, and the rest when the format is used. The options are checked where a reader or writer is created, so that a mistake is found
+before anything runs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The format "wal": batch and stream reads, and writes. What it does stands in `wal.spark.data_source`."""
+    """The format "wal": batch and stream reads, and writes. `wal.spark` does the work."""
 
     @classmethod
     def name(cls) -> str:

@@ -87,7 +87,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured; None where there is no such thing, or where it was not looked at.
+    """What was measured; None where there is no such thing, or where it was not scanned at.
 
     Latencies are of one await (of the floor: of one round of syncs), `loop_lag_p99_s` of a callback that is due now. `syncs` are frames of
     the log or commits of SQLite. `device_bytes` are what the process wrote to its block device, `payload_bytes` what it was asked to store.

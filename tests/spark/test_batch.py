@@ -178,7 +178,7 @@ def test_pchannels_that_are_not_named_begin_at_their_earliest_event(data: Path, 
 
 
 def test_where_pchannels_end_has_to_be_said_for_all(data: Path, rows_of: list[Row]) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"says nothing of pchannel 'p1'.*earliest"):
+    with pytest.raises(InvalidArgumentError, match=r"does not name pchannel 'p1'.*earliest"):
         batch(data, endingOffsets='{"p0": "latest"}')
     found = batch(data, endingOffsets='{"p0": "latest", "p1": "earliest"}')
     assert found == [row for row in rows_of if place_of(row)[0] == "p0"]
@@ -191,7 +191,7 @@ def test_places_that_the_log_does_not_have_are_refused(data: Path, rows_of: list
     for option in ("startingOffsets", "endingOffsets"):
         with pytest.raises(InvalidArgumentError, match="durable end"):
             batch(data, **{option: json.dumps({"p0": "latest", "p1": "latest", last.pchannel: above})})
-        with pytest.raises(InvalidArgumentError, match="another life"):
+        with pytest.raises(InvalidArgumentError, match="another incarnation"):
             batch(data, **{option: json.dumps({"p0": "latest", "p1": "latest", last.pchannel: other})})
 
 
@@ -218,7 +218,7 @@ def test_where_there_is_no_log(tmp_path: Path) -> None:
     for location in ("memory:", "pulsar://host:6650/t/n"):
         with pytest.raises(InvalidArgumentError, match="directory"):
             batch(location)
-    with pytest.raises(InvalidArgumentError, match="this release reads journals and Pulsar"):
+    with pytest.raises(InvalidArgumentError, match="this release knows journals and Pulsar"):
         source({"address": "h:1"}).reader(schema())
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of Spark runs, and each of its engines reads everything. How fast it was is not looked at."""
+"""The benchmark of Spark runs, and each of its engines reads everything. How fast it was is not checked."""
 
 from __future__ import annotations
 

@@ -90,16 +90,17 @@ async def waits(df: DataFrame, batch: Batch) -> None:
             InvalidArgumentError,
             "'raise', 'null'",
         ),
-        (nothing, {"cursor": "delays"}, InvalidArgumentError, "give both"),
-        (nothing, {"path": "data/"}, InvalidArgumentError, "give both"),
+        (nothing, {"cursor": "delays"}, InvalidArgumentError, "give cursor and one of them"),
+        (nothing, {"path": "data/"}, InvalidArgumentError, "give cursor and one of them"),
         (nothing, {"path": "data/", "cursor": ""}, InvalidArgumentError, "empty"),
         (nothing, {"path": "memory:", "cursor": "delays"}, InvalidArgumentError, "directory"),
+        (nothing, {"path": "data/", "options": {"path": "data/"}, "cursor": "a"}, InvalidArgumentError, "one of them"),
         (nothing, {"vchannels_pattern": "a"}, InvalidArgumentError, "cursor=… and path=…"),
         (
             nothing,
             {"path": "d", "cursor": "c", "vchannels_pattern": "("},
             InvalidArgumentError,
-            "no regular expression",
+            "not a regular expression",
         ),
     ],
 )
@@ -196,7 +197,7 @@ def test_a_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp
     remote: Any = SimpleNamespace(sparkSession=object())
     entries = [entry_of_batch(remote, number, checkpoint) for number in range(ids[-1] + 1)]
     assert {entry.query_id for entry in entries} == {query.id}
-    ends = [entry.ends[0].pchannels["p0"].place for entry in entries]
+    ends = [entry.ends[0].pchannels["p0"].log_position for entry in entries]
     assert cursors == [None, *(ends[number - 1] for number in ids[1:])]
     last = CursorFiles(data_dir).load(CursorKey.of("delays", ["JFK"]))
     assert last is not None

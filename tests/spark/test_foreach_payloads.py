@@ -88,8 +88,8 @@ def test_a_decoder_may_give_one_kind_here_and_another_there() -> None:
     ("decode", "why"),
     [
         (json.loads, "JSONDecodeError"),
-        (lambda payload: {"dest": payload, "delay": "late"} if payload == b"x" else None, "'delay' is no int32"),
-        (lambda payload: {"dest": "A", "delay": 1 << 40} if payload == b"x" else None, "'delay' is no int32"),
+        (lambda payload: {"dest": payload, "delay": "late"} if payload == b"x" else None, "'delay' is not a int32"),
+        (lambda payload: {"dest": "A", "delay": 1 << 40} if payload == b"x" else None, "'delay' is not a int32"),
         (lambda payload: ("A",) if payload == b"x" else None, "1 values for 2 fields"),
         (lambda payload: object() if payload == b"x" else None, "a object has no dest, delay"),
     ],

@@ -1,11 +1,11 @@
-"""LookedAt against a naive model: whatever a query asks for, it is what a look at all frames would say."""
+"""ScannedFrames against a naive model: whatever a query asks for, the answer is that of a scan of all frames."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.spark.planning import FrameWeight, LookedAt
+from wal.spark.planning import FrameWeight, ScannedFrames
 
 FRAMES = 40
 
@@ -42,14 +42,14 @@ def naive(log: list[int], start: int, end: int, rows_max: int | None, bytes_max:
 def test_it_is_what_a_look_at_all_frames_says(
     log: list[int], questions: list[tuple[int, int, int | None, int | None, int]]
 ) -> None:
-    looked = LookedAt(0)
+    scanned = ScannedFrames(0)
     for start, end, rows_max, bytes_max, page in questions:
-        if not looked.go_on(start):
-            looked = LookedAt(start)
+        if not scanned.go_on(start):
+            scanned = ScannedFrames(start)
         seen: list[int] = []
-        while looked.upto < end and not looked.exceeds(end, rows_max, bytes_max):
-            upto = min(looked.upto + page, end)
-            seen += range(looked.upto, upto)
-            looked.add([weight(at, log[at]) for at in range(looked.upto, upto) if log[at]], upto)
-        assert looked.within(end, rows_max, bytes_max) == naive(log, start, end, rows_max, bytes_max)
+        while scanned.upto < end and not scanned.exceeds(end, rows_max, bytes_max):
+            upto = min(scanned.upto + page, end)
+            seen += range(scanned.upto, upto)
+            scanned.add([weight(at, log[at]) for at in range(scanned.upto, upto) if log[at]], upto)
+        assert scanned.within(end, rows_max, bytes_max) == naive(log, start, end, rows_max, bytes_max)
         assert seen == sorted(set(seen))

@@ -46,7 +46,7 @@ def test_the_text_does_not_depend_on_the_order_in_which_it_was_put_together(
         random.shuffle(items)  # type: ignore[attr-defined]
         return dict(items)
 
-    other = StreamOffset(shuffled(dict(offset.pchannels)), shuffled(dict(offset.lives)), offset.pinned)  # type: ignore[arg-type]
+    other = StreamOffset(shuffled(dict(offset.pchannels)), shuffled(dict(offset.incarnations)), offset.pinned)  # type: ignore[arg-type]
     assert str(other) == str(offset)
 
     def is_sorted(value: object) -> bool:
@@ -57,7 +57,7 @@ def test_the_text_does_not_depend_on_the_order_in_which_it_was_put_together(
 
 def test_places_have_the_order_of_their_ids() -> None:
     at = [PChannelOffset("p0", 1, place, 0) for place in ((5, 1), (5, 2), (6, 0))]
-    assert sorted(at, key=lambda offset: offset.place) == at
+    assert sorted(at, key=lambda offset: offset.log_position) == at
     assert [offset.message_id for offset in at] == sorted(offset.message_id for offset in at)
 
 

@@ -80,7 +80,7 @@ def test_places() -> None:
     [
         ({"vchannel": "a"}, "vchannelsPattern"),
         ({"topic": "a"}, "startingOffsets"),
-        ({"paths": '["a", "b"]'}, "one path"),
+        ({"paths": '["a", "b"]'}, "give it one"),
         ({"vchannels": ""}, "empty name"),
         ({"vchannels": "a,,b"}, "empty name"),
         ({"vchannels": "[1]"}, "JSON"),

@@ -245,7 +245,7 @@ def test_what_goes_to_a_task_is_small_and_tells_nothing(place: Place) -> None:
 
 def test_mistakes(place: Place, tmp_path: Path) -> None:
     options = place.options
-    with pytest.raises(FormatError, match="know of no log"):
+    with pytest.raises(FormatError, match="knows of no log"):
         batch(options)
     without = {name: value for name, value in options.items() if name != "kv"}
     with pytest.raises(InvalidArgumentError, match="give the option kv=etcd:"):

@@ -91,7 +91,7 @@ def test_a_pattern_and_a_log_that_is_another_one(place: Place, log: BlockingWAL)
     assert cursors(log) == {"matched": [("b",)]}
     other = StreamOffset.parse(query.logged[-1])
     moved = {
-        name: type(at)(name, at.incarnation + 1, at.place, at.time_tick, at.form)
+        name: type(at)(name, at.incarnation + 1, at.log_position, at.time_tick, at.form)
         for name, at in other.pchannels.items()
     }
     query.logged.append(str(StreamOffset(moved)))

@@ -72,7 +72,7 @@ def test_a_tick_that_nobody_promises_fails(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         tick = log.raw_append(Message("a", b"1")).time_tick
     later = compose(parse(tick)[0] + 1000 * 3600, 0)
-    with pytest.raises(WouldBlockError, match=r"not promised by p0.*tickTimeoutMs"):
+    with pytest.raises(WouldBlockError, match=r"p0 has not promised time tick.*tickTimeoutMs"):
         batch(data_dir, endingTimeTick=later, tickTimeoutMs=20)
     assert len(batch(data_dir, endingTimeTick=tick, tickTimeoutMs=0)) == 1
 

@@ -261,7 +261,7 @@ def test_the_reported_end_is_where_it_would_go_without_limits(data_dir: Path, lo
     query.step()
     query.step()
     end, report = StreamOffset.parse(query.logged[-1]), StreamOffset.parse(query.report)
-    assert report.pchannels["p0"].place > end.pchannels["p0"].place
+    assert report.pchannels["p0"].log_position > end.pchannels["p0"].log_position
     assert report.pchannels["p0"].time_tick > end.pchannels["p0"].time_tick
     query.run()
     assert query.step() is None

@@ -1,4 +1,4 @@
-"""WALReader: a batch read, planned once in the driver and read in tasks. By default a snapshot of the whole log at one tick."""
+"""WALReader: a batch read, planned in the driver and carried out in tasks. By default it reads a snapshot of the whole log at one tick."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from wal.spark.edges import at_edge, at_start, check_named, start_of, warn_of_unknown
 from wal.spark.frame_source import FrameLogs, LogMoment
-from wal.spark.offsets import Place
+from wal.spark.offsets import LogPosition
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
 from wal.spark.planning import Piece, share_out
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["PARTITION_BYTES", "WALReader", "partitions_default", "share"]
 
 PARTITION_BYTES: Final = 8 << 20
-"""A task reads at least so much: starting one takes about as long as reading it."""
+"""A task reads at least so many bytes: starting it takes about as long as reading them."""
 
 
 class WALReader(DataSourceReader):
-    """Made in several processes and pickled to the tasks: it holds what was asked for, and nothing open."""
+    """Plans and reads a batch. Spark creates it in several processes and pickles it to tasks, so it holds the options and nothing open."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -38,18 +38,20 @@ class WALReader(DataSourceReader):
         self._source = source_of(options.location)
 
     def partitions(self) -> list[InputPartition]:
-        """Plans the read: each call sees the log as it is then."""
+        """Plans the read, of the log as it is at the call."""
         options = self._options
         logs = opened(self._source)
         names = list(logs.pchannels())
         check_named(options.starting, names, "startingOffsets")
         check_named(options.ending, names, "endingOffsets", complete=True)
-        warn_of_unknown(options, logs.lives())
+        warn_of_unknown(options, logs.vchannels())
         ends = self._ends(logs)
         moments = {name: logs.moment(name) for name in ends}
         pieces = []
         for name, moment in moments.items():
-            start = start_of(moment, at_start(logs, moment, options).place, fail_on_data_loss=options.fail_on_data_loss)
+            start = start_of(
+                moment, at_start(logs, moment, options).log_position, fail_on_data_loss=options.fail_on_data_loss
+            )
             pieces.append(Piece(name, start, ends[name]))
         return [*share(logs, self._template(logs, moments), pieces, options.partitions_max)]
 
@@ -57,21 +59,21 @@ class WALReader(DataSourceReader):
         assert isinstance(partition, WALPartition)
         return read_partition(partition, arrow_schema(self._schema), self._columns)
 
-    def _ends(self, logs: FrameLogs) -> dict[str, Place]:
+    def _ends(self, logs: FrameLogs) -> dict[str, LogPosition]:
         options = self._options
         if isinstance(options.ending, str):
             return dict(take_snapshot(logs, time_tick=options.ending_tick, timeout_s=options.tick_timeout_s).ends)
-        return {name: at_edge(logs.moment(name), options.ending).place for name in logs.pchannels()}
+        return {name: at_edge(logs.moment(name), options.ending).log_position for name in logs.pchannels()}
 
     def _template(self, logs: FrameLogs, moments: dict[str, LogMoment]) -> WALPartition:
         options = self._options
-        lives = logs.lives()
+        known = logs.vchannels()
         named = options.channels.names or ()
         return WALPartition(
             self._source,
             options.channels,
             origins={name: moment.origin for name, moment in moments.items()},
-            lives={name: life for name in named if (life := lives.current(name)) is not None},
+            incarnations={name: incarnation for name in named if (incarnation := known.current(name)) is not None},
             types=options.types,
             fail_on_data_loss=options.fail_on_data_loss,
         )
@@ -80,7 +82,7 @@ class WALReader(DataSourceReader):
 def share(
     logs: FrameLogs, template: WALPartition, pieces: list[Piece], partitions_max: int | None
 ) -> list[WALPartition]:
-    """These pieces as partitions like this one, at least one of them."""
+    """Returns these pieces as partitions like the template; at least one partition."""
     ranges = []
     for piece in pieces:
         if piece.start < piece.end:
@@ -91,5 +93,5 @@ def share(
 
 
 def partitions_default() -> int:
-    """How many tasks a read has without maxPartitions: this process's cores, 2 at least. Spark does not tell a source what it has."""
+    """Returns how many tasks a read has without maxPartitions: the cores of this process, 2 at least. Spark tells a source no number."""
     return max(2, len(os.sched_getaffinity(0)))

@@ -1,4 +1,9 @@
-"""Where a read begins and ends in each pchannel, from what the options say: the place of an edge in the log as it is now."""
+"""Edges: where a read begins and ends in each pchannel, and what truncation has taken from it.
+
+Owns the log position of an edge that the options name, in the log as it is now, and the difference between events that a read has lost and
+events that it had read before they were truncated. With failOnDataLoss=true a loss is an error; with false it is a `DataLossWarning`, and
+the read goes on at the earliest event. No loss is silent.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,8 @@ from typing import Final
 
 from wal.channels import UnknownVChannels
 from wal.errors import InvalidArgumentError, TruncatedError
-from wal.spark.frame_source import FrameLogs, Lives, LogMoment
-from wal.spark.offsets import PChannelOffset, Place
+from wal.spark.frame_source import FrameLogs, KnownVChannels, LogMoment
+from wal.spark.offsets import LogPosition, PChannelOffset
 from wal.spark.options import EARLIEST, Edge, SourceOptions
 from wal.timestamp import parse
 
@@ -25,35 +30,35 @@ __all__ = [
 ]
 
 _AHEAD_MS: Final = 1000
-"""By so much a writer's clock may be ahead of ours."""
+"""The time by which a writer's clock may be ahead of this host's."""
 
 
 class DataLossWarning(UserWarning):
-    """Events that a query was to read are gone, and it goes on without them, as failOnDataLoss=false says."""
+    """Warns that events which a query was to read are gone, and that it goes on without them, as failOnDataLoss=false says."""
 
 
 def at_start(logs: FrameLogs, moment: LogMoment, options: SourceOptions) -> PChannelOffset:
-    """Where this read begins in one pchannel."""
+    """Returns where this read begins in one pchannel."""
     if options.starting_tick is not None:
         _check_past(options.starting_tick)
         tick = max(options.starting_tick - 1, 0)
-        place = logs.place_after(moment.origin.pchannel, tick, moment.earliest[0], moment.durable_end)
+        place = logs.log_position_after(moment.origin.pchannel, tick, moment.earliest[0], moment.durable_end)
         return _offset(moment, max(place, moment.earliest), min(tick, moment.promised_tick))
     return at_edge(moment, options.starting)
 
 
 def at_edge(moment: LogMoment, edge: Edge) -> PChannelOffset:
-    """The place of an edge in one pchannel; one that a mapping does not name is at its earliest event."""
+    """Returns the log position of an edge in one pchannel. A pchannel that a mapping does not name is read from its earliest event."""
     if not isinstance(edge, str):
         edge = edge.get(moment.origin.pchannel, EARLIEST)  # type: ignore[assignment]
     if isinstance(edge, PChannelOffset):
         here = _offset(moment, moment.earliest, 0)
         if not edge.same_log(here):
             raise InvalidArgumentError(
-                f"message id {edge.message_id} belongs to another life of pchannel {edge.pchannel!r} than is read here: "
-                "use ids that were read from this log"
+                f"message id {edge.message_id} belongs to another incarnation of pchannel {edge.pchannel!r} than the one that is "
+                "read here: use ids that were read from this log"
             )
-        if edge.place > (moment.durable_end, 0):
+        if edge.log_position > (moment.durable_end, 0):
             raise InvalidArgumentError(
                 f"message id {edge.message_id} lies above the durable end {moment.durable_end} of pchannel {edge.pchannel!r}: "
                 "use an id that was read from this log, or latest"
@@ -65,7 +70,7 @@ def at_edge(moment: LogMoment, edge: Edge) -> PChannelOffset:
 
 
 def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool = False) -> None:
-    """InvalidArgumentError when a mapping names a pchannel that there is not or, if it is to be `complete`, leaves one out."""
+    """Raises InvalidArgumentError when a mapping names an unknown pchannel or, if it has to be `complete`, leaves one out."""
     if isinstance(edge, str):
         return
     if unknown := sorted(set(edge) - set(pchannels)):
@@ -74,34 +79,34 @@ def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool
         )
     if complete and (left := sorted(set(pchannels) - set(edge))):
         raise InvalidArgumentError(
-            f"{option} says nothing of pchannel {left[0]!r}: give it a place, latest, or earliest to read nothing of it; this log has "
+            f"{option} does not name pchannel {left[0]!r}: give it a position, latest, or earliest to read nothing of it; this log has "
             f"{', '.join(pchannels)}"
         )
 
 
-def warn_of_unknown(options: SourceOptions, lives: Lives) -> None:
-    """Warns of vchannels that the read names and that do not exist: nothing is read of them until they are created."""
-    UnknownVChannels(options.location.value).note(options.channels.names or (), lives.names())
+def warn_of_unknown(options: SourceOptions, known: KnownVChannels) -> None:
+    """Warns of vchannels that the read names and that do not exist: they are empty until they are created."""
+    UnknownVChannels(options.location.value).note(options.channels.names or (), known.names())
 
 
 def was_dropped(name: str) -> str:
-    """What is said of a vchannel that a stream names and that is another one now."""
+    """Returns the error text for a vchannel that a stream names and that was dropped, or dropped and created again."""
     return (
-        f"vchannel {name!r}, which this query names, was dropped: what it had not read of it is gone. With the option failOnDataLoss=false "
-        "it goes on, with a new vchannel of that name if there is one"
+        f"vchannel {name!r}, which this query names, was dropped: rows of it that were not read are gone. With the option "
+        "failOnDataLoss=false it goes on, with a new vchannel of that name if there is one"
     )
 
 
-def is_lost(moment: LogMoment, start: Place) -> bool:
-    """Whether events at or above this place were truncated."""
+def is_lost(moment: LogMoment, start: LogPosition) -> bool:
+    """Returns whether events at or above this log position were truncated."""
     if start >= moment.earliest:
         return False
     newest_gone = moment.last_truncated
     return newest_gone is None or newest_gone >= start
 
 
-def start_of(moment: LogMoment, start: Place, *, fail_on_data_loss: bool) -> Place:
-    """Where to read from in place of `start`: there, or at the earliest event behind it. TruncatedError when that would lose events."""
+def start_of(moment: LogMoment, start: LogPosition, *, fail_on_data_loss: bool) -> LogPosition:
+    """Returns where to read from: `start`, or the earliest event above it. TruncatedError when that would lose events."""
     if start >= moment.earliest:
         return start
     if is_lost(moment, start):
@@ -113,7 +118,7 @@ def start_of(moment: LogMoment, start: Place, *, fail_on_data_loss: bool) -> Pla
         if fail_on_data_loss:
             raise TruncatedError(
                 f"{gone} were truncated before they were read: they are lost to this query. With the option failOnDataLoss=false it "
-                "goes on at the earliest event; a cursor at what it has read keeps them from being truncated",
+                "goes on at the earliest event; a cursor of the query keeps its events from being truncated",
                 earliest=type(first)(first.pchannel, first.incarnation, *earliest, first.form),
             )
         warnings.warn(
@@ -123,7 +128,7 @@ def start_of(moment: LogMoment, start: Place, *, fail_on_data_loss: bool) -> Pla
 
 
 def _check_past(tick: int) -> None:
-    """A stream that began at the log's end for a tick to come would be given what comes before that as well."""
+    """Raises InvalidArgumentError for a future tick: a stream that began at the log's end would read what precedes that tick as well."""
     found, now = parse(tick)[0], time.time() * 1000
     if found > now + _AHEAD_MS:
         raise InvalidArgumentError(

@@ -1,7 +1,7 @@
 """JournalFrames: a journal on this host as a source of frames, read straight from its files, beside its writer or without one.
 
-Owns: the way from the questions of `FrameLogs` to the journal's indices: what a frame holds and takes is counted there, without touching
-the frame. Only where few vchannels of many are asked for, the heads of their frames are looked at.
+Answers the questions of `FrameLogs` from the indexes of the journal's segments, which tell what a frame holds without reading it. Only a
+read of some of many vchannels looks at the heads of their frames.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from wal.engine.read_only.journal import ReadOnlyJournalSource
 from wal.errors import ClosedError, CorruptionError, StorageError, TruncatedError
 from wal.frame import RunKind
 from wal.spark.frame_source import LogMoment
-from wal.spark.offsets import Place
+from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import FrameWeight
 
 __all__ = ["JournalFrames", "JournalSource"]
 
 _GRAIN: Final = 64
-"""At most so many frames are answered as one where no limit asks for each, and of a segment with fewer than its square fewer."""
+"""The largest number of frames that share one weight where no limit asks for each; smaller segments have smaller groups."""
 _MATCHED_MAX: Final = 64
-"""Segments of which it is kept which names match; those that were looked through last."""
+"""The number of segments whose matching names are remembered: those that were searched last."""
 
 
 class JournalSource(msgspec.Struct, frozen=True):
@@ -46,8 +46,8 @@ class JournalSource(msgspec.Struct, frozen=True):
         return JournalFrames(Path(self.directory))
 
 
-class JournalLives:
-    """Vchannels as the maps beside the logs have them."""
+class JournalVChannels:
+    """The vchannels in the maps beside the logs. See `KnownVChannels`."""
 
     def __init__(self, view: VChannelView) -> None:
         self._view = view
@@ -68,7 +68,7 @@ class JournalLives:
 
 
 class JournalFrames:
-    """See `FrameLogs`, whose words these are."""
+    """See `FrameLogs`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -76,7 +76,7 @@ class JournalFrames:
         self._core = ReadOnlyCore(self._journal)
         self._core.open()
         self._files = {name: _file(log) for name, log in self._journal.logs.items()}
-        self._reached: dict[str, Place] = {}
+        self._reached: dict[str, LogPosition] = {}
         self._matched: OrderedDict[tuple[str, int, ChannelChoice], tuple[int, frozenset[str]]] = OrderedDict()
 
     def pchannels(self) -> Sequence[str]:
@@ -86,7 +86,7 @@ class JournalFrames:
     def moment(self, pchannel: str) -> LogMoment:
         log = self._log(pchannel)
         state = log.refresh()
-        if self._reached.get(pchannel) != state.earliest:  # what was truncated last is seen in the segments
+        if self._reached.get(pchannel) != state.earliest:  # the segments tell what was truncated last
             state = log.reach()
             self._reached[pchannel] = state.earliest
         return LogMoment(
@@ -98,8 +98,8 @@ class JournalFrames:
             log.last_truncated,
         )
 
-    def lives(self) -> JournalLives:
-        return JournalLives(self._core.look())
+    def vchannels(self) -> JournalVChannels:
+        return JournalVChannels(self._core.look())
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
         if choice.everything or choice.names is not None:
@@ -109,7 +109,7 @@ class JournalFrames:
             found |= self._matching(pchannel, index, choice)
         return frozenset(found)
 
-    def place_after(self, pchannel: str, tick: int, start: int, end: int) -> Place:
+    def log_position_after(self, pchannel: str, tick: int, start: int, end: int) -> LogPosition:
         for index, first, stop in self._log(pchannel).indices(start, end, above=tick):
             if stop == first or index.promise(first, stop) <= tick:
                 continue
@@ -129,7 +129,7 @@ class JournalFrames:
                 if first < stop:
                     return int(index.first_ticks[first]) + newest[1]
         except TruncatedError:
-            pass  # meanwhile, and everything before it too
+            pass  # it was truncated meanwhile, and so was everything before it
         return 0
 
     def weights(
@@ -144,7 +144,7 @@ class JournalFrames:
     ) -> list[FrameWeight]:
         limited = rows_max is not None or bytes_max is not None
         if limited and not choice.everything:
-            return self._looked_at(pchannel, start, end, choice, rows_max, bytes_max)
+            return self._scanned_frames(pchannel, start, end, choice, rows_max, bytes_max)
         found: list[FrameWeight] = []
         rows = size = 0
         for index, first, stop in self._log(pchannel).indices(start, end):
@@ -172,7 +172,7 @@ class JournalFrames:
                     return found
         return found
 
-    def event_below(self, pchannel: str, since: Place, place: Place) -> Place | None:
+    def event_below(self, pchannel: str, since: LogPosition, place: LogPosition) -> LogPosition | None:
         if place[1]:
             return place[0], place[1] - 1
         log = self._log(pchannel)
@@ -230,12 +230,12 @@ class JournalFrames:
             log = self._journal.logs.get(pchannel)
         if log is None:
             raise ClosedError(
-                f"{self._directory} holds no log of pchannel {pchannel!r}: it was replaced by another journal, or the path is another one"
+                f"{self._directory} holds no log of pchannel {pchannel!r}: another journal has replaced it, or the path is another one"
             )
         return log
 
     def _matching(self, pchannel: str, index: SegmentIndex, choice: ChannelChoice) -> frozenset[str]:
-        """The names in this index that are meant; each is matched once."""
+        """Returns the names in this index that belong to the choice; each name is matched once."""
         if choice.names is not None:
             return frozenset(choice.names)
         key = pchannel, index.base, choice
@@ -248,10 +248,10 @@ class JournalFrames:
                 self._matched.popitem(last=False)
         return found
 
-    def _looked_at(
+    def _scanned_frames(
         self, pchannel: str, start: int, end: int, choice: ChannelChoice, rows_max: int | None, bytes_max: int | None
     ) -> list[FrameWeight]:
-        """The frames of some vchannels, each by its head: one frame may hold thousands that nobody asked for."""
+        """Returns the weights of frames of some vchannels, from the heads of the frames, which may hold thousands of others."""
         names = self.names(pchannel, start, end, choice)
         assert names is not None
         found: list[FrameWeight] = []
@@ -274,7 +274,7 @@ class JournalFrames:
 
 
 def _file(log: ReadOnlyJournalLog) -> tuple[int, int, int] | None:
-    """Which control page lies there: another one when the log was made anew."""
+    """Returns what identifies the control page there, which is another one when the log was recreated."""
     try:
         status = os.stat(log.directory / CONTROL_NAME)
         log.refresh()

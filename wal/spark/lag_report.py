@@ -29,7 +29,7 @@ __all__ = ["PChannelLag", "QueryLag", "lag", "lag_listener"]
 
 
 class PChannelLag(msgspec.Struct, frozen=True):
-    """How far one source of a query lags behind the end of one pchannel.
+    """The lag of one source of a query behind the end of one pchannel.
 
     The source's next batch begins at `done`, and the log ends at `end`. Between the two lie `bytes` of log, those of other vchannels
     included, which were written over `seconds` of the writer's clock, counted from `done_tick` to `end_tick`; and `rows` of the query's
@@ -48,7 +48,7 @@ class PChannelLag(msgspec.Struct, frozen=True):
 
 
 class QueryLag(msgspec.Struct, frozen=True):
-    """How far a query lags behind: `bytes` and `rows` of all pchannels together, `seconds` of the one that lags most.
+    """The lag of a query: `bytes` and `rows` of all pchannels together, `seconds` of the one that lags most.
 
     A query that has read everything has 0 in each; None stands for "unknown". A batch that is running does not count yet. `complete` is
     False when Spark has not reported how far a source could go, as after a batch that was run again: then all are unknown.
@@ -149,8 +149,8 @@ def _lag_reported(source: int, done: StreamOffset, end: StreamOffset) -> list[PC
     for pchannel, there in sorted(end.pchannels.items()):
         here = done.pchannels.get(pchannel)
         if here is not None and here.same_log(there):  # otherwise it is newer than this batch: the next one reads it
-            size = there.place[0] - here.place[0] if there.form == FORM_JOURNAL else None
-            lags.append(_between(source, here, there, there.place > here.place, size))
+            size = there.log_position[0] - here.log_position[0] if there.form == FORM_JOURNAL else None
+            lags.append(_between(source, here, there, there.log_position > here.log_position, size))
     return lags
 
 
@@ -167,16 +167,16 @@ def _lag_now(number: int, done: StreamOffset, source: FrameSource, choice: Chann
             here = done.pchannels.get(pchannel, there.moved((0, 0), 0))
             if not here.same_log(there):
                 continue
-            first = max(here.place, moment.earliest)
-            weights = logs.weights(pchannel, first[0], there.place[0], choice, rows_max=_ALL)
+            first = max(here.log_position, moment.earliest)
+            weights = logs.weights(pchannel, first[0], there.log_position[0], choice, rows_max=_ALL)
             rows = sum(weight.rows for weight in weights)
             if weights and first > (weights[0].position, 0):  # the batch ended inside this frame
                 template = WALPartition(source, choice, origins={pchannel: moment.origin})
                 events = event_weights(logs, template, pchannel, first, weights[0].next_position)
                 rows += sum(event.rows for event in events) - weights[0].rows
             if weights:  # where it begins at the earliest event, that says since when there is something to read
-                here = here.moved(here.place, max(here.time_tick, weights[0].first_tick - 1))
-            size = logs.bytes_between(pchannel, here.place[0], there.place[0])
+                here = here.moved(here.log_position, max(here.time_tick, weights[0].first_tick - 1))
+            size = logs.bytes_between(pchannel, here.log_position[0], there.log_position[0])
             lags.append(_between(number, here, there, rows > 0, size, rows))
     finally:
         logs.close()

@@ -1,7 +1,8 @@
-"""A Spark session of this host, for tests, examples and the demo; and why there can be none.
+"""A Spark session of this host, for tests, examples and the demo; and what a host needs to have one.
 
-Owns: the settings that a small job on one host wants, which are not those of a cluster. It never stops a session: who made it does.
-On a cluster make the session as its documentation says; all that this log needs there is the package on the executors.
+Owns the settings that a small job on one host wants, which are not those of a cluster, and the versions of pyspark and Java that are
+needed. It never stops a session; its creator does. On a cluster create the session as its documentation says: this log needs nothing there
+but the package on the executors.
 """
 
 from __future__ import annotations
@@ -26,25 +27,26 @@ if TYPE_CHECKING:
 __all__ = ["PYSPARK_MIN", "require_pyspark", "session", "why_no_session"]
 
 PYSPARK_MIN: Final = (4, 2, 1)
+"""The first version whose Python sources have row limits, AvailableNow and a reported end that work."""
 JAVA_MIN: Final = 17
-"""What Spark 4 runs on (its documentation, "Downloading")."""
+"""The oldest Java that Spark 4 runs on (its documentation, "Downloading")."""
 
 
 def session(
     name: str = "wal", *, master: str = "local[2]", settings: Mapping[str, str | int | bool] | None = None
 ) -> SparkSession:
-    """The session of this process, made if there is none: without a UI, on loopback, with two shuffle partitions and this Python
-    for its workers.
+    """Returns the session of this process, creating it if there is none: without a UI, on loopback, with two shuffle partitions and this
+    Python for its workers.
 
-    `settings` are Spark's own, by their names, over these. A session that is there already is given back with only those of them
-    changed that can be. InvalidArgumentError when this host cannot run Spark; it says why.
+    `settings` are Spark's own, by their names, and take precedence over these. An existing session is returned with those of them changed
+    that can be. InvalidArgumentError when this host cannot run Spark; it says why.
     """
     if (reason := why_no_session()) is not None:
-        raise InvalidArgumentError(f"no Spark session can be made here: {reason}")
+        raise InvalidArgumentError(f"no Spark session can be created here: {reason}")
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    _hand_on_this_package()
+    _export_this_package()
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
@@ -53,7 +55,7 @@ def session(
 
 
 def why_no_session() -> str | None:
-    """What this host lacks for a session, and the remedy; None when it has everything."""
+    """Returns what this host lacks for a session, with the remedy; None when it lacks nothing."""
     try:
         require_pyspark()
         load_pyarrow()
@@ -64,7 +66,7 @@ def why_no_session() -> str | None:
         return f"there is no Java: install {JAVA_MIN} or newer, and put it on PATH or name it by JAVA_HOME"
     version = _java_version(java)
     if version is None:
-        return f"{java} does not say its version: put a Java of {JAVA_MIN} or newer on PATH or name it by JAVA_HOME"
+        return f"{java} does not tell its version: put a Java of {JAVA_MIN} or newer on PATH or name it by JAVA_HOME"
     if version < JAVA_MIN:
         return f"{java} is Java {version}: install {JAVA_MIN} or newer, and put it on PATH or name it by JAVA_HOME"
     return None
@@ -72,7 +74,7 @@ def why_no_session() -> str | None:
 
 @cache
 def require_pyspark() -> None:
-    """Returns if pyspark is there and new enough; an ImportError that says what to install if not."""
+    """Returns if pyspark is installed and new enough; otherwise raises an ImportError that says what to install."""
     floor = ".".join(map(str, PYSPARK_MIN))
     try:
         from pyspark import __version__ as found
@@ -91,13 +93,13 @@ def require_pyspark() -> None:
 
 def _java() -> str | None:
     home = os.environ.get("JAVA_HOME")
-    if home:  # Spark's own scripts look there, and nowhere else then
+    if home:  # then Spark's own scripts look there and nowhere else
         return shutil.which("java", path=str(Path(home) / "bin"))
     return shutil.which("java")
 
 
 def _java_version(java: str) -> int | None:
-    """17 for `openjdk version "17.0.15"`, 8 for `java version "1.8.0_292"`."""
+    """Returns 17 for `openjdk version "17.0.15"`, 8 for `java version "1.8.0_292"`."""
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
     except (OSError, subprocess.TimeoutExpired):
@@ -106,8 +108,8 @@ def _java_version(java: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _hand_on_this_package() -> None:
-    """Workers import this very package, also from a checkout that is not installed."""
+def _export_this_package() -> None:
+    """Makes workers import this very package, also from a checkout that is not installed."""
     root = str(Path(__file__).parents[2])
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if root not in known:
@@ -123,4 +125,4 @@ _SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "spark.ui.enabled": False,
     "spark.ui.showConsoleProgress": False,
 }
-"""The options of the JVM make a session of a few seconds start sooner; a job of hours wants others."""
+"""These options of the JVM make a session of a few seconds start sooner; a job of hours wants others."""

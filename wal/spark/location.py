@@ -115,7 +115,7 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def is_kv_file(self) -> bool:
-        """Whether the metadata of a log on Pulsar is a sqlite file, which one process at a time can open."""
+        """True if the metadata of a log on Pulsar is a sqlite file, which one process at a time can open."""
         return isinstance(parse_kv(self.pulsar()[1]), Path)
 
     def opening(self) -> tuple[str | Path, dict[str, Any]]:

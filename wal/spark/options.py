@@ -1,7 +1,7 @@
-"""SourceOptions: what a Spark read asks for, checked once, whoever reads. Pure.
+"""SourceOptions: the options of a Spark read, checked once. Pure.
 
-Owns: the names of the options (Kafka's, where it has them), their forms and their defaults. A name that it does not know and a value
-that cannot be are an InvalidArgumentError that lists what would be accepted: a misspelt option never means "the default".
+Owns the names of the options (Kafka's, where it has them), their forms and their defaults, and the choice of vchannels. An unknown name and
+an impossible value raise an InvalidArgumentError that lists what is accepted: a misspelt option never means "the default".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID, MessageType, type_properties
 from wal.spark.location import LOCATION_OPTIONS, Location, only_one
-from wal.spark.offsets import PChannelOffset, StreamOffset, parse_place
+from wal.spark.offsets import PChannelOffset, StreamOffset, parse_pchannel_offset
 
 __all__ = ["OPTIONS", "ChannelChoice", "Edge", "SourceOptions"]
 
@@ -42,29 +42,32 @@ OPTIONS: Final = (
 )
 """Case does not matter. `maxOffsetsPerTrigger` is another name of `maxMessagesPerTrigger`."""
 TICK_TIMEOUT_MS: Final = 30_000
-"""How long a tick is waited for by default."""
+"""The time that a read waits for a tick by default."""
 LOGICAL_BITS: Final = 18
-"""Of a tick, below its milliseconds; `wal.timestamp` owns that."""
+"""The bits of a tick below its milliseconds, as `wal.timestamp` defines them."""
 
 _DIGITS_MAX: Final = 19
-"""Of the largest number that any option takes."""
+"""The digits of the largest number that any option takes."""
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 Edge = str | Mapping[str, PChannelOffset | str]
-"""Where a read begins or ends: "earliest", "latest", or one of these or a place for each pchannel that is named."""
+"""The beginning or end of a read: "earliest", "latest", or one of these or a position for each pchannel that is named."""
 
 
 class ChannelChoice(msgspec.Struct, frozen=True):
-    """`names` or a regular expression `pattern`; neither: all vchannels."""
+    """The vchannels that a read is for: those with these `names`, those whose whole name matches `pattern`, or all.
+
+    A name is matched once: there may be 65,536 of them, and a stream asks sixty times a second.
+    """
 
     names: tuple[str, ...] | None = None
     pattern: str | None = None
 
     @property
     def everything(self) -> bool:
-        """Whether every vchannel is meant."""
+        """True if the read is for every vchannel."""
         return self.names is None and self.pattern is None
 
     def __contains__(self, name: object) -> bool:
@@ -73,7 +76,7 @@ class ChannelChoice(msgspec.Struct, frozen=True):
         return self.pattern is None or (isinstance(name, str) and _matches(self.pattern, name))
 
     def among(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of these names that are meant."""
+        """Returns those of these names that the read is for."""
         return frozenset(name for name in names if name in self)
 
     def __str__(self) -> str:
@@ -83,7 +86,7 @@ class ChannelChoice(msgspec.Struct, frozen=True):
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
-    """The options of one read; see docs/reference/spark.md."""
+    """The options of one read, see docs/reference/spark.md."""
 
     location: Location
     channels: ChannelChoice
@@ -101,7 +104,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-        """The options as Spark hands them over, for a stream or a batch read."""
+        """Returns the options, checked, from those that Spark hands over for a stream or a batch read."""
         given = _Given(options)
         given.check_names()
         starts = only_one(given.options, "startingOffsets", "startingTimestamp", "startingTimeTick")
@@ -116,15 +119,15 @@ class SourceOptions(msgspec.Struct, frozen=True):
             )
         ends = only_one(given.options, "endingOffsets", "endingTimeTick")
         if streaming and ends is not None:
-            raise InvalidArgumentError(f"{ends} says where a batch read ends, and a stream has no end: leave it out")
+            raise InvalidArgumentError(f"{ends} names the end of a batch read, and a stream has no end: leave it out")
         if not streaming and starting == LATEST:
             raise InvalidArgumentError(
-                "startingOffsets=latest leaves a batch read nothing to read: use earliest, or JSON with a place for each pchannel"
+                "startingOffsets=latest leaves a batch read nothing to read: use earliest, or JSON with a position for each pchannel"
             )
         ending = given.take("endingOffsets", _edge, LATEST)
         if ending == EARLIEST:
             raise InvalidArgumentError(
-                "endingOffsets=earliest leaves nothing to read: use latest, or JSON with a place for each pchannel"
+                "endingOffsets=earliest leaves nothing to read: use latest, or JSON with a position for each pchannel"
             )
         rows = only_one(given.options, "maxMessagesPerTrigger", "maxOffsetsPerTrigger") or "maxMessagesPerTrigger"
         return cls(
@@ -144,7 +147,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
 
 class _Given:
-    """The options by their names in small letters."""
+    """The options as given, by their names in lower case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = {name.lower(): value for name, value in options.items()}
@@ -153,9 +156,11 @@ class _Given:
         known = {name.lower() for name in OPTIONS}
         for name in self.options:
             if name == "paths":
-                raise InvalidArgumentError("load() was given several paths: a read has one log, so give it one path")
+                raise InvalidArgumentError("load() was given several paths: give it one, because a read has one log")
             if name not in known and not name.startswith("spark."):
-                raise InvalidArgumentError(f"{name!r} is no option of the format 'wal': it takes {', '.join(OPTIONS)}")
+                raise InvalidArgumentError(
+                    f"{name!r} is not an option of the format 'wal', which takes {', '.join(OPTIONS)}"
+                )
 
     def take(self, name: str, parse: Callable[[str, str], _T], default: _T | Any) -> Any:
         value = self.options.get(name.lower())
@@ -176,7 +181,9 @@ def _names(option: str, value: str) -> tuple[str, ...]:
         except ValueError:
             names = None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise InvalidArgumentError(f'{option}={value!r} is no JSON list of names: write a,b,c or ["a", "b", "c"]')
+            raise InvalidArgumentError(
+                f'{option}={value!r} is not a JSON list of names: write a,b,c or ["a", "b", "c"]'
+            )
     else:
         names = [name.strip() for name in names]
     found: tuple[str, ...] = tuple(dict.fromkeys(names))
@@ -190,7 +197,7 @@ def _pattern(option: str, value: str) -> str:
         re.compile(value)
     except re.error as error:
         raise InvalidArgumentError(
-            f"{option}={value!r} is no regular expression of Python: {error}; it is matched on whole names"
+            f"{option}={value!r} is not a regular expression of Python: {error}; it is matched on whole names"
         ) from error
     return value
 
@@ -218,10 +225,10 @@ def _edge(option: str, value: str) -> Edge:
 
 def _place(pchannel: str, place: Any) -> PChannelOffset | str:
     if not isinstance(place, str):
-        return parse_place(pchannel, place)
+        return parse_pchannel_offset(pchannel, place)
     if place.lower() in (EARLIEST, LATEST):
         return place.lower()
-    return parse_place(pchannel, {"id": str(MessageID.parse(place))})
+    return parse_pchannel_offset(pchannel, {"id": str(MessageID.parse(place))})
 
 
 def _number(option: str, value: str, first: int, last: int, what: str) -> int:
@@ -257,7 +264,7 @@ def _types(option: str, value: str) -> frozenset[int]:
     names = [name.strip().upper() for name in value.split(",")]
     if unknown := [name for name in names if name not in accepted]:
         raise InvalidArgumentError(
-            f"{option}: {unknown[0]!r} is no type of message: name some of {', '.join(accepted)}"
+            f"{option}: {unknown[0]!r} is not a message type: name some of {', '.join(accepted)}"
         )
     return frozenset(accepted[name] for name in names)
 

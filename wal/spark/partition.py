@@ -1,4 +1,10 @@
-"""What goes to a task: which pieces of the log it reads, and all that it needs to know to give the same rows however often it is run."""
+"""WALPartition: what goes to a task, and which runs of a frame the task shows.
+
+A partition has everything that a task needs to give the same rows however often it is run. A vchannel that the read names is read in the
+incarnation that was planned, also when it was dropped since. When a task meets a later incarnation of it, the plan did not know of it yet:
+a stream fails or has its rows. Of all other vchannels every incarnation is shown that is not known to have ended, so that vchannels that
+are created later appear by themselves.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from wal.frame import FrameView, RunKind, RunRow
 from wal.message import Origin
 from wal.reading import Selection
 from wal.spark.edges import was_dropped
-from wal.spark.frame_source import FrameSource, Lives
+from wal.spark.frame_source import FrameSource, KnownVChannels
 from wal.spark.options import ChannelChoice
 from wal.spark.planning import Piece
 
@@ -22,30 +28,32 @@ __all__ = ["RowSelection", "WALPartition"]
 
 @dataclass
 class WALPartition(InputPartition):
-    """The pieces of one task. `origins` name the log of each pchannel as it was planned, `lives` the vchannels asked for by name."""
+    """The pieces of one task. `origins` identify the log of each pchannel as planned, `incarnations` the named vchannels."""
 
     source: FrameSource
     choice: ChannelChoice
     pieces: tuple[Piece, ...] = ()
     origins: dict[str, Origin] = field(default_factory=dict)
-    lives: dict[str, int] = field(default_factory=dict)
+    incarnations: dict[str, int] = field(default_factory=dict)
     types: frozenset[int] | None = None
     fail_on_data_loss: bool = True
     follows: bool = False
-    """Of a stream: it goes on with a new life of a vchannel that it names, or fails over it, but never passes it by."""
+    """True for a stream, which fails or goes on with a new incarnation of a vchannel that it names, but never skips it."""
 
     def with_pieces(self, pieces: tuple[Piece, ...]) -> Self:
-        """The same for these pieces; only what they need of the logs goes with them."""
+        """Returns the same for these pieces, with the origins of their pchannels only."""
         origins = {piece.pchannel: self.origins[piece.pchannel] for piece in pieces}
         return replace(self, pieces=pieces, origins=origins)
 
 
 class RowSelection(Selection):
-    """`names`: those of the choice that the frames hold, None for all."""
+    """Selects the runs that a task shows. `names` are those of the choice that the frames hold, None for all."""
 
     __slots__ = ("_accepted", "_known", "_partition", "_pchannel", "_wanted")
 
-    def __init__(self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: Lives) -> None:
+    def __init__(
+        self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: KnownVChannels
+    ) -> None:
         super().__init__(dict.fromkeys(names or ()), floor=0)
         self._pchannel = pchannel
         self._wanted: Container[str] = _EVERYTHING if names is None else names
@@ -60,10 +68,10 @@ class RowSelection(Selection):
             if run.kind == RunKind.PCHANNEL:
                 found.append(run)
             elif run.name:
-                life = run.name, run.incarnation
-                shown = accepted.get(life)
+                key = run.name, run.incarnation
+                shown = accepted.get(key)
                 if shown is None:
-                    shown = accepted[life] = self._shows(*life)
+                    shown = accepted[key] = self._shows(*key)
                 if shown:
                     found.append(run)
         return found
@@ -72,16 +80,16 @@ class RowSelection(Selection):
         partition = self._partition
         if name not in partition.choice:
             return False
-        life = partition.lives.get(name)
-        if life is not None and (incarnation <= life or not partition.follows):
-            return life == incarnation
-        if life is not None and partition.fail_on_data_loss:
+        planned = partition.incarnations.get(name)
+        if planned is not None and (incarnation <= planned or not partition.follows):
+            return planned == incarnation
+        if planned is not None and partition.fail_on_data_loss:
             raise ChannelNotExistError(was_dropped(name))
         return not self._known.is_over(self._pchannel, name, incarnation)
 
 
 class _Everything:
-    """Every name."""
+    """Contains every name."""
 
     def __contains__(self, name: object) -> bool:
         return bool(name)

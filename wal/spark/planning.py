@@ -1,8 +1,9 @@
 """Planning: how much of the log a trigger takes, and which task reads what. Pure.
 
 Owns two decisions. `take` goes through the frames of all pchannels in the order of their ticks until a limit is reached, so that no
-pchannel runs ahead of another or starves. `share_out` cuts what is to be read into pieces of about one size at frame boundaries, as few as
-keep the tasks busy. Both depend on nothing but what they are given: asked again, they answer the same.
+pchannel runs ahead of another or waits for ever. `share_out` cuts a read into pieces of about one size at frame boundaries, as few as keep
+the tasks busy. Both depend on their arguments only: asked again, they answer the same. Both work on the weights of frames; where no index
+knows these, `ScannedFrames` keeps those that a scan has found.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ import msgspec
 
 from wal.backends import StoredFrame
 from wal.frame import RunKind
-from wal.spark.offsets import Place
+from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
 
-__all__ = ["EventWeight", "FrameWeight", "LookedAt", "Piece", "Taken", "cut", "share_out", "take", "weight_of"]
+__all__ = ["EventWeight", "FrameWeight", "ScannedFrames", "Piece", "Taken", "cut", "share_out", "take", "weight_of"]
 
 KEPT_MAX: Final = 1 << 16
-"""Frames kept behind one answer."""
+"""The number of frames whose weights are kept."""
 
 
 class FrameWeight(msgspec.Struct, frozen=True, gc=False):
-    """What reading a frame takes (or some that lie beside each other): at most so many rows, about so many bytes.
+    """The cost of a read of one frame, or of adjacent frames: at most so many rows, about so many bytes.
 
-    `position` is that of the first one, everything in it lies below (`next_position`, 0). Its events have ticks from `first_tick` to
-    `promise`, and later ones have larger ones.
+    It begins at `position`, and everything in it lies below (`next_position`, 0). Its events have ticks from `first_tick` to `promise`, and
+    later events have larger ones.
     """
 
     position: int
@@ -42,7 +43,7 @@ class FrameWeight(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventWeight(msgspec.Struct, frozen=True, gc=False):
-    """An event of a frame, by the index of its own: a transaction is one, with all its rows."""
+    """The weight of one event of a frame, by its index. A transaction is one event, with all its rows."""
 
     index: int
     rows: int
@@ -50,9 +51,9 @@ class EventWeight(msgspec.Struct, frozen=True, gc=False):
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
-    """How far a trigger goes in one pchannel: to the end of this frame, which is the last of those that wait there if `all`.
+    """The end of a trigger in one pchannel: the end of this frame, which is the last one that waits there if `all`.
 
-    With `cut` only into it, since it alone is more than fits.
+    With `cut` it goes only into the frame, which alone exceeds a limit.
     """
 
     frame: FrameWeight
@@ -61,19 +62,19 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """Events of one pchannel, from the place `start` on, below the place `end`."""
+    """The events of one pchannel from `start` up to, and without, `end`."""
 
     pchannel: str
-    start: Place
-    end: Place
+    start: LogPosition
+    end: LogPosition
 
 
 def take(
     frames: Mapping[str, Sequence[FrameWeight]], *, rows_max: int | None = None, bytes_max: int | None = None
 ) -> dict[str, Taken]:
-    """How far a trigger goes in each pchannel from which it takes anything; `frames` are those that wait there, in their order.
+    """Returns how far a trigger goes in each pchannel from which it takes anything; `frames` are those that wait there, in their order.
 
-    It takes whole frames, in the order of their ticks, while they fit. If the very first one does not, that one is to be cut: see `cut`.
+    It takes whole frames, in the order of their ticks, while they fit. If the very first one does not fit, that one is cut: see `cut`.
     """
     taken: dict[str, Taken] = {}
     rows = size = 0
@@ -98,7 +99,7 @@ def take(
 
 
 def cut(events: Sequence[EventWeight], *, rows_max: int | None = None, bytes_max: int | None = None) -> int | None:
-    """The index below which the events of a frame fit the limits; None when all of them do. The first one is always taken.
+    """Returns the index below which the events of a frame fit the limits; None when all of them fit. The first one is always taken.
 
     An event is taken whole, however many rows it has: a limit that a transaction alone exceeds is exceeded.
     """
@@ -114,10 +115,10 @@ def cut(events: Sequence[EventWeight], *, rows_max: int | None = None, bytes_max
 def share_out(
     ranges: Sequence[tuple[Piece, Sequence[FrameWeight]]], *, partitions_max: int, bytes_min: int
 ) -> list[list[Piece]]:
-    """The pieces that each task reads: all of the ranges, each event once, in at most `partitions_max` tasks of about one size.
+    """Returns the pieces that each task reads: all of the ranges, each event once, in at most `partitions_max` tasks of about one size.
 
-    A task reads `bytes_min` bytes or more if there are so many: starting one costs more than reading little. Ranges are cut only
-    between the frames that come with them; an empty range is left out.
+    A task reads at least `bytes_min` bytes if there are so many: starting one costs more than reading little. Ranges are cut only between
+    the frames that come with them. An empty range is left out.
     """
     ranges = [(whole, frames) for whole, frames in ranges if whole.start < whole.end]
     if not ranges:
@@ -141,8 +142,12 @@ def share_out(
     return shares
 
 
-class LookedAt:
-    """Of one pchannel and choice. Everything in [`start`, `upto`) was looked at; what held nothing of the choice is not kept."""
+class ScannedFrames:
+    """The weights of the frames that were scanned for one pchannel and choice, where there is no index to ask.
+
+    Everything in [`start`, `upto`) was scanned; frames without rows of the choice are not kept. So each poll of an idle query goes on where
+    the one before ended, and a frame that one trigger did not take is there for the next one.
+    """
 
     def __init__(self, start: int) -> None:
         self.start: int = start
@@ -150,7 +155,7 @@ class LookedAt:
         self._frames: deque[FrameWeight] = deque()
 
     def go_on(self, start: int) -> bool:
-        """Forgets what lies below `start`; False when that is not within what was looked at, or this has become large."""
+        """Forgets what lies below `start`. Returns False when that was not scanned, or when too many frames are kept."""
         if not self.start <= start <= self.upto or len(self._frames) > KEPT_MAX:
             return False
         self.start = start
@@ -159,22 +164,22 @@ class LookedAt:
         return True
 
     def add(self, frames: list[FrameWeight], upto: int) -> None:
-        """The frames from `upto` on were looked at, up to this position; these hold something."""
+        """Records that the frames from `upto` to this position were scanned, and that these hold rows."""
         self._frames += frames
         self.upto = upto
 
     def exceeds(self, end: int, rows_max: int | None, bytes_max: int | None) -> bool:
-        """Whether the frames below `end` that were looked at are more than fits these limits."""
+        """Returns whether the scanned frames below `end` exceed a limit."""
         return _count(self._frames, end, rows_max, bytes_max)[1]
 
     def within(self, end: int, rows_max: int | None, bytes_max: int | None) -> list[FrameWeight]:
-        """The frames below `end`, up to and with the one with which a limit is exceeded."""
+        """Returns the frames below `end`, up to and including the one with which a limit is exceeded."""
         count, _ = _count(self._frames, end, rows_max, bytes_max)
         return [frame for _, frame in zip(range(count), self._frames, strict=False)]
 
 
 def weight_of(frame: StoredFrame, choice: ChannelChoice) -> FrameWeight | None:
-    """What reading this frame takes; None when it holds no rows of this choice."""
+    """Returns the weight of this frame; None when it holds no rows of this choice."""
     view = frame.view
     header = view.header
     if choice.everything:
@@ -189,7 +194,7 @@ def weight_of(frame: StoredFrame, choice: ChannelChoice) -> FrameWeight | None:
 
 
 def _count(frames: deque[FrameWeight], end: int, rows_max: int | None, bytes_max: int | None) -> tuple[int, bool]:
-    """How many frames below `end` it takes to exceed a limit, and whether that is so; all of them where it is not."""
+    """Returns how many frames below `end` it takes to exceed a limit (all, if they do not), and whether they exceed it."""
     count = rows = size = 0
     for frame in takewhile(lambda frame: frame.position < end, frames):
         count += 1

@@ -1,8 +1,8 @@
 """PulsarFrames: a log on Pulsar as a source of frames, read straight from its topics, with its metadata in etcd.
 
-Owns: the way from the questions of `FrameLogs` to topics, which have no index. How much lies between two places is known from Pulsar's
-ledgers, so a read without limits is planned without reading anything. Where a limit asks for rows, or a tick for its place, the frames
-themselves are looked at, in the driver: those that the limit takes, each once; of a tick's search only a few.
+Answers the questions of `FrameLogs` from topics, which have no index. Pulsar's ledgers tell how much lies between two log positions, so a
+read without limits is planned without reading anything. For a limit of rows, and for the position of a tick, the driver scans frames: those
+that the limit takes, each once; a few in the search for a tick.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from wal.loop_thread import LoopThread
 from wal.message import FORM_PULSAR, Origin
 from wal.secret import Secret
 from wal.spark.frame_source import LogMoment
-from wal.spark.offsets import Place
+from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
-from wal.spark.planning import FrameWeight, LookedAt, weight_of
+from wal.spark.planning import FrameWeight, ScannedFrames, weight_of
 
 __all__ = ["PulsarFrames", "PulsarSource"]
 
 _PIECES: Final = 64
-"""A stretch without a limit is answered as so many pieces at most."""
+"""The largest number of weights for a range of the log without a limit."""
 _PAGE_BYTES: Final = 1 << 20
-_LOOKED_MAX: Final = 16
-"""(pchannel, choice)s of which it is remembered what was looked at."""
+_SCANS_MAX: Final = 16
+"""The number of (pchannel, choice)s whose scanned frames are remembered."""
 _GONE_S: Final = 0.25
-_LIVES_S: Final = 0.2
-"""What is known of vchannels may be as old as this."""
+_VCHANNELS_AGE_S: Final = 0.2
+"""The age that knowledge about vchannels may reach."""
 
 
 class PulsarSource(msgspec.Struct, frozen=True):
-    """The log in this namespace; `kv`: where its metadata lies, `etcd://…`."""
+    """The log in this namespace, with its metadata at `kv`, `etcd://…`."""
 
     address: PulsarAddress
     kv: Secret
 
     def open(self) -> PulsarFrames:
-        """InvalidArgumentError when Pulsar does not let us in, FormatError when the metadata know of no log."""
+        """Opens the log. InvalidArgumentError when Pulsar refuses the credentials, FormatError when the metadata knows of no log."""
         return PulsarFrames(self.address, self.kv)
 
     def __repr__(self) -> str:
@@ -61,18 +61,18 @@ class PulsarSource(msgspec.Struct, frozen=True):
 
 
 class PulsarFrames:
-    """See `FrameLogs`, whose words these are. A moment costs a question to the broker and one to etcd, a few milliseconds."""
+    """See `FrameLogs`. A moment costs one request to the broker and one to etcd, a few milliseconds."""
 
     def __init__(self, address: PulsarAddress, kv: Secret) -> None:
         self._address = address
         self._connection = Connection(address)
         self._admin = Admin(address)
         self._metadata = PulsarMetadata(kv, closing=self._connection.close)
-        # Who is just forgotten leaves a client with threads behind. The interpreter's exit stops the loop by itself.
-        weakref.finalize(self, _let_go, self._metadata.thread).atexit = False
+        # If it is garbage-collected without `close`, the client's threads would leak. The interpreter's exit stops the loop by itself.
+        weakref.finalize(self, _stop_later, self._metadata.thread).atexit = False
         self._topics: dict[str, ReadOnlyTopic] = {}
-        self._looked: OrderedDict[tuple[str, ChannelChoice], LookedAt] = OrderedDict()
-        self._newest: dict[str, tuple[Place, int]] = {}
+        self._scans: OrderedDict[tuple[str, ChannelChoice], ScannedFrames] = OrderedDict()
+        self._newest: dict[str, tuple[LogPosition, int]] = {}
         self._gone = False
         self._gone_until = 0.0
         try:
@@ -80,7 +80,7 @@ class PulsarFrames:
             self._admin.check_namespace()
             if not self.pchannels():
                 raise FormatError(
-                    f"the metadata in the option kv know of no log at {address.service_url}/{address.path}: give the kv that the log is "
+                    f"the metadata in the option kv knows of no log at {address.service_url}/{address.path}: give the kv that the log is "
                     "opened with"
                 )
         except BaseException:
@@ -93,9 +93,9 @@ class PulsarFrames:
             topic = self._topics.get(name)
             if topic is not None and topic.incarnation == meta.incarnation:
                 continue
-            if topic is not None:  # another log lies there now: who goes on sees that its origin is another one
+            if topic is not None:  # another log lies there now: a reader that goes on sees another origin
                 topic.close()
-                self._looked.clear()
+                self._scans.clear()
                 self._newest.clear()
             self._topics[name] = ReadOnlyTopic(
                 self._connection,
@@ -118,14 +118,14 @@ class PulsarFrames:
             topic.last_truncated,
         )
 
-    def lives(self) -> KnownLives:
-        return self._metadata.lives(age_s=_LIVES_S)
+    def vchannels(self) -> KnownLives:
+        return self._metadata.lives(age_s=_VCHANNELS_AGE_S)
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
-        # For a pattern every frame is looked at: Pulsar gives messages whole anyway.
+        # A read by a pattern takes every frame: Pulsar delivers messages whole anyway.
         return None if choice.names is None else frozenset(choice.names)
 
-    def place_after(self, pchannel: str, tick: int, start: int, end: int) -> Place:
+    def log_position_after(self, pchannel: str, tick: int, start: int, end: int) -> LogPosition:
         topic = self._topic(pchannel)
         if end >= topic.state.durable_end and tick >= self.newest_tick(pchannel):
             return end, 0
@@ -163,14 +163,14 @@ class PulsarFrames:
         topic = self._topic(pchannel)
         if rows_max is None and bytes_max is None:
             return _by_ledgers(topic, start, end)
-        looked = self._looked_at(pchannel, choice, start)
-        while looked.upto < end and not looked.exceeds(end, rows_max, bytes_max):
-            page = topic.heads(looked.upto, end, _PAGE_BYTES)
+        scanned = self._scanned_frames(pchannel, choice, start)
+        while scanned.upto < end and not scanned.exceeds(end, rows_max, bytes_max):
+            page = topic.heads(scanned.upto, end, _PAGE_BYTES)
             found = (weight_of(frame, choice) for frame in page.frames)
-            looked.add([weight for weight in found if weight is not None], page.next_position)
-        return looked.within(end, rows_max, bytes_max)
+            scanned.add([weight for weight in found if weight is not None], page.next_position)
+        return scanned.within(end, rows_max, bytes_max)
 
-    def event_below(self, pchannel: str, since: Place, place: Place) -> Place | None:
+    def event_below(self, pchannel: str, since: LogPosition, place: LogPosition) -> LogPosition | None:
         if place[1]:
             return place[0], place[1] - 1
         topic = self._topic(pchannel)
@@ -201,8 +201,8 @@ class PulsarFrames:
         topic = self._topic(pchannel)
         if topic.state.durable_end < end and (durable := topic.reach().durable_end) < end:
             raise CorruptionError(
-                f"{topic.topic} ends at {text_of(durable)}, and {text_of(end)} was planned from: this is an older copy of the log, or "
-                "another Pulsar",
+                f"{topic.topic} ends at {text_of(durable)}, and the read was planned up to {text_of(end)}: this is an older copy "
+                "of the log, or another Pulsar",
                 path=topic.topic,
                 expected=f"messages up to {text_of(end)}",
             )
@@ -216,7 +216,7 @@ class PulsarFrames:
         return self._metadata.cursors
 
     def is_current(self) -> bool:
-        return True  # a log that was made anew is seen by `pchannels`
+        return True  # `pchannels` finds a log that was recreated
 
     def writer_is_gone(self) -> bool:
         now = time.monotonic()
@@ -244,27 +244,27 @@ class PulsarFrames:
         topic = self._topics.get(pchannel)
         if topic is None:
             raise ClosedError(
-                f"{self._address.service_url}/{self._address.path} holds no log of pchannel {pchannel!r}: another log was made there, or "
+                f"{self._address.service_url}/{self._address.path} holds no log of pchannel {pchannel!r}: another log was created there, "
                 "the options name another one"
             )
         if not hasattr(topic, "state"):
             topic.reach()
         return topic
 
-    def _looked_at(self, pchannel: str, choice: ChannelChoice, start: int) -> LookedAt:
+    def _scanned_frames(self, pchannel: str, choice: ChannelChoice, start: int) -> ScannedFrames:
         key = pchannel, choice
-        looked = self._looked.get(key)
-        if looked is None or not looked.go_on(start):
-            looked = self._looked[key] = LookedAt(start)
-        self._looked.move_to_end(key)
-        if len(self._looked) > _LOOKED_MAX:
-            self._looked.popitem(last=False)
-        return looked
+        scanned = self._scans.get(key)
+        if scanned is None or not scanned.go_on(start):
+            scanned = self._scans[key] = ScannedFrames(start)
+        self._scans.move_to_end(key)
+        if len(self._scans) > _SCANS_MAX:
+            self._scans.popitem(last=False)
+        return scanned
 
     def _last_promised(self, topic: ReadOnlyTopic, tick: int, start: int, end: int) -> int:
-        """A place in [start, end) with no event above this tick before it, and near to the first one behind it.
+        """Returns a position in [start, end) with no event above this tick before it, and close to the first such event after it.
 
-        Promises ascend, so it is searched for by halves, from the end on, which a tick is mostly near to.
+        Promised ticks ascend, so this is a binary search; it begins at the end, which most ticks are close to.
         """
         ledgers = topic.ledgers
         count = ledgers.entries_between(start, end)
@@ -287,7 +287,7 @@ class PulsarFrames:
 
 
 def _by_ledgers(topic: ReadOnlyTopic, start: int, end: int) -> list[FrameWeight]:
-    """What lies between two places, in pieces of about as many messages; of rows and ticks nothing is known."""
+    """Returns weights of pieces of about as many messages each between two positions; rows and ticks are unknown."""
     ledgers = topic.ledgers
     count = ledgers.entries_between(start, end)
     if not count:
@@ -302,5 +302,5 @@ def _by_ledgers(topic: ReadOnlyTopic, start: int, end: int) -> list[FrameWeight]
     ]
 
 
-def _let_go(thread: LoopThread) -> None:
-    threading.Thread(target=thread.stop, name="wal-spark-let-go", daemon=True).start()
+def _stop_later(thread: LoopThread) -> None:
+    threading.Thread(target=thread.stop, name="wal-spark-stop", daemon=True).start()

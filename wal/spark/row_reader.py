@@ -1,8 +1,11 @@
-"""What a task does: the pieces of a partition become Arrow batches, in the task's own process.
+"""Rows of a task: the pieces of a partition become Arrow batches, in the task's own process; and the columns of a row.
 
-Owns: one `Progress` for each piece, the same that scanners and the bridge are driven by, and where its frames are cut to the piece's last
-event. It promises each event of a piece once and whole, or an error when it cannot give all of them; it holds no more than a page of
-frames and a batch of rows. When it is closed before its end, as a LIMIT does, it lets go of everything.
+Owns one `Progress` for each piece, the same that drives scanners and the bridge, and cuts frames at the piece's last event. Each event of a
+piece is read once and whole, or an error is raised when not all of them can be read. A task holds no more than a page of frames and a batch
+of rows. When it is closed before its end, as a LIMIT does, it releases everything.
+
+A read may name some of the columns, in any order, each with its own type. Fewer columns are fewer bytes on the way to Spark; it is the only
+projection that a Python source has.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from wal.message import ImmutableMessage
 from wal.reading import All, EventFilter, FrameRows, Need, Progress, ReadOptions, RowColumns, in_parts
 from wal.spark.edges import start_of
 from wal.spark.frame_source import FrameLogs
-from wal.spark.offsets import Place
+from wal.spark.offsets import LogPosition
 from wal.spark.partition import RowSelection, WALPartition
 from wal.spark.planning import EventWeight, Piece
 from wal.spark.sources import opened
@@ -42,7 +45,7 @@ __all__ = [
 
 BATCH_ROWS: Final = 8192
 BATCH_BYTES: Final = 2 << 20
-"""Spark takes batches of 1 to 4 MB fastest."""
+"""Spark is fastest with batches of 1 to 4 MB."""
 _PAGE_BYTES: Final = 1 << 20
 COLUMNS: Final = {
     "vchannel": "string",
@@ -55,14 +58,14 @@ COLUMNS: Final = {
     "append_time": "timestamp",
 }
 DDL: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-"""The schema of a read that asks for no other, as DDL."""
+"""The schema of a read that gives none, as DDL."""
 _NULLABLE: Final = "txn_id"
 
 
 def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of this partition: these columns, in batches of this Arrow schema, of at most BATCH_ROWS rows.
+    """Yields the rows of this partition: these columns, in batches of this Arrow schema, of at most BATCH_ROWS rows.
 
-    TruncatedError when some of them are gone and the partition says that this is to fail; CorruptionError for damage.
+    TruncatedError when some of them are gone and the partition does not allow that; CorruptionError for damage.
     """
     logs = opened(partition.source)
     for piece in partition.pieces:
@@ -71,8 +74,10 @@ def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence
                 yield from _batches(rows, schema)
 
 
-def event_weights(logs: FrameLogs, partition: WALPartition, pchannel: str, start: Place, end: int) -> list[EventWeight]:
-    """The events of a partition's choice from `start` on in the first frame that has any, as they are to be read, up to position `end`."""
+def event_weights(
+    logs: FrameLogs, partition: WALPartition, pchannel: str, start: LogPosition, end: int
+) -> list[EventWeight]:
+    """Returns the weights of a partition's events in the first frame that has any, from `start` on, up to position `end`."""
     piece = Piece(pchannel, start, (end, 0))
     progress, pages = _begin(logs, partition, piece, start)
     with closing(pages):
@@ -91,14 +96,14 @@ def event_weights(logs: FrameLogs, partition: WALPartition, pchannel: str, start
 def _read_piece(
     logs: FrameLogs, partition: WALPartition, piece: Piece, columns: Sequence[str]
 ) -> Generator[RowColumns, None, None]:
-    """The rows of one piece, a batch at a time; all of one log."""
+    """Yields the rows of one piece, a batch at a time; all of one log."""
     rows = RowColumns(columns)
     start = piece.start
     while True:
         moment = logs.moment(piece.pchannel)
         if moment.origin.message_id(0) != partition.origins[piece.pchannel].message_id(0):
             raise ClosedError(
-                f"the log of pchannel {piece.pchannel!r} was made anew since this was planned: read it with a new query"
+                f"the log of pchannel {piece.pchannel!r} was recreated since this was planned: read it with a new query"
             )
         start = start_of(moment, start, fail_on_data_loss=partition.fail_on_data_loss)
         progress, pages = _begin(logs, partition, piece, start)
@@ -125,7 +130,7 @@ def _read_piece(
 def _advance(
     progress: Progress, pages: Iterator[FramePage], piece: Piece
 ) -> Iterable[FrameRows] | Iterable[ImmutableMessage] | None:
-    """Takes one frame, whose rows it answers, or one page; None at the end of the piece."""
+    """Takes one frame, and returns its rows, or one page, and returns nothing; returns None at the end of the piece."""
     position, index = piece.end
     need = progress.step(_Tail(_stop(piece)))
     if need is Need.OVER:
@@ -142,12 +147,12 @@ def _advance(
 
 
 def _begin(
-    logs: FrameLogs, partition: WALPartition, piece: Piece, start: Place
+    logs: FrameLogs, partition: WALPartition, piece: Piece, start: LogPosition
 ) -> tuple[Progress, Generator[FramePage, None, None]]:
-    """A read of a piece from `start` on, and the pages that it needs."""
+    """Returns a read of a piece from `start` on, and the pages that it needs."""
     pchannel, stop = piece.pchannel, _stop(piece)
     names = logs.names(pchannel, start[0], stop, partition.choice)
-    selection = RowSelection(pchannel, names, partition, logs.lives())
+    selection = RowSelection(pchannel, names, partition, logs.vchannels())
     progress = Progress(ReadOptions((), All(), EventFilter(types=partition.types), follow=False))
     progress.go_on(start, None)
     progress.begin(partition.origins[pchannel], selection, _Tail(stop), start)
@@ -155,7 +160,7 @@ def _begin(
 
 
 def _stop(piece: Piece) -> int:
-    """Where the frames of this piece end: behind the one that its end lies in."""
+    """Returns where the frames of this piece end: after the one that its end lies in."""
     position, index = piece.end
     return position + 1 if index else position
 
@@ -170,14 +175,14 @@ def _batches(rows: RowColumns, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def check_schema(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns of this schema; InvalidArgumentError, with what is accepted, when one is not ours or of another type."""
+    """Returns the names of the columns of this schema. InvalidArgumentError, with what is accepted, for any other column or type."""
     names: list[str] = []
     for field in schema.fields:
         kind = field.dataType.simpleString()
         if COLUMNS.get(field.name) != kind:
             raise InvalidArgumentError(f"the format 'wal' has no column {field.name} {kind}: its columns are {DDL}")
         if field.name in names:
-            raise InvalidArgumentError(f"the column {field.name} is asked for twice: name it once")
+            raise InvalidArgumentError(f"the column {field.name} is given twice: name it once")
         if field.name == _NULLABLE and not field.nullable:
             raise InvalidArgumentError(f"{_NULLABLE} is null for messages outside transactions: it cannot be NOT NULL")
         names.append(field.name)
@@ -187,7 +192,7 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects the batches to be, which it compares field by field, nullability included."""
+    """Returns the schema that Spark expects of the batches, and compares with them field by field, nullability included."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     found: Any = to_arrow_schema(schema, timezone="UTC")
@@ -195,7 +200,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 class _Tail(msgspec.Struct, frozen=True):
-    """A log that ends where the piece does. See `TailView`."""
+    """The tail of a log that ends where the piece does. See `TailView`."""
 
     durable_end: int
     promised_tick: int = 0

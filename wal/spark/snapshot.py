@@ -1,7 +1,7 @@
-"""Snapshot: at which place each pchannel has to be read up to, so that all of them together show exactly one moment.
+"""Snapshot: the log positions up to which each pchannel is read, so that all of them together show exactly one moment.
 
-Owns: the choice of the tick, the wait until every pchannel has promised it, and its place in each of them. What it answers holds every
-event committed at or before that tick, and none after it, over all vchannels and pchannels.
+Owns the choice of the tick, the wait until every pchannel has promised it, and its position in each of them. A snapshot holds every event
+that was committed at or before its tick, and none after it, over all vchannels and pchannels.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import msgspec
 
 from wal.errors import WouldBlockError
 from wal.spark.frame_source import FrameLogs, LogMoment
-from wal.spark.offsets import Place
+from wal.spark.offsets import LogPosition
 
 __all__ = ["Snapshot", "SnapshotWarning", "take_snapshot"]
 
 _POLL_S: Final = 0.005
 _QUIET_S: Final = 0.5
-"""A writer that looks gone (its process may be another machine's) and promises nothing for so long is taken for gone: it promises at least
-every 0.2 s."""
+"""A writer that seems gone (its process may run on another machine) and promises nothing for so long is taken to be gone: a writer promises
+a tick at least every 0.2 s."""
 
 
 class SnapshotWarning(UserWarning):
-    """A snapshot leaves out rows that are in the log, because nobody promises its tick."""
+    """Warns that a snapshot leaves out rows that are in the log, because no writer promises their ticks."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The places that are read up to, and the tick that this means."""
+    """The log positions up to which a snapshot reads, and its tick."""
 
     time_tick: int
-    ends: Mapping[str, Place]
+    ends: Mapping[str, LogPosition]
 
 
 def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -> Snapshot:
-    """The log at this tick, or, for None, at the newest tick that is durable now.
+    """Takes a snapshot at this tick or, for None, at the newest tick that is durable now.
 
-    A given tick is waited for, and after `timeout_s` it is a WouldBlockError. Without one, what cannot be promised because nobody
-    writes is left out, with a SnapshotWarning when these are rows.
+    It waits for a given tick; after `timeout_s` it raises WouldBlockError. Without a given tick it leaves out what no writer promises, with
+    a SnapshotWarning if these are rows.
     """
     moments = {name: logs.moment(name) for name in logs.pchannels()}
     newest = {name: logs.newest_tick(name) for name in moments}
@@ -51,21 +51,22 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
         if time_tick is not None:
             late = ", ".join(name for name, moment in moments.items() if moment.promised_tick < tick)
             raise WouldBlockError(
-                f"time tick {tick} is not promised by {late} yet, which stands at {reached}, after {timeout_s:g} s: events at or below "
-                "it may still come. Ask for a tick that has passed, raise tickTimeoutMs, or let a writer open the log: it promises "
-                "every 0.2 s"
+                f"{late} has not promised time tick {tick} after {timeout_s:g} s, only {reached}: events at or below it may still "
+                "come. Ask for a tick that has passed, raise tickTimeoutMs, or open the log for writing: a writer promises "
+                "a tick every 0.2 s"
             )
         late = ", ".join(name for name, found in newest.items() if found > reached)
         if late:
             warnings.warn(
-                f"this snapshot is at time tick {reached}, and leaves out rows of {late} with later ones: nobody writes the log, so "
-                "that nobody promises a later tick for all pchannels",
+                f"this snapshot is at time tick {reached}, and leaves out rows of {late} with later ones: no process writes the "
+                "log, so that none promises a later tick for all pchannels",
                 SnapshotWarning,
                 stacklevel=2,
             )
         tick = reached
     ends = {
-        name: logs.place_after(name, tick, moment.earliest[0], moment.durable_end) for name, moment in moments.items()
+        name: logs.log_position_after(name, tick, moment.earliest[0], moment.durable_end)
+        for name, moment in moments.items()
     }
     return Snapshot(tick, ends)
 
@@ -73,7 +74,7 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
 def _wait(
     logs: FrameLogs, moments: dict[str, LogMoment], tick: int, timeout_s: float, *, given: bool
 ) -> dict[str, LogMoment]:
-    """Until every pchannel has promised the tick, or it is in vain."""
+    """Waits until every pchannel has promised the tick, or until waiting is useless; returns the last moments."""
     deadline = time.monotonic() + timeout_s
     moved_s = time.monotonic()
     while True:

@@ -1,11 +1,11 @@
-"""WALStreamReader: a stream of micro-batches, each of them the events between two offsets.
+"""WALStreamReader: a stream of micro-batches, each of which has the events between two offsets.
 
-Owns: where a query begins and how far each trigger goes. It promises that a range of offsets always means the same events, that no event is
-between two batches, and that what was not read yet and is gone is said.
+Owns where a query begins and how far each trigger goes. A range of offsets always means the same events, no event lies between two batches,
+and the loss of events that were not read yet is never silent.
 
-The first batch of a query is empty, on purpose: Spark keeps no record of `initialOffset`, and asks for it again when the first batch
-fails; by then "latest" is later. So the first offset is unpinned, its batch ends at the same places, pinned, and from then on they
-stand in the checkpoint.
+The first batch of a query is empty on purpose: Spark does not store `initialOffset`, and asks for it again when the first batch fails; by
+then "latest" is later. So the first offset is unpinned, its batch ends at the same log positions, pinned, and from then on they are in the
+checkpoint.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pyspark.sql.streaming.datasource import (
 from wal.errors import ChannelNotExistError, ClosedError
 from wal.spark.batch_reader import share
 from wal.spark.edges import DataLossWarning, at_edge, at_start, check_named, start_of, warn_of_unknown, was_dropped
-from wal.spark.frame_source import FrameLogs, Lives, LogMoment
-from wal.spark.offsets import PChannelOffset, Place, StreamOffset
+from wal.spark.frame_source import FrameLogs, KnownVChannels, LogMoment
+from wal.spark.offsets import LogPosition, PChannelOffset, StreamOffset
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
 from wal.spark.planning import FrameWeight, Piece, Taken, cut, take
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 __all__ = ["WALStreamReader"]
 
 SKIP_BYTES: Final = 16 << 20
-"""Of log that holds nothing of a query's vchannels; beyond it the query moves on although that makes an empty batch."""
+"""The bytes of log without rows of a query's vchannels beyond which the query moves on, although that makes an empty batch."""
 
 
 class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One for each query, in a process of its own, and copies in the tasks: these hold what was asked for, and nothing open."""
+    """Plans and reads a stream: one for each query, in a process of its own, with copies in the tasks, which hold nothing open."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -55,62 +55,62 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffset | None = None
         self._target: Mapping[str, PChannelOffset] | None = None
         self._ends: StreamOffset | None = None
-        self._empty: dict[str, tuple[PChannelOffset, Place]] = {}
-        """How far from its place a pchannel was looked through and found to hold nothing for this query."""
+        self._empty: dict[str, tuple[PChannelOffset, LogPosition]] = {}
+        """For each pchannel, an offset and the log position up to which nothing after it is for this query."""
 
     # -- how far a trigger goes
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins; unpinned, and the same however often it is asked for."""
+        """Returns where a new query begins; unpinned, and the same at each call."""
         if self._initial is None:
             options, logs = self._options, opened(self._source)
             names = list(logs.pchannels())
             check_named(options.starting, names, "startingOffsets")
-            warn_of_unknown(options, logs.lives())
+            warn_of_unknown(options, logs.vchannels())
             places = {}
             for name in names:
                 moment = logs.moment(name)
                 start = at_start(logs, moment, options)
-                place = start_of(moment, start.place, fail_on_data_loss=options.fail_on_data_loss)
+                place = start_of(moment, start.log_position, fail_on_data_loss=options.fail_on_data_loss)
                 places[name] = start.moved(place, start.time_tick)
-            self._initial = StreamOffset(places, self._lives(logs.lives()), pinned=False)
+            self._initial = StreamOffset(places, self._incarnations(logs.vchannels()), pinned=False)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit that Spark knows of; of two the other one is applied in `latestOffset`."""
+        """Returns the limit that Spark is told. If there are two, `latestOffset` applies the other one."""
         options = self._options
         if options.rows_max is not None:
             return ReadMaxRows(options.rows_max)
         return ReadAllAvailable() if options.bytes_max is None else ReadMaxBytes(options.bytes_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes where this run ends: what is durable now."""
+        """Fixes the end of this run: the log that is durable now."""
         logs = opened(self._source)
         self._target = {name: at_edge(logs.moment(name), "latest") for name in logs.pchannels()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next batch goes; `start` itself, to the letter, when there is nothing for this query."""
+        """Returns how far the next batch goes; `start` itself, to the letter, when there is nothing for this query."""
         begin = StreamOffset.parse(start)
         if not begin.pinned:
             self._ends = begin
-            return StreamOffset(begin.pchannels, begin.lives).to_json()
+            return StreamOffset(begin.pchannels, begin.incarnations).to_json()
         logs = opened(self._source)
-        known = logs.lives()  # looked at once: what is planned is of the lives that were checked
-        self._check_lives(known, begin)
+        known = logs.vchannels()  # loaded once: the plan is for the incarnations that were checked
+        self._check_incarnations(known, begin)
         waiting = self._waiting(logs, begin)
         ends = {name: ends for name, (_, ends, _) in waiting.items()}
-        lives = self._lives(known) if ends else begin.lives
-        self._ends = StreamOffset({**begin.pchannels, **ends}, lives)
+        incarnations = self._incarnations(known) if ends else begin.incarnations
+        self._ends = StreamOffset({**begin.pchannels, **ends}, incarnations)
         if not ends:
             return start
         rows_max, bytes_max = self._limits(limit)
         if rows_max is not None or bytes_max is not None:
-            ends = self._limited(logs, waiting, lives, rows_max, bytes_max)
-        return StreamOffset({**begin.pchannels, **ends}, lives).to_json()
+            ends = self._limited(logs, waiting, incarnations, rows_max, bytes_max)
+        return StreamOffset({**begin.pchannels, **ends}, incarnations).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far it could have gone without limits, as of the last `latestOffset`: progress shows it, and lag is counted from it."""
-        return None if self._ends is None else StreamOffset(self._ends.pchannels, self._ends.lives).to_json()
+        """Returns how far the last `latestOffset` could have gone without limits: progress shows it, and lag is computed from it."""
+        return None if self._ends is None else StreamOffset(self._ends.pchannels, self._ends.incarnations).to_json()
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         options = self._options
@@ -123,7 +123,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _waiting(
         self, logs: FrameLogs, begin: StreamOffset
     ) -> dict[str, tuple[PChannelOffset, PChannelOffset, LogMoment]]:
-        """The pchannels with something for this query: where it stands, and what is durable (or the target)."""
+        """Returns the pchannels with something for this query: its position there, the end (durable, or the target), and the log."""
         names = list(logs.pchannels())
         self._check_there(names, begin)
         waiting = {}
@@ -132,23 +132,25 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = at_edge(moment, "latest")
             if self._target is not None:
                 if name not in self._target:
-                    continue  # it was made behind the target
+                    continue  # it was created after the target was fixed
                 end = self._target[name]
             start = begin.pchannels.get(name) or end.moved((0, 0), 0)
-            self._check_life(start, moment)
-            place = min(self._begin_at(start, moment), end.place)
-            if start.place >= end.place:
+            self._check_log(start, moment)
+            place = min(self._begin_at(start, moment), end.log_position)
+            if start.log_position >= end.log_position:
                 continue
-            found = place < end.place and logs.weights(name, place[0], end.place[0], self._options.channels, rows_max=0)
-            if found or logs.bytes_between(name, start.place[0], end.place[0]) > SKIP_BYTES:
+            found = place < end.log_position and logs.weights(
+                name, place[0], end.log_position[0], self._options.channels, rows_max=0
+            )
+            if found or logs.bytes_between(name, start.log_position[0], end.log_position[0]) > SKIP_BYTES:
                 waiting[name] = start.moved(place, start.time_tick), end, moment
             else:
-                self._empty[name] = start, end.place
+                self._empty[name] = start, end.log_position
         return waiting
 
-    def _begin_at(self, start: PChannelOffset, moment: LogMoment) -> Place:
-        """Where to go on reading from. What was seen to hold nothing for this query may be truncated: that is no loss."""
-        place = start.place
+    def _begin_at(self, start: PChannelOffset, moment: LogMoment) -> LogPosition:
+        """Returns where to go on reading from. The truncation of a range without rows for this query is no loss."""
+        place = start.log_position
         if (seen := self._empty.get(start.pchannel)) is not None and seen[0] == start:
             place = max(place, seen[1])
         return start_of(moment, place, fail_on_data_loss=self._options.fail_on_data_loss)
@@ -157,30 +159,30 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self,
         logs: FrameLogs,
         waiting: Mapping[str, tuple[PChannelOffset, PChannelOffset, LogMoment]],
-        lives: Mapping[str, int],
+        incarnations: Mapping[str, int],
         rows_max: int | None,
         bytes_max: int | None,
     ) -> dict[str, PChannelOffset]:
-        """How far it goes within the limits."""
+        """Returns how far the batch goes within the limits."""
         frames: dict[str, list[FrameWeight]] = {}
         ends: dict[str, PChannelOffset] = {}
         for name, (start, end, _) in waiting.items():
             frames[name] = logs.weights(
                 name,
-                start.place[0],
-                end.place[0],
+                start.log_position[0],
+                end.log_position[0],
                 self._options.channels,
                 rows_max=rows_max,
                 bytes_max=bytes_max,
             )
             if not frames[name]:
-                ends[name] = end  # there is nothing for it on the way
+                ends[name] = end  # there is nothing for this query in between
         for name, taken in take(frames, rows_max=rows_max, bytes_max=bytes_max).items():
             start, end, _ = waiting[name]
             if taken.all:
                 ends[name] = end
             elif taken.cut:
-                ends[name] = self._cut(logs, start, end, lives, taken, rows_max, bytes_max)
+                ends[name] = self._cut(logs, start, end, incarnations, taken, rows_max, bytes_max)
             else:
                 ends[name] = start.moved((taken.frame.next_position, 0), taken.frame.promised_tick)
         return ends
@@ -190,44 +192,44 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         logs: FrameLogs,
         start: PChannelOffset,
         end: PChannelOffset,
-        lives: Mapping[str, int],
+        incarnations: Mapping[str, int],
         taken: Taken,
         rows_max: int | None,
         bytes_max: int | None,
     ) -> PChannelOffset:
-        """Into a frame that alone is more than fits, to the last event that does."""
+        """Returns the end of a batch within a frame that alone exceeds the limits: after the last event that fits."""
         frame = taken.frame
-        template = self._template({start.pchannel: start}, lives)
+        template = self._template({start.pchannel: start}, incarnations)
         events = event_weights(
-            logs, template, start.pchannel, max(start.place, (frame.position, 0)), frame.next_position
+            logs, template, start.pchannel, max(start.log_position, (frame.position, 0)), frame.next_position
         )
         index = cut(events, rows_max=rows_max, bytes_max=bytes_max)
         if index is None:
             following = logs.weights(
-                start.pchannel, frame.next_position, end.place[0], self._options.channels, rows_max=0
+                start.pchannel, frame.next_position, end.log_position[0], self._options.channels, rows_max=0
             )
-            # Nothing for this query behind it: it has everything then, and its progress says so.
+            # If nothing for this query follows, it has everything then, and its progress says so.
             return start.moved((frame.next_position, 0), frame.promised_tick) if following else end
         return start.moved((frame.position, index), frame.first_tick + index - 1)
 
-    # -- what a batch reads
+    # -- reading a batch
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What lies between two offsets; the same whenever it is asked for."""
+        """Returns the partitions of what lies between two offsets; they hold the same rows at each call."""
         begin, until = StreamOffset.parse(start), StreamOffset.parse(end)
         logs = opened(self._source)
         self._check_there(list(logs.pchannels()), until)
         pieces = []
         for name, last in until.pchannels.items():
             first = begin.pchannels.get(name) or last.moved((0, 0), 0)
-            if first.place >= last.place:
+            if first.log_position >= last.log_position:
                 continue
             moment = logs.moment(name)
-            self._check_life(last, moment)
-            pieces.append(Piece(name, self._begin_at(first, moment), last.place))
+            self._check_log(last, moment)
+            pieces.append(Piece(name, self._begin_at(first, moment), last.log_position))
         if not any(piece.start < piece.end for piece in pieces):
             return []
-        template = self._template(until.pchannels, until.lives)
+        template = self._template(until.pchannels, until.incarnations)
         return [*share(logs, template, pieces, self._options.partitions_max)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -235,34 +237,34 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, arrow_schema(self._schema), self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark is done with everything up to here, one batch late and never for the last one: nothing is kept that depends on it."""
+        """Does nothing: Spark calls it one batch late, and never for the last batch, so nothing depends on it."""
 
     def stop(self) -> None:
-        """Spark ends the process instead of calling this; nothing needs it."""
+        """Does nothing: Spark ends the process instead of calling it."""
 
     # -- the log and its vchannels
 
-    def _template(self, places: Mapping[str, PChannelOffset], lives: Mapping[str, int]) -> WALPartition:
+    def _template(self, places: Mapping[str, PChannelOffset], incarnations: Mapping[str, int]) -> WALPartition:
         options = self._options
         return WALPartition(
             self._source,
             options.channels,
             origins={name: place.origin for name, place in places.items()},
-            lives=dict(lives),
+            incarnations=dict(incarnations),
             types=options.types,
             fail_on_data_loss=options.fail_on_data_loss,
             follows=True,
         )
 
-    def _lives(self, known: Lives) -> dict[str, int]:
+    def _incarnations(self, known: KnownVChannels) -> dict[str, int]:
         named = self._options.channels.names or ()
-        return {name: life for name in named if (life := known.current(name)) is not None}
+        return {name: incarnation for name in named if (incarnation := known.current(name)) is not None}
 
-    def _check_lives(self, known: Lives, begin: StreamOffset) -> None:
-        """A vchannel that the query names and has read is still the same."""
-        named = self._options.channels.names or ()  # others are of options that it had before it was started again
-        for name, life in begin.lives.items():
-            if name not in named or known.current(name) == life:
+    def _check_incarnations(self, known: KnownVChannels, begin: StreamOffset) -> None:
+        """Checks that each vchannel that the query names and has read still has the incarnation that it read."""
+        named = self._options.channels.names or ()  # others belong to options of an earlier run
+        for name, incarnation in begin.incarnations.items():
+            if name not in named or known.current(name) == incarnation:
                 continue
             text = was_dropped(name)
             if self._options.fail_on_data_loss:
@@ -273,13 +275,13 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_there(names: list[str], offset: StreamOffset) -> None:
         if gone := sorted(set(offset.pchannels) - set(names)):
             raise ClosedError(
-                f"the checkpoint of this query names pchannel {gone[0]!r}, and this log has {', '.join(names)}: it is another log"
+                f"the checkpoint of this query names pchannel {gone[0]!r}, and this log has {', '.join(names)}: this is another log"
             )
 
     @staticmethod
-    def _check_life(offset: PChannelOffset, moment: LogMoment) -> None:
+    def _check_log(offset: PChannelOffset, moment: LogMoment) -> None:
         if not offset.same_log(at_edge(moment, "earliest")):
             raise ClosedError(
-                f"the log of pchannel {offset.pchannel!r} is not the one that this query has read so far: it was made anew, so begin "
+                f"the log of pchannel {offset.pchannel!r} is not the one that this query has read so far: it was recreated, so begin "
                 "with a new checkpoint"
             )

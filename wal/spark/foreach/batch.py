@@ -1,8 +1,8 @@
-"""Batch: what a handler is told of the batch it is given, and what makes its effect happen once.
+"""Batch: what a handler is told about its batch, and what makes its effect happen once.
 
-A batch of a query is run again, with the same rows, until Spark has noted in the query's checkpoint that it is done: after a
-failure, a kill, or a restart. `key` is the same each time. So an effect happens once if it is stored under the key, or replaces
-what the key stored before: `write_parquet` does the second, `once` the first.
+After a failure, a kill or a restart, Spark runs a batch again, with the same rows, until the query's checkpoint says that it is done. `key`
+is the same each time. So an effect happens once if it is stored under the key, or replaces what was stored under the key before: `once`
+does the first, `write_parquet` the second.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["Batch"]
 
 OWNER: Final = "_query_id"
-"""A file in the directory that `write_parquet` writes to; Spark does not read names that begin with `_`."""
+"""A file in the directory that `write_parquet` writes to. Spark does not read names that begin with `_`."""
 
 
 class Batch(msgspec.Struct, frozen=True):
     """One batch of one query.
 
-    `query_id` is that of the checkpoint: the same over restarts. `batch_id` counts from 0 without gaps; the first batch of a new
-    query has no rows. `replay`: this batch was begun before, so that a part of its effect, or all of it, may be there; False when
-    nothing is known of that, which promises nothing: the helpers here do not rely on it.
+    `query_id` is that of the checkpoint, the same over restarts. `batch_id` counts from 0 without gaps; the first batch of a new query has
+    no rows. `replay` says that this batch was begun before, so that its effect may exist in part or in full. False guarantees nothing: the
+    helpers here do not rely on it.
     """
 
     query_id: str
@@ -41,15 +41,14 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """`query_id:batch_id`, to store an effect under: the same whenever this batch is run."""
+        """`query_id:batch_id`, to store an effect under: the same each time this batch is run."""
         return f"{self.query_id}:{self.batch_id}"
 
     def write_parquet(self, df: DataFrame, path: str, *, options: Mapping[str, str] | None = None) -> None:
-        """Writes the rows as `path/batch_id=N`, in the place of what an earlier try left there. `spark.read.parquet(path)` reads
-        them all.
+        """Writes the rows as `path/batch_id=N`, replacing what an earlier try left there. `spark.read.parquet(path)` reads all batches.
 
-        The directory is one query's: on this host's file system it notes which, and another query's is an InvalidArgumentError,
-        because its batches have the same numbers. Elsewhere (`hdfs:`, `s3a:`) nobody notes that.
+        The directory belongs to one query, because the batches of another one have the same numbers. On this host's file system a file in
+        it names the query, and another query gets an InvalidArgumentError; on others (`hdfs:`, `s3a:`) there is no such check.
         """
         directory = _local(path, df)
         if directory is not None:
@@ -59,15 +58,15 @@ class Batch(msgspec.Struct, frozen=True):
 
     @contextlib.contextmanager
     def once(self, connection: Any, table: str = "wal_batches", *, paramstyle: str | None = None) -> Iterator[bool]:
-        """A transaction on a DB-API connection that is committed together with a note that this batch is done.
+        """Opens a transaction on a DB-API connection, which is committed together with a note that this batch is done.
 
             with batch.once(connection) as first:
                 if first:
                     connection.execute("UPDATE …")
 
-        Gives False when it was done before; do nothing then. The note is a row of `table` for each query, made if it is absent, in the
-        same database: either all of it is there after a crash, or nothing. An exception rolls all of it back and goes on. The
-        connection must not be in autocommit mode (sqlite3's may) nor in a transaction: InvalidArgumentError.
+        Yields False if the batch was done before: then do nothing. The note is one row for each query in `table`, which is created if it is
+        absent, in the same database: after a crash the effect and the note are both there, or neither is. An exception rolls both back and
+        propagates. InvalidArgumentError for a connection in autocommit mode (sqlite3's may be) or in a transaction.
         """
         with Ledger(connection, table, paramstyle=paramstyle).transaction(self.query_id, self.batch_id) as first:
             yield first
@@ -81,7 +80,7 @@ class Batch(msgspec.Struct, frozen=True):
             return
         except FileExistsError:
             found = owner.read_text()
-        if not found:  # killed between making and writing it
+        if not found:  # the writer was killed before it wrote the id
             owner.write_text(self.query_id)
         elif found != self.query_id:
             raise InvalidArgumentError(
@@ -91,7 +90,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def _local(path: str, df: DataFrame) -> Path | None:
-    """The directory on this host's file system, None for another file system, or where it is not known to be this one."""
+    """Returns the directory on this host's file system; None if it lies on another one, or if that is unknown."""
     if not isinstance(path, str):
         raise TypeError(f"path must be a str, not {type(path).__name__}")
     parts = urlsplit(path)
@@ -99,6 +98,6 @@ def _local(path: str, df: DataFrame) -> Path | None:
         return Path(unquote(parts.path)) if parts.scheme == "file" and not parts.netloc else None
     java_session = getattr(df.sparkSession, "_jsparkSession", None)
     if java_session is None:
-        return None  # under Spark Connect: what a path without a scheme means only the server knows
+        return None  # under Spark Connect only the server knows what a path without a scheme means
     default = java_session.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")
     return Path(path) if default.startswith("file:") else None

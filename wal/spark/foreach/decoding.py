@@ -1,6 +1,8 @@
-"""Decoding: a DataFrame of messages whose payloads are columns, by a schema (JSON) or by a function of the user's.
+"""Decoding: the payloads of a DataFrame of messages become columns, by a schema (JSON) or by a function of the user's.
 
-Owns: the column that takes the payload's place. It adds no job: what it gives is a DataFrame, of a batch or of a stream.
+Owns the column that replaces the payload; how a dict, a tuple or an object becomes the fields of a struct; and the error that names the
+message which cannot be decoded. It adds no job: the result is a DataFrame, of a batch or of a stream. A function runs in Spark's workers, a
+batch of rows at a time (`PayloadDecoder`, which is pickled to them and needs no JVM).
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["Decode", "Decoding", "PayloadDecoder", "decoded"]
 
 Decode = Callable[[bytes], Any]
-"""One payload to a dict (by the names of fields), a tuple or list (by their order), an object (its attributes), or None (no value)."""
+"""A function from a payload to a dict (of fields by name), a tuple or list (in their order), an object (its attributes), or None."""
 ON_ERROR: Final = ("raise", "null")
 _PARSED: Final = "_wal_parsed"
 _MALFORMED: Final = "_wal_malformed"
-"""Columns of the plan only."""
+"""A column of the plan only, as `_PARSED` is."""
 
 
 def decoded(
@@ -35,18 +37,18 @@ def decoded(
     keep_payload: bool = False,
     on_error: str = "raise",
 ) -> DataFrame:
-    """`df`, of a batch or a stream, with a struct column `into` in the place of `payload` (behind it with `keep_payload=True`).
+    """Returns `df`, of a batch or a stream, with a struct column `into` instead of `payload` (after it with `keep_payload=True`).
 
-    `schema` names the fields of the struct: DDL (`"dest string, dep_delay int"`) or a StructType; all of them may be null. Without
-    `decode` payloads are JSON objects. With it each payload goes through it, in Spark's workers, a batch of rows at a time: it
-    gives a dict, a tuple or list in the order of the fields, an object with attributes of their names, or None. A payload that
-    cannot be decoded fails the job with an error that names the message; with `on_error="null"` its value is null.
+    `schema` names the fields of the struct, as DDL (`"dest string, dep_delay int"`) or a StructType; each may be null. Without `decode`,
+    payloads are JSON objects. With it, each payload goes through this function, in Spark's workers, a batch of rows at a time. The function
+    returns a dict, a tuple or list in the order of the fields, an object with attributes of their names, or None. A payload that cannot be
+    decoded fails the job with an error that names the message; with `on_error="null"` its value is null.
     """
     return Decoding.of(schema, decode=decode, into=into, keep_payload=keep_payload, on_error=on_error).apply(df)
 
 
 class Decoding:
-    """A way to decode, checked; picklable."""
+    """A checked way to decode; picklable."""
 
     def __init__(
         self, schema: StructType, decode: Decode | None, *, into: str, keep_payload: bool, on_error: str
@@ -61,7 +63,7 @@ class Decoding:
     def of(
         cls, schema: object, *, decode: object = None, into: str = "value", keep_payload: bool = False, on_error: str
     ) -> Decoding:
-        """The arguments of `decoded`, checked; DDL needs a session."""
+        """Checks the arguments of `decoded`; DDL needs a session."""
         if decode is not None and not callable(decode):
             raise TypeError(f"decode must be a function of one payload, not {type(decode).__name__}")
         if on_error not in ON_ERROR:
@@ -69,7 +71,7 @@ class Decoding:
         return cls(_struct(schema), decode, into=into, keep_payload=keep_payload, on_error=on_error)
 
     def apply(self, df: DataFrame) -> DataFrame:
-        """`df` with its payloads decoded; InvalidArgumentError when it has no payloads, or a column of that name already."""
+        """Returns `df` with its payloads decoded. InvalidArgumentError when it has no payloads, or already has a column of that name."""
         if "payload" not in df.columns:
             raise InvalidArgumentError(
                 f"there is no column payload to decode among {', '.join(df.columns)}: read the log with it"
@@ -79,7 +81,7 @@ class Decoding:
         return self._json(df) if self._decode is None else self._in_arrow(df, self._decode)
 
     def _json(self, df: DataFrame) -> DataFrame:
-        """`from_json`, but a payload that is none names its message: left to itself Spark makes nulls of it, or says `[null]`."""
+        """Decodes by `from_json`, with an error that names the message: by itself Spark makes nulls of bad payloads, or says `[null]`."""
         from pyspark.sql import functions as f
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -96,7 +98,7 @@ class Decoding:
         text = f.concat(
             f.lit("the payload of a message"),
             *named,
-            f.lit(f" is no JSON object of {self._schema.simpleString()}: "),
+            f.lit(f" is not a JSON object of {self._schema.simpleString()}: "),
             f.substring(f.col("payload").cast("string"), 1, 200),
             f.lit("; decode it otherwise, or give on_error='null' to have null in its place"),
         )
@@ -133,7 +135,7 @@ class Decoding:
 
 
 def _struct(schema: object) -> StructType:
-    """The fields, each of which may be null: a field that a payload lacks is null, whatever the schema says."""
+    """Returns the fields, each of which may be null: a field that a payload lacks is null, whatever the schema says."""
     from pyspark.sql.types import StructField, StructType
 
     if isinstance(schema, str):
@@ -148,7 +150,7 @@ def _struct(schema: object) -> StructType:
 
 
 class PayloadDecoder:
-    """What `mapInArrow` runs: batches with a column `payload` → batches with a struct column `into` behind it, or in its place."""
+    """The function of `mapInArrow`: takes batches with a column `payload`, adds a struct column `into` after it, or replaces it."""
 
     def __init__(
         self, decode: Decode, struct: pa.StructType, *, into: str, keep_payload: bool = False, on_error: str = "raise"
@@ -175,7 +177,7 @@ class PayloadDecoder:
             yield pa.RecordBatch.from_arrays(columns, names)
 
     def values(self, payloads: pa.Array, batch: pa.RecordBatch) -> pa.StructArray:
-        """The struct of each payload; a payload that is null has none. `batch` is what errors name the message by."""
+        """Returns the struct of each payload, null for one that is null. Errors name the message by its row in `batch`."""
         import pyarrow as pa
 
         decode, null_on_error = self._decode, self._on_error == "null"
@@ -190,7 +192,7 @@ class PayloadDecoder:
         try:
             return self._array(decoded)
         except (pa.ArrowException, InvalidArgumentError, TypeError, ValueError, OverflowError):
-            pass  # one row or more do not fit: which ones is only looked for now
+            pass  # at least one row does not fit: find out which ones
         for row, value in enumerate(decoded):
             try:
                 self._array([value])
@@ -210,7 +212,7 @@ class PayloadDecoder:
             try:
                 arrays.append(pa.array(column, field.type, from_pandas=False))
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise InvalidArgumentError(f"field {field.name!r} is no {field.type}: {error}") from error
+                raise InvalidArgumentError(f"field {field.name!r} is not a {field.type}: {error}") from error
         missing = pa.array([value is None for value in decoded], pa.bool_())
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=missing)
 
@@ -227,7 +229,7 @@ class PayloadDecoder:
 
 
 def _columns(names: Sequence[str], decoded: Sequence[Any]) -> list[list[Any]]:
-    """A list for each field, None where there is no value."""
+    """Returns a list for each field, with None where there is no value."""
     kind = next((type(value) for value in decoded if value is not None), None)
     if kind is None:
         return [[None] * len(decoded) for _ in names]

@@ -1,9 +1,9 @@
-"""Ledger: which batch of each query a database holds the effect of, in a table of that database.
+"""Ledger: a table of a database that says up to which batch of each query the database has the effects.
 
-Owns: one row a query, its newest batch that was done, so the table never grows with the batches. A query's batches are run one
-after the other, and only its newest can be run again: so "done" is "not above the row". It is written in the transaction of the
-effect itself, which is the whole point. It knows of DB-API (PEP 249) only; sqlite3 is the one driver whose own ways of beginning a
-transaction it minds.
+Owns one row for each query, with its newest batch that was done, so the table does not grow with the batches. A query's batches run one
+after the other, and only the newest can run again: so a batch is done if its number is not above the row. The row is written in the
+transaction of the effect itself, which is the whole point. The ledger knows DB-API (PEP 249) only, except that it minds sqlite3's own ways
+of beginning a transaction.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from wal.errors import InvalidArgumentError
 __all__ = ["Ledger"]
 
 _MARKS: Final = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", "%s"), "pyformat": ("%s", "%s")}
-"""Placeholders for two values, of the styles of PEP 249 that take a sequence."""
+"""The placeholders for two values, in the styles of PEP 249 that take a sequence."""
 
 
 class Ledger:
-    """The notes in `table` of the database behind `connection`. One transaction at a time."""
+    """The notes in `table` of the database that `connection` leads to. One transaction at a time."""
 
     def __init__(self, connection: Any, table: str, *, paramstyle: str | None = None) -> None:
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", table):
             raise InvalidArgumentError(
-                f"table {table!r} is no plain name: use letters, digits and _, and one dot for a schema"
+                f"table {table!r} is not a plain name: use letters, digits and _, and one dot for a schema"
             )
         style = paramstyle or _paramstyle(connection)
         if style not in _MARKS:
@@ -42,7 +42,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def transaction(self, query_id: str, batch_id: int) -> Iterator[bool]:
-        """Gives whether the batch was not done yet; commits what was done in it together with the note, or rolls back."""
+        """Yields whether the batch is still to be done; then commits the effect together with the note, or rolls both back."""
         begun_here = self._check_idle()
         one, two = self._marks
         if begun_here:
@@ -67,11 +67,11 @@ class Ledger:
             raise
 
     def _check_idle(self) -> bool:
-        """Refuses what would not be one transaction; whether it has to be begun by hand."""
+        """Refuses a connection whose effect would not be one transaction; returns whether to begin and end it by hand."""
         connection = self._connection
         autocommit = getattr(connection, "autocommit", False)
         if isinstance(connection, sqlite3.Connection) and not (sys.version_info >= (3, 12) and autocommit is False):
-            # Its legacy mode begins only before a write, and its autocommit mode never: in both BEGIN and COMMIT are given by hand.
+            # The legacy mode begins only before a write, and the autocommit mode never: both need BEGIN and COMMIT by hand.
             if connection.in_transaction:
                 raise InvalidArgumentError(
                     "the connection is in a transaction: commit or roll back before batch.once(…)"
@@ -100,7 +100,7 @@ class Ledger:
 
 
 def _paramstyle(connection: Any) -> str:
-    """That of the driver's module, which DB-API says to have it; a connection's class may lie in a submodule."""
+    """Returns the paramstyle of the driver's module, as DB-API demands; a connection's class may lie in a submodule."""
     name = type(connection).__module__
     while name:
         style = getattr(sys.modules.get(name), "paramstyle", None)

@@ -1,9 +1,9 @@
-"""OffsetLog: where a batch of a query ends, as Spark wrote it into the query's checkpoint before it ran the batch.
+"""OffsetLog: the end of a batch, as Spark wrote it into the query's checkpoint before it ran the batch.
 
-That entry is exact: it says where reading goes on, also over stretches without rows, which no row of the batch could; and a batch
-that is run again has the same one. In the driver's process it comes from the running query itself, whatever file system the
-checkpoint lies on. Under Spark Connect the handler runs in another process, without a way to the query: there it is read from the
-checkpoint's files on this host.
+This entry is exact: it says where reading goes on, also over ranges without rows, which no row of the batch could tell; and a batch that is
+run again has the same entry. In the driver's process it comes from the running query itself, whatever file system the checkpoint lies on.
+Under Spark Connect the handler runs in another process, without access to the query: there it comes from the checkpoint's files on this
+host.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["BatchEntry", "entry_of_batch", "parse_entry"]
 
 
 class BatchEntry(msgspec.Struct, frozen=True):
-    """A batch as its query's checkpoint has it: the query, the end of the batch in each source of this log, and when it was planned.
+    """A batch in the checkpoint of its query: the query, the end of the batch in each source of this format, and when it was planned.
 
-    `planned_ms` is the wall time, in milliseconds since 1970, of the first try.
+    `planned_ms` is the wall time of the first try, in milliseconds since 1970.
     """
 
     query_id: str
@@ -37,9 +37,9 @@ class BatchEntry(msgspec.Struct, frozen=True):
 
 
 def entry_of_batch(df: DataFrame, batch_id: int, checkpoint: str | None) -> BatchEntry:
-    """The entry of the batch that `df`, as foreachBatch gave it, belongs to.
+    """Returns the entry of the batch that `df` is, as foreachBatch gave it.
 
-    `checkpoint` is the query's, needed under Spark Connect alone: without it an InvalidArgumentError there.
+    `checkpoint` is the query's; only Spark Connect needs it, and raises InvalidArgumentError without it.
     """
     java_session = getattr(df.sparkSession, "_jsparkSession", None)
     if java_session is not None:
@@ -53,9 +53,9 @@ def entry_of_batch(df: DataFrame, batch_id: int, checkpoint: str | None) -> Batc
 
 
 def parse_entry(text: str, *, query_id: str, batch_id: int) -> BatchEntry:
-    """The entry in the text of a file `offsets/N`; CorruptionError when it is none.
+    """Returns the entry in the text of a file `offsets/N`; CorruptionError for any other text.
 
-    A line with the version, one with metadata, then one for each source of the query. Those of other sources are passed over.
+    The text has a line with the version, one with metadata, then one for each source of the query. Sources of other formats are ignored.
     """
     lines = text.splitlines()
     try:
@@ -85,9 +85,9 @@ def _from_query(session: Any, java_session: Any, batch_id: int) -> BatchEntry:
     query_id = context.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
         raise InvalidArgumentError(
-            "this is no batch of a running query: hand what foreach_batch(…) gives to writeStream.foreachBatch"
+            "this is not a batch of a running query: pass the result of foreach_batch(…) to writeStream.foreachBatch"
         )
-    # The session of a batch is a clone that knows no queries; all queries of all sessions are in the state that they share.
+    # The session of a batch is a clone that knows no queries. The state that all sessions share has all queries.
     queries = java_session.sharedState().activeStreamingQueries()
     execution = queries.get(context._jvm.java.util.UUID.fromString(query_id))
     if execution is None:
@@ -117,7 +117,7 @@ def _from_files(checkpoint: Path, batch_id: int) -> BatchEntry:
         ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptionError(
-            f"{checkpoint / 'metadata'} does not say the id of its query",
+            f"{checkpoint / 'metadata'} does not have the id of its query",
             path=str(checkpoint / "metadata"),
             expected='{"id": …}',
         ) from error

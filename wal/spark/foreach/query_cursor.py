@@ -15,7 +15,7 @@ from typing import Final
 from wal.cursors import Cursor, CursorKey, CursorStore, check_cursor
 from wal.errors import InvalidArgumentError
 from wal.spark.frame_source import FrameLogs, FrameSource
-from wal.spark.offsets import PChannelOffset, Place, StreamOffset
+from wal.spark.offsets import LogPosition, PChannelOffset, StreamOffset
 from wal.spark.options import ChannelChoice
 from wal.spark.sources import opened
 
@@ -54,7 +54,11 @@ class QueryCursor:
                 "the query reads no pchannel of the log that its cursor is to be saved in: name that log as the query's source does"
             )
         # A source that reads all vchannels, or by a pattern, names none: then the cursor is for all.
-        named = frozenset(name for end in here for name in end.lives) if all(end.lives for end in here) else _ALL
+        named = (
+            frozenset(name for end in here for name in end.incarnations)
+            if all(end.incarnations for end in here)
+            else _ALL
+        )
         store = logs.cursors
         for place in _done(here).values():
             self._save_pchannel(logs, store, place, self._vchannels(logs, place.pchannel, named, store))
@@ -63,7 +67,7 @@ class QueryCursor:
         """Returns the vchannels of this pchannel to save for, with their incarnations: those that have a cursor first, then by name."""
         alive = {
             name: incarnation
-            for name, incarnation in logs.lives().on(pchannel).items()
+            for name, incarnation in logs.vchannels().on(pchannel).items()
             if name in self._choice and (not named or name in named)
         }
         if len(alive) <= VCHANNELS_MAX:
@@ -80,10 +84,10 @@ class QueryCursor:
     def _save_pchannel(
         self, logs: FrameLogs, store: CursorStore, place: PChannelOffset, vchannels: Mapping[str, int]
     ) -> None:
-        def earliest() -> Place:
+        def earliest() -> LogPosition:
             return logs.moment(place.pchannel).earliest
 
-        events: dict[Place, Place | None] = {}
+        events: dict[LogPosition, LogPosition | None] = {}
         for name, incarnation in vchannels.items():
             key = CursorKey.of(self._name, (name,))
             before = store.load(key)
@@ -92,20 +96,20 @@ class QueryCursor:
             )
             since, event = (before.start, before.event) if before is not None and same else ((0, 0), None)
             if since not in events:
-                events[since] = logs.event_below(place.pchannel, since, place.place)
+                events[since] = logs.event_below(place.pchannel, since, place.log_position)
             cursor = Cursor(
                 key,
                 (incarnation,),
                 place.pchannel,
                 place.incarnation,
                 # Below the earliest event there is nothing to hold: whether the query may go on after a gap, its source has decided.
-                max(place.place, earliest()),
+                max(place.log_position, earliest()),
                 events[since] or event,
                 place.time_tick,
                 time.time(),
                 place.form,
             )
-            if not store.save(cursor, earliest=earliest, forward_only=True) and since > place.place:
+            if not store.save(cursor, earliest=earliest, forward_only=True) and since > place.log_position:
                 _log.warning(
                     "%s stands further than this query is, and was left there: it belongs to another query, or this one began again with "
                     "a new checkpoint; name another cursor, or delete_cursor(%r)",
@@ -120,4 +124,6 @@ def _done(ends: Sequence[StreamOffset]) -> dict[str, PChannelOffset]:
     A pchannel that an end does not name is new to its source, which will read all of it: nothing there is done.
     """
     names = frozenset.intersection(*(frozenset(end.pchannels) for end in ends)) if ends else _ALL
-    return {name: min((end.pchannels[name] for end in ends), key=lambda place: place.place) for name in sorted(names)}
+    return {
+        name: min((end.pchannels[name] for end in ends), key=lambda place: place.log_position) for name in sorted(names)
+    }

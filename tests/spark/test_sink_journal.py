@@ -1,0 +1,84 @@
+"""The journal that the sink writes to: how options name it, and whether another process has it open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.queries import batch
+from tests.spark.sink_tasks import Sink, held
+from tests.spark.writer import Writer, make_vchannels
+from wal import Message, bridge
+from wal.backends.journal.directory import DirectoryLock
+from wal.errors import InvalidArgumentError, LockedError
+from wal.spark.journal_frames import JournalSource
+from wal.spark.options import SourceOptions
+from wal.spark.sink.folder import SinkFolder
+from wal.spark.sink.locks import check_journal
+
+
+def test_a_path_may_be_written_as_spark_writes_it(tmp_path: Path) -> None:
+    for number, form in enumerate(("{}", "file:{}", "file://{}", "journal:{}")):
+        sink = Sink(tmp_path / str(number))
+        sink._options["path"] = form.format(sink.journal)
+        sink.run([[("a", b"1")]])
+        assert held(sink.journal, ["a"]) == {"a": [[b"1"]]}
+        assert len(batch(form.format(sink.journal))) == 1
+
+
+def test_a_number_of_any_length_is_an_option_out_of_range() -> None:
+    for digits in (20, 5000):
+        with pytest.raises(InvalidArgumentError, match="out of range"):
+            SourceOptions.of({"path": "data", "endingTimeTick": "9" * digits}, streaming=False)
+
+
+@pytest.fixture
+def probing(data_dir: Path) -> Iterator[None]:
+    """Tasks of the sink that look all the time whether the journal is free."""
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            try:
+                check_journal(SinkFolder(data_dir))
+            except LockedError:
+                pass
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    yield
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_task_that_looks_whether_the_journal_is_free_keeps_nobody_out(
+    data_dir: Path, request: pytest.FixtureRequest
+) -> None:
+    with bridge.blocking(data_dir) as log:
+        log.raw_append(Message("a", b"1"))
+    request.getfixturevalue("probing")
+    for _ in range(200):
+        lock = DirectoryLock.acquire(data_dir)
+        with pytest.raises(LockedError):
+            DirectoryLock.acquire(data_dir)
+        lock.release()
+
+
+def test_a_dead_writer_is_not_taken_for_the_process_that_has_its_pid_now(data_dir: Path) -> None:
+    """Its lock went with it; its pid is used again, in containers nearly always. A batch read would wait for its promise in vain."""
+    make_vchannels(data_dir)
+    with Writer(data_dir, pause_s=0) as writer:
+        logs = JournalSource(str(data_dir)).open()
+        assert not logs.writer_is_gone()
+        writer.kill()
+    (data_dir / "LOCK").write_text(f"{os.getpid()}\n")
+    assert logs.writer_is_gone()
+    with bridge.blocking(data_dir):
+        assert not logs.writer_is_gone()
+    logs.close()

@@ -1,0 +1,206 @@
+"""Streams and the cursors of queries over vchannels that are dropped, created again, or not read any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.offsets_of_logs import vchannels_of
+from tests.spark.queries import Row, StreamQuery, batch
+from wal import Message, bridge
+from wal.errors import ChannelNotExistError
+from wal.spark import journal_frames
+from wal.spark.edges import DataLossWarning
+from wal.spark.foreach.query_cursor import QueryCursor
+from wal.spark.frame_source import FrameLogs, KnownVChannels
+from wal.spark.journal_frames import JournalFrames, JournalSource
+from wal.spark.offsets import StreamOffset
+from wal.spark.options import ChannelChoice
+
+
+def known(data: Path, *names: str, life: int = 1) -> None:
+    """Returns when readers of the files know these vchannels; their map is written behind."""
+    while not all(vchannels_of(data).get(name, 0) >= life for name in names):
+        pass
+
+
+def texts(rows: list[Row] | None) -> list[str] | None:
+    return None if rows is None else [row["payload"].decode() for row in rows]
+
+
+def test_what_a_stream_saw_to_be_none_of_its_own_may_be_truncated(data_dir: Path) -> None:
+    with bridge.blocking(data_dir) as log:
+        log.append_bulk([Message("quiet", b"1"), Message("busy", b"0")])
+        query = StreamQuery(data_dir, vchannels="quiet", startingOffsets="earliest")
+        assert [texts(rows) for rows in query.run()] == [[], ["1"]]
+        for _ in range(3):
+            last = log.raw_append(Message("busy", b"more")).message_id
+            assert last is not None
+            assert query.step() is None
+            log.truncate(up_to=last)
+            assert query.step() is None
+        log.raw_append(Message("quiet", b"2"))
+        assert texts(query.step()) == ["2"]
+
+
+def test_a_vchannel_that_a_query_does_not_name_any_more_may_be_dropped(data_dir: Path) -> None:
+    with bridge.blocking(data_dir) as log:
+        for name in ("a", "b"):
+            log.raw_append(Message(name, b"1"))
+        known(data_dir, "a", "b")
+        query = StreamQuery(data_dir, vchannels="a,b", startingOffsets="earliest")
+        query.run()
+        log.drop_vchannel("b")
+        query.options["vchannels"] = "a"
+        query.start()
+        log.raw_append(Message("a", b"2"))
+        assert [texts(rows) for rows in query.run()] == [["2"]]
+
+
+class Lagging:
+    """Lives as they were when it began to lag, for all readers of this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lags = False
+        before: KnownVChannels | None = None
+        look = JournalFrames.vchannels
+
+        def vchannels(logs: JournalFrames) -> KnownVChannels:
+            nonlocal before
+            if not self.lags or before is None:
+                before = look(logs)
+            return before
+
+        monkeypatch.setattr(JournalFrames, "vchannels", vchannels)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_new_life_that_the_map_does_not_know_of_yet_is_not_passed_by(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The map of vchannels is a copy that lags: frames of a vchannel that was made again are there before it."""
+    with bridge.blocking(data_dir) as log:
+        log.raw_append(Message("a", b"old"))
+        known(data_dir, "a")
+        query = StreamQuery(data_dir, vchannels="a", startingOffsets="earliest", failOnDataLoss=fails)
+        lives = Lagging(monkeypatch)
+        query.run()
+        lives.lags = True
+        log.drop_vchannel("a")
+        log.create_vchannel("a")
+        log.raw_append(Message("a", b"new"))
+        if fails == "true":
+            with pytest.raises(ChannelNotExistError, match="'a', which this query names, was dropped"):
+                query.run()
+            assert query.committed == len(query.logged) - 1
+            query.options["failOnDataLoss"] = "false"  # as the error says
+            query.start()
+        assert [texts(rows) for rows in query.run()] == [["new"]]
+        lives.lags = False
+        known(data_dir, "a", life=2)
+        log.raw_append(Message("a", b"newer"))
+        with pytest.warns(DataLossWarning, match="was dropped"):
+            assert [texts(rows) for rows in query.run()] == [["newer"]]
+
+
+def test_what_is_checked_is_what_is_planned(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropped and made again after the check, before the plan: the unread rows of the old life are read, or it fails."""
+    with bridge.blocking(data_dir) as log:
+        log.raw_append(Message("a", b"1"))
+        known(data_dir, "a")
+        query = StreamQuery(data_dir, vchannels="a", startingOffsets="earliest")
+        query.run()
+        log.raw_append(Message("a", b"unread"))
+        reader: Any = query.reader
+        waiting = reader._waiting
+
+        def meanwhile(logs: FrameLogs, begin: StreamOffset) -> object:
+            found = waiting(logs, begin)
+            log.drop_vchannel("a")
+            log.create_vchannel("a")
+            known(data_dir, "a", life=2)
+            return found
+
+        monkeypatch.setattr(reader, "_waiting", meanwhile)
+        end = query.plan()
+        assert end is not None
+        monkeypatch.undo()
+        assert texts(query.read(end)) == ["unread"]
+        query.committed += 1
+        with pytest.raises(ChannelNotExistError):
+            query.step()
+
+
+def test_a_pattern_over_many_segments_keeps_the_names_of_few(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_frames, "_MATCHED_MAX", 2)
+    with bridge.blocking(data_dir, segment_bytes=1 << 20) as log:
+        for _ in range(10):
+            log.append_bulk([Message("a", b"x" * 1000)] * 500)
+    assert len(batch(data_dir, vchannelsPattern="a.*")) == 5000
+    logs = JournalSource(str(data_dir)).open()
+    try:
+        names = logs.names("p0", 0, logs.moment("p0").durable_end, ChannelChoice(pattern="a.*"))
+        assert names == frozenset(("a",))
+        assert len(logs._matched) == 2
+    finally:
+        logs.close()
+
+
+# -- cursors of queries
+
+
+def ends_of(*queries: StreamQuery) -> list[StreamOffset]:
+    return [StreamOffset.parse(query.logged[-1]) for query in queries]
+
+
+def cursors(data: Path) -> dict[tuple[str, ...], tuple[int, int]]:
+    with bridge.blocking(data, read_only=True) as log:
+        return {
+            cursor.vchannels: (cursor.position.message_id.position, cursor.position.message_id.index)
+            for cursor in log.cursors()
+            if cursor.position is not None and cursor.position.message_id is not None
+        }
+
+
+def test_a_source_that_names_vchannels_does_not_hide_one_that_reads_all(data_dir: Path) -> None:
+    with bridge.blocking(data_dir, pchannels=2) as log:
+        for name, pchannel in (("a", "p0"), ("b", "p1")):
+            log.create_vchannel(name, pchannel=pchannel)
+            log.raw_append(Message(name, b"1"))
+        known(data_dir, "a", "b")
+        one = StreamQuery(data_dir, vchannels="a", startingOffsets="earliest")
+        other = StreamQuery(data_dir, startingOffsets="earliest")
+        one.run()
+        other.run()
+        QueryCursor(JournalSource(str(data_dir)), "both", ChannelChoice()).save(ends_of(one, other))
+        assert {cursor.vchannels for cursor in log.cursors()} == {("a",), ("b",)}
+
+
+def test_a_cursor_is_not_saved_where_one_source_has_read_nothing_yet(data_dir: Path) -> None:
+    """Two sources of a query, and a pchannel that one of them has in its offset, and the other one not yet."""
+    with bridge.blocking(data_dir) as log:
+        log.create_vchannel("a", pchannel="p0")
+        log.raw_append(Message("a", b"1"))
+        one = StreamQuery(data_dir, vchannelsPattern="a.*", startingOffsets="earliest")
+        other = StreamQuery(data_dir, vchannelsPattern="[ab].*", startingOffsets="earliest", maxMessagesPerTrigger=1)
+        one.run()
+        other.run()
+    with bridge.blocking(data_dir, pchannels=2) as log:
+        log.create_vchannel("b", pchannel="p1")
+        log.create_vchannel("a2", pchannel="p1")
+        log.raw_append(Message("a", b"2"))
+        log.raw_append(Message("b", b"unread"))
+        log.raw_append(Message("a2", b"3"))
+        known(data_dir, "a", "b", "a2")
+        one.start()
+        other.start()
+        assert texts(one.step()) == ["2", "3"]
+        assert texts(other.step()) == ["2"]
+        cursor = QueryCursor(JournalSource(str(data_dir)), "both", ChannelChoice())
+        cursor.save(ends_of(one, other))
+        assert cursors(data_dir).keys() == {("a",)}
+        other.run()
+        cursor.save(ends_of(one, other))
+        assert cursors(data_dir).keys() == {("a",), ("b",), ("a2",)}
