@@ -1,4 +1,4 @@
-"""One Spark for all tests that need one, made when the first of them asks: it takes longer to start than most of them run."""
+"""One Spark session for all tests that need one, created for the first of them: it takes longer to start than most tests run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSess
 
 @pytest.fixture
 def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
-    """The session for one test: its streams are stopped when the test ends, and Spark's own warnings are not ours."""
+    """The session for one test: its streams are stopped when the test ends, and Spark's own warnings are ignored."""
     with warnings.catch_warnings():
         for kind in (DeprecationWarning, FutureWarning, ResourceWarning):
             warnings.filterwarnings("ignore", category=kind, module=r"pyspark\.|py4j\.")
@@ -50,7 +50,7 @@ def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
-    """Where a query keeps how far it has got."""
+    """The checkpoint location of a query."""
     return str(tmp_path / "checkpoint")
 
 

@@ -42,7 +42,7 @@ class Driver:
 
     def __init__(self, data: Path, folder: Path, *, rows: int) -> None:
         self.last_words: list[str] = []
-        """What it had said and nobody had heard when it was killed."""
+        """The lines that it had printed, and the parent had not read, when it was killed."""
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `kill` closes it
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.driver", str(data), str(folder), str(rows)],
@@ -63,7 +63,7 @@ class Driver:
         self.process.stdin.flush()
 
     def hear(self) -> str:
-        """What it says next; it must not have ended by itself."""
+        """Returns the line that it prints next; fails if it ended by itself."""
         assert self.process.stdout is not None
         said = self.process.stdout.readline().strip()
         if not said:
@@ -72,7 +72,7 @@ class Driver:
         return said
 
     def kill(self) -> None:
-        """SIGKILL for all of them."""
+        """Kills all of them with SIGKILL."""
         if self.process.returncode is None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ class Driver:
 def queries(
     spark: SparkSession, data: str | Path, folder: str | Path, *, say: Callable[[str], None], rows: int = 1 << 31
 ) -> list[DataStreamWriter]:
-    """Both, to be started; at most so many rows a trigger."""
+    """Returns both queries, ready to be started, with at most so many rows a trigger."""
 
     def write(frame: DataFrame, batch_id: int) -> None:
         say(f"begun {batch_id}")

@@ -1,4 +1,4 @@
-"""Whether Spark can run here: in CI it must."""
+"""Tells whether Spark can run here: in CI it must."""
 
 from __future__ import annotations
 

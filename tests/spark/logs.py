@@ -1,4 +1,4 @@
-"""Journals for the readers of Spark: a bit of everything over several pchannels."""
+"""Journals for the readers of Spark, with a bit of everything over several pchannels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("orders", "payments", "returns", "ü")
 
 
 def write_everything(data: str | Path, random: Random, *, steps: int = 60, pchannels: int = 2, **settings: Any) -> None:
-    """Plain messages, transactions narrow and wide and rolled back, broadcasts; one vchannel dropped and made again, one for good."""
+    """Writes plain messages, narrow, wide and rolled-back transactions and broadcasts; recreates one vchannel and drops another."""
     with bridge.blocking(data, segment_bytes=1 << 20, pchannels=pchannels, **settings) as log:
         places = {vchannel.name: vchannel.pchannel for vchannel in log.vchannels()}
         for at, name in enumerate((*NAMES, "gone")):

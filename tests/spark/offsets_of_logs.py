@@ -1,4 +1,4 @@
-"""Offsets as a query over a journal would have them, made from the journal itself."""
+"""Offsets as a query over a journal would have them, computed from the journal itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["end_of", "place_behind", "vchannels_of"]
 
 
 def end_of(directory: Path) -> StreamOffset:
-    """Everything that is durable."""
+    """Returns the offset after everything that is durable."""
     journal = ReadOnlyCore(ReadOnlyJournalSource(directory))
     journal.open()
     try:
@@ -28,14 +28,14 @@ def end_of(directory: Path) -> StreamOffset:
 
 
 def place_behind(message_id: MessageID | None, directory: Path) -> StreamOffset:
-    """In a journal of one pchannel: behind this event; None: where it begins."""
+    """Returns the offset after this event of a journal with one pchannel; for None, the beginning."""
     (end,) = end_of(directory).pchannels.values()
     place = (0, 0) if message_id is None else (message_id.position, message_id.index + 1)
     return StreamOffset({end.pchannel: end.moved(place, 0)})
 
 
 def vchannels_of(directory: Path) -> dict[str, int]:
-    """The incarnation of each vchannel, as far as readers of the files know them."""
+    """Returns the incarnation of each vchannel, as far as readers of the files know it."""
     journal = ReadOnlyCore(ReadOnlyJournalSource(directory))
     journal.open()
     try:

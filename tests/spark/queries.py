@@ -1,4 +1,4 @@
-"""What Spark does around a reader, without a JVM: planning, pickling on the way to tasks, micro-batches with a checkpoint, and restarts."""
+"""Does what Spark does around a reader, without a JVM: planning, pickling to tasks, micro-batches with a checkpoint, and restarts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Row", "StreamQuery", "Where", "batch", "expected", "plan", "read_all
 
 Row = dict[str, Any]
 Where = str | Path | Mapping[str, str]
-"""A journal's directory, or the options that say where a log is."""
+"""A journal's directory, or the options that name a log."""
 TYPES = {
     "string": StringType(),
     "binary": BinaryType(),
@@ -34,7 +34,7 @@ TYPES = {
 
 
 def schema(*names: str) -> StructType:
-    """These columns, all by default."""
+    """Returns a schema of these columns, all by default."""
     return StructType([StructField(name, TYPES[COLUMNS[name]]) for name in names or COLUMNS])
 
 
@@ -44,20 +44,20 @@ def source(data: Where, **options: object) -> DefaultSource:
 
 
 def plan(data: Where, **options: object) -> tuple[Any, list[WALPartition]]:
-    """A batch reader as tasks get it, and its partitions."""
+    """Returns a batch reader as tasks get it, and its partitions."""
     reader = source(data, **options).reader(schema())
     partitions = reader.partitions()
     return pickle.loads(pickle.dumps(reader)), pickle.loads(pickle.dumps(partitions))
 
 
 def batch(data: Where, **options: object) -> list[Row]:
-    """The rows of a batch read."""
+    """Returns the rows of a batch read."""
     reader, partitions = plan(data, **options)
     return read_all(reader, partitions)
 
 
 def read_all(reader: Any, partitions: Sequence[WALPartition], columns: StructType | None = None) -> list[Row]:
-    """The rows that the tasks give, in the order of the partitions; each batch as Spark demands it."""
+    """Returns the rows of the tasks, in the order of the partitions, and checks that each batch is as Spark demands it."""
     wanted = to_arrow_schema(columns or schema(), timezone="UTC")
     rows: list[Row] = []
     for partition in partitions:
@@ -71,7 +71,7 @@ def read_all(reader: Any, partitions: Sequence[WALPartition], columns: StructTyp
 
 
 def expected(data: str | Path, *names: str) -> list[Row]:
-    """The rows of these vchannels, as the messages of an iteration say, vchannel by vchannel."""
+    """Returns the rows of these vchannels from the messages of an iteration, vchannel by vchannel."""
     rows = []
     for name in names:
         with iterate(data, name, follow=False) as messages:
@@ -98,18 +98,18 @@ def place_of(row: Row) -> tuple[str, int, int]:
 
 
 class StreamQuery:
-    """A streaming query with its checkpoint; what Spark keeps of it is kept here, as text."""
+    """A streaming query with its checkpoint, which it keeps as text."""
 
     def __init__(self, data: Where, **options: object) -> None:
         self.data, self.options = data, options
         self.logged: list[str] = []
-        """The offsets log: where each batch ends."""
+        """The offset log: the end of each batch."""
         self.committed = 0
-        """So many of them are done."""
+        """The number of batches that are done."""
         self.start()
 
     def start(self, *, available_now: bool = False) -> None:
-        """The query begins, or goes on after its process was lost."""
+        """Begins the query, or goes on after its process was lost."""
         self.reader = source(self.data, **self.options).streamReader(schema())
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
@@ -117,9 +117,9 @@ class StreamQuery:
         self.at: str | None = None
 
     def plan(self) -> str | None:
-        """Where the next batch is to end, None when there is none; as Spark constructs it."""
+        """Returns the end of the next batch, or None, as Spark constructs it."""
         if self.committed < len(self.logged):
-            return self.logged[self.committed]  # it was begun, and is done again
+            return self.logged[self.committed]  # it was begun, and runs again
         start = self.begin()
         end = json.dumps(self.reader.latestOffset(json.loads(start), self.limit))
         self.report = self.reader.reportLatestOffset()
@@ -136,13 +136,13 @@ class StreamQuery:
         return json.dumps(self.reader.initialOffset())
 
     def read(self, end: str) -> list[Row]:
-        """The rows of the batch up to there."""
+        """Returns the rows of the batch up to this end."""
         reader = pickle.loads(pickle.dumps(self.reader))
         partitions = self.reader.partitions(json.loads(self.begin()), json.loads(end))
         return read_all(reader, pickle.loads(pickle.dumps(partitions)))
 
     def step(self) -> list[Row] | None:
-        """One batch, done; None when there is nothing to do."""
+        """Runs one batch and returns its rows; None when there is nothing to do."""
         end = self.plan()
         if end is None:
             return None
@@ -151,7 +151,7 @@ class StreamQuery:
         return rows
 
     def run(self) -> list[list[Row]]:
-        """All batches until there is nothing to do."""
+        """Runs batches until there is nothing to do, and returns their rows."""
         batches = []
         while (rows := self.step()) is not None:
             batches.append(rows)

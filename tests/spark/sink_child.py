@@ -23,7 +23,7 @@ __all__ = ["POINTS", "Attempt", "run", "serve"]
 
 
 class Attempt(msgspec.Struct):
-    """What the child does: these rows as this batch; it dies at the `nth` time that `point` is reached, or lives (point "")."""
+    """The work of the child: it writes these rows as this batch, and dies when `point` is reached for the `nth` time, or never ("")."""
 
     journal: str
     query_id: str | None
@@ -47,7 +47,7 @@ def run(attempt: Attempt) -> None:
 
 
 def serve() -> None:
-    """Reads attempts, a line of JSON each; answers each with a line: how its process ended, as `waitstatus_to_exitcode` says it."""
+    """Reads attempts, a line of JSON each, and answers each with a line: the result of `waitstatus_to_exitcode` for its process."""
     for line in sys.stdin.buffer:
         pid = os.fork()
         if pid == 0:
@@ -92,11 +92,11 @@ POINTS: dict[str, tuple[Any, str, bool, Callable[..., bool]]] = {
     "done: all files gone": (SinkFolder, "forget", True, _any),
     "done: before the sweep": (SinkFolder, "sweep", False, _any),
 }
-"""By name: what is called there, whether it dies before or after the call, and which calls count."""
+"""The points by name: the call there, whether the process dies before or after it, and which calls count."""
 
 
 def _deadly(owner: Any, name: str, *, nth: int, after: bool, only: Callable[..., bool]) -> None:
-    """The `nth` call of it that counts is the last thing that this process does, or that it does not do any more."""
+    """Makes the process die after, or instead of, the `nth` call that counts."""
     call = getattr(owner, name)
     calls = 0
 

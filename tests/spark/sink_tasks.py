@@ -1,4 +1,4 @@
-"""What Spark does around a writer, without a JVM: planning, tasks, pickling in between; and what the log then holds."""
+"""Does what Spark does around a writer, without a JVM: planning, tasks, pickling in between; and reads what the log then holds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def schema(*names: str, **types: Any) -> StructType:
 
 
 def planned(kind: type, options: Mapping[str, str], columns: StructType | None = None) -> Any:
-    """A writer as Spark has it: made where the write is planned, pickled on its way."""
+    """Returns a writer as Spark has it: created where the write is planned, and pickled on its way."""
     make = batch_writer if kind is BatchWriter else stream_writer
     return pickle.loads(pickle.dumps(make(options, columns or schema("vchannel", "payload"), False)))
 
@@ -51,7 +51,7 @@ def batch(rows: Task) -> pa.RecordBatch:
 
 @contextmanager
 def task(partition_id: int = 0, attempt: int = 0, *, query_id: str | None = None, batch_id: int = 0) -> Iterator[None]:
-    """Inside it this process is such a task."""
+    """Makes this process such a task inside the `with`."""
     before = TaskContext.get()
     context = TaskContext()  # makes it the task of this process, too
     context._partitionId = partition_id
@@ -82,7 +82,7 @@ class Sink:
         return planned(BatchWriter if self.query_id is None else StreamWriter, self._options, self._columns)
 
     def stage(self, writer: Any, tasks: Sequence[Task], *, batch_id: int = 0, attempt: int = 0) -> list[Any]:
-        """The commit messages of these tasks; a task of rows is given them in batches of 7."""
+        """Stages the rows of these tasks, in Arrow batches of 7, and returns the commit messages."""
         messages = []
         for partition_id, rows in enumerate(tasks):
             batches = (batch(rows[at : at + 7]) for at in range(0, len(rows), 7))
@@ -108,13 +108,13 @@ class Sink:
             self.writer().abort(messages, batch_id)
 
     def run(self, tasks: Sequence[Task], *, batch_id: int = 0, attempt: int = 0) -> None:
-        """A whole batch."""
+        """Runs a whole batch."""
         writer = self.writer()
         self.commit(writer, self.stage(writer, tasks, batch_id=batch_id, attempt=attempt), batch_id=batch_id)
 
 
 def rows_of(label: str, *, count: int = 40, tasks: int = 2, vchannels: int = 3) -> list[Task]:
-    """Rows that say where they are from: label, task, number."""
+    """Returns rows whose payloads tell their label, task and number."""
     return [
         [(f"v{number % vchannels}", f"{label}/{task}/{number:05}".encode()) for number in range(count)]
         for task in range(tasks)
@@ -122,7 +122,7 @@ def rows_of(label: str, *, count: int = 40, tasks: int = 2, vchannels: int = 3) 
 
 
 def held(journal: Path, vchannels: Sequence[str] = ("v0", "v1", "v2")) -> dict[str, list[list[bytes]]]:
-    """What the log holds: by vchannel its events in order, each with its payloads; without those that hold nothing."""
+    """Returns the events of each vchannel in order, each with its payloads; vchannels without events are left out."""
     found: dict[str, list[list[bytes]]] = {}
     for vchannel in vchannels:
         with iterate(journal, vchannel, follow=False) as messages:
@@ -133,13 +133,13 @@ def held(journal: Path, vchannels: Sequence[str] = ("v0", "v1", "v2")) -> dict[s
 
 
 def producers(journal: Path, settings: Settings | None = None) -> list[str]:
-    """The producers that the log remembers."""
+    """Returns the producers that the log remembers."""
     with blocking(journal, settings=settings) as log:
         return [info.name for info in log.producers()]
 
 
 def files_below(journal: Path, *names: str) -> list[str]:
-    """Files of the sink in these directories of its folder, or in all but the lock and the marks."""
+    """Returns the files in these directories of the sink's folder; by default in all but the lock and the marks."""
     folder = journal / "spark"
     places = [folder / name for name in names or ("staged", "manifests")]
     return sorted(str(path.relative_to(folder)) for place in places for path in place.rglob("*") if path.is_file())

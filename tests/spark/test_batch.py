@@ -25,7 +25,7 @@ from wal.spark.row_reader import COLUMNS
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal with a bit of everything; nobody writes it any more."""
+    """A journal with a bit of everything that no process writes any more."""
     path = tmp_path_factory.mktemp("everything") / "data"
     random = Random(5)
     write_everything(path, random)
@@ -86,7 +86,7 @@ def test_some_types(data: Path) -> None:
 @pytest.mark.parametrize(
     "names", [["payload"], ["message_id", "vchannel"], [*reversed(COLUMNS)], ["properties", "txn_id"]]
 )
-def test_a_schema_of_ones_own_is_a_projection(data: Path, names: list[str]) -> None:
+def test_a_schema_that_the_user_gives_is_a_projection(data: Path, names: list[str]) -> None:
     columns = schema(*names)
     reader = source(data).reader(columns)
     rows = read_all(pickle.loads(pickle.dumps(reader)), reader.partitions(), columns)
@@ -102,7 +102,7 @@ def test_a_schema_of_ones_own_is_a_projection(data: Path, names: list[str]) -> N
         (schema("vchannel")[0], "twice"),
     ],
 )
-def test_a_schema_that_is_not_ours_is_refused(data: Path, field: StructField, says: str) -> None:
+def test_a_schema_with_other_columns_is_refused(data: Path, field: StructField, says: str) -> None:
     columns = StructType([schema("vchannel")[0], field])
     for make in (source(data).reader, source(data).streamReader):
         with pytest.raises(InvalidArgumentError, match=says):
@@ -151,8 +151,8 @@ def rows_of(data: Path) -> list[Row]:
 
 @given(st.data())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_ranges_beside_each_other_hold_every_row_once(data: Path, rows_of: list[Row], draw: st.DataObject) -> None:
-    """Wherever a log is cut, inside of frames and transactions too: both parts are all rows, and whole transactions."""
+def test_adjacent_ranges_have_every_row_once(data: Path, rows_of: list[Row], draw: st.DataObject) -> None:
+    """Wherever a log is cut, inside of frames and transactions too, both parts together have all rows, and transactions are whole."""
     cuts = {}
     for pchannel in ("p0", "p1"):
         mine = [row for row in rows_of if place_of(row)[0] == pchannel]
@@ -177,14 +177,14 @@ def test_pchannels_that_are_not_named_begin_at_their_earliest_event(data: Path, 
         batch(data, startingOffsets='{"p7": "latest"}')
 
 
-def test_where_pchannels_end_has_to_be_said_for_all(data: Path, rows_of: list[Row]) -> None:
+def test_ending_offsets_have_to_name_every_pchannel(data: Path, rows_of: list[Row]) -> None:
     with pytest.raises(InvalidArgumentError, match=r"does not name pchannel 'p1'.*earliest"):
         batch(data, endingOffsets='{"p0": "latest"}')
     found = batch(data, endingOffsets='{"p0": "latest", "p1": "earliest"}')
     assert found == [row for row in rows_of if place_of(row)[0] == "p0"]
 
 
-def test_places_that_the_log_does_not_have_are_refused(data: Path, rows_of: list[Row]) -> None:
+def test_positions_that_the_log_does_not_have_are_refused(data: Path, rows_of: list[Row]) -> None:
     last = MessageID.from_bytes(rows_of[-1]["message_id"])
     above = str(MessageID(last.pchannel, last.incarnation, last.position + (1 << 30), 0))
     other = str(MessageID(last.pchannel, last.incarnation + 1, 0, 0))
@@ -212,7 +212,7 @@ def test_an_empty_log(data_dir: Path) -> None:
     assert batch(data_dir) == []
 
 
-def test_where_there_is_no_log(tmp_path: Path) -> None:
+def test_a_location_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError):
         batch(tmp_path / "nothing")
     for location in ("memory:", "pulsar://host:6650/t/n"):
@@ -223,7 +223,7 @@ def test_where_there_is_no_log(tmp_path: Path) -> None:
 
 
 def test_another_log_in_the_same_place(data_dir: Path, tmp_path: Path) -> None:
-    """A worker lives long, and keeps what it has open: it sees that the directory holds another journal now."""
+    """A worker runs for long and keeps logs open: it notices that the directory holds another journal now."""
     for payload in (b"one", b"two"):
         with bridge.blocking(data_dir) as log:
             log.raw_append(Message("orders", payload))
@@ -231,7 +231,7 @@ def test_another_log_in_the_same_place(data_dir: Path, tmp_path: Path) -> None:
         data_dir.rename(tmp_path / payload.decode())
 
 
-def test_what_was_truncated_before_it_was_read(data_dir: Path) -> None:
+def test_truncation_of_rows_that_were_not_read(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         results = [log.raw_append(Message("orders", b"%d" % number)) for number in range(10)]
         place = json.dumps({"p0": str(results[2].message_id)})
@@ -254,7 +254,7 @@ def test_what_was_truncated_before_it_was_read(data_dir: Path) -> None:
         assert len(batch(data_dir, startingOffsets=kept)) == 5
 
 
-def test_damage_is_loud(data_dir: Path) -> None:
+def test_damage_raises_an_error(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         log.append_bulk([Message("orders", b"x" * 1000) for _ in range(50)])
     (segment,) = data_dir.glob("pchannels/p0/*.wal")

@@ -12,7 +12,7 @@ from benchmarks.spark import Order, measure
 
 
 def test_every_engine_reads_everything(spark: SparkSession, tmp_path: Path) -> None:
-    """What each of them read is compared by the benchmark itself, which raises where it differs."""
+    """The benchmark itself compares what the engines read, and raises where they differ."""
     rows = tuple(
         msgspec.structs.replace(row, messages=4 * row.frame_messages)
         for row in full().rows

@@ -29,7 +29,7 @@ SPARK_PAGES = [page for page in PAGES if len(blocks_before_spark(page)) < len(li
 
 @pytest.fixture
 def first_flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CSV ends behind the flights that the tests write."""
+    """Ends the CSV after the flights that the tests write."""
     rows = table._rows
 
     monkeypatch.setattr(table, "_rows", lambda count: rows(FLIGHTS if count is None else min(count, FLIGHTS)))

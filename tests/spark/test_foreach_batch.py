@@ -137,12 +137,12 @@ def test_the_entry_of_a_batch(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "v1", "v1\n{}", "v1\nx", 'v1\n{"batchTimestampMs":"x"}'])
-def test_an_entry_that_cannot_be_read_is_loud(text: str) -> None:
+def test_an_entry_that_cannot_be_read_raises_an_error(text: str) -> None:
     with pytest.raises(CorruptionError, match="batch 3 in the checkpoint of query q"):
         parse_entry(text, query_id="q", batch_id=3)
 
 
-def test_without_a_way_to_the_query_the_checkpoint_is_asked_for(tmp_path: Path) -> None:
+def test_the_checkpoint_is_required_without_access_to_the_query(tmp_path: Path) -> None:
     remote: Any = SimpleNamespace(sparkSession=object())  # as a DataFrame of Spark Connect: its session has no JVM
     with pytest.raises(InvalidArgumentError, match="give checkpoint="):
         entry_of_batch(remote, 0, None)
@@ -156,7 +156,7 @@ def test_without_a_way_to_the_query_the_checkpoint_is_asked_for(tmp_path: Path) 
 
 
 def test_a_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_path: Path, checkpoint: str) -> None:
-    """Every row once; the cursor stands behind what is done, and nowhere else, whatever happens."""
+    """Each row arrives once, and the cursor is at the end of what is done, and nowhere else, whatever happens."""
     write(data_dir)
     target = str(tmp_path / "target")
     batches: list[Batch] = []
@@ -170,13 +170,13 @@ def test_a_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp
         batch.write_parquet(df.select("vchannel", "value.*"), target)
         if batch.batch_id in fails:
             fails.remove(batch.batch_id)
-            raise RuntimeError("behind its effect")
+            raise RuntimeError("after its effect")
 
     def made() -> ForeachBatch:
         return foreach_batch(handler, schema="dest string, delay int", cursor="delays", path=str(data_dir))
 
     first = made()
-    with pytest.raises(StreamingQueryException, match="behind its effect"):
+    with pytest.raises(StreamingQueryException, match="after its effect"):
         run(spark, data_dir, checkpoint, first, maxMessagesPerTrigger=40)
     write(data_dir, ROWS, 2 * ROWS)
     lags: list[QueryLag] = []
@@ -245,7 +245,7 @@ def test_the_log_is_read_once_however_often_the_rows_are_used(
         assert decodings.value == times * ROWS
 
 
-def test_outside_of_a_query_it_says_where_it_belongs(spark: SparkSession) -> None:
+def test_outside_of_a_query_the_error_names_foreach_batch(spark: SparkSession) -> None:
     with pytest.raises(InvalidArgumentError, match=r"writeStream\.foreachBatch"):
         foreach_batch(nothing)(spark.range(1), 0)
 
@@ -272,7 +272,7 @@ def test_payloads_of_a_table(spark: SparkSession, data_dir: Path, decode: Any) -
             decoded(bad, "dest string, delay int", decode=decode).collect()
 
 
-def test_columns_that_are_not_there_or_there_already(spark: SparkSession) -> None:
+def test_missing_and_existing_columns_are_refused(spark: SparkSession) -> None:
     with pytest.raises(InvalidArgumentError, match="no column payload"):
         decoded(spark.range(1), "a int")
     with pytest.raises(InvalidArgumentError, match="into="):

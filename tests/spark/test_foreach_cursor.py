@@ -21,7 +21,7 @@ from wal.spark.options import ChannelChoice
 
 
 async def save(directory: Path, *ends: StreamOffset, pattern: str | None = None, name: str = "delays") -> None:
-    """As a query does: in no event loop, perhaps in another process."""
+    """Saves as a query does: outside of any event loop, perhaps in another process."""
 
     def save_there() -> None:
         cursor = pickle.dumps(QueryCursor(JournalSource(str(directory)), name, ChannelChoice(pattern=pattern)))
@@ -34,7 +34,7 @@ async def end(directory: Path) -> StreamOffset:
     return await asyncio.to_thread(end_of, directory)
 
 
-async def behind(message_id: MessageID | None, directory: Path) -> StreamOffset:
+async def after(message_id: MessageID | None, directory: Path) -> StreamOffset:
     return await asyncio.to_thread(place_behind, message_id, directory)
 
 
@@ -61,7 +61,7 @@ async def test_a_reader_of_the_name_goes_on_where_the_query_is(data_dir: Path) -
         await append(log, data_dir, "quiet")
         ids = await append(log, data_dir, "busy", 10)
         for count in (0, 3, 10):
-            place = await end(data_dir) if count == 10 else await behind(ids[count - 1] if count else None, data_dir)
+            place = await end(data_dir) if count == 10 else await after(ids[count - 1] if count else None, data_dir)
             await save(data_dir, place)
             assert await rest(data_dir, "busy") == [b"%d" % number for number in range(count, 10)]
         assert await rest(data_dir, "quiet") == []
@@ -72,10 +72,10 @@ async def test_a_reader_of_the_name_goes_on_where_the_query_is(data_dir: Path) -
         assert [info.vchannels for info in await log.cursors()] == [("busy",), ("quiet",)]
 
 
-async def test_it_holds_the_log(data_dir: Path) -> None:
+async def test_a_saved_cursor_holds_the_log(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = [*await append(log, data_dir, "busy"), *await append(log, data_dir, "busy")]
-        await save(data_dir, await behind(ids[0], data_dir))
+        await save(data_dir, await after(ids[0], data_dir))
         with pytest.raises(InvalidArgumentError, match="'delays' of 'busy'"):
             await log.truncate(up_to=ids[1])
         await log.truncate(up_to=ids[0])
@@ -83,28 +83,28 @@ async def test_it_holds_the_log(data_dir: Path) -> None:
         await log.truncate(up_to=ids[1])
 
 
-async def test_it_never_goes_back(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_cursor_never_goes_back(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with open_wal(data_dir) as log:
         ids = await append(log, data_dir, "busy", 3)
         for last in (1, 1):
             with caplog.at_level(logging.WARNING, "wal.spark"):
-                await save(data_dir, await behind(ids[last], data_dir))
+                await save(data_dir, await after(ids[last], data_dir))
             assert caplog.records == []
             assert await rest(data_dir, "busy") == [b"2"]
         with caplog.at_level(logging.WARNING, "wal.spark"):
-            await save(data_dir, await behind(ids[0], data_dir))
+            await save(data_dir, await after(ids[0], data_dir))
         assert await rest(data_dir, "busy") == [b"2"]
         assert "stands further" in caplog.text
 
 
-async def test_of_two_sources_the_slower_one_counts(data_dir: Path) -> None:
+async def test_the_slower_one_of_two_sources_counts(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = await append(log, data_dir, "busy", 3)
-        await save(data_dir, await end(data_dir), await behind(ids[0], data_dir))
+        await save(data_dir, await end(data_dir), await after(ids[0], data_dir))
     assert await rest(data_dir, "busy") == [b"1", b"2"]
 
 
-async def test_the_vchannels_that_were_named_or_match(data_dir: Path) -> None:
+async def test_cursors_are_saved_for_the_vchannels_that_are_named_or_match(data_dir: Path) -> None:
     async with open_wal(data_dir, pchannels=2) as log:
         for name in ("a1", "a2", "b1", "b2"):
             await append(log, data_dir, name)
@@ -123,7 +123,7 @@ async def test_the_vchannels_that_were_named_or_match(data_dir: Path) -> None:
     }
 
 
-async def test_a_few_vchannels_hold_for_many_and_stay_the_same_ones(data_dir: Path) -> None:
+async def test_the_cursors_of_a_few_vchannels_hold_the_log_and_stay_the_same(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         names = [f"v{number:03}" for number in range(3 * VCHANNELS_MAX)]
         for name in names[VCHANNELS_MAX:]:
@@ -141,33 +141,33 @@ async def test_a_few_vchannels_hold_for_many_and_stay_the_same_ones(data_dir: Pa
         assert {info.lag_bytes for info in await log.cursors()} == {0}
 
 
-async def test_a_dropped_vchannel_takes_only_its_own_with_it(data_dir: Path) -> None:
+async def test_a_dropped_vchannel_takes_only_its_own_cursor_with_it(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = [
             *await append(log, data_dir, "kept"),
             *await append(log, data_dir, "gone"),
             *await append(log, data_dir, "kept"),
         ]
-        await save(data_dir, await behind(ids[0], data_dir))
+        await save(data_dir, await after(ids[0], data_dir))
         await log.drop_vchannel("gone")
         with pytest.raises(InvalidArgumentError, match="'delays' of 'kept'"):
             await log.truncate(up_to=ids[2])
 
 
-async def test_a_vchannel_of_that_name_made_anew_begins_anew(data_dir: Path) -> None:
+async def test_a_recreated_vchannel_gets_a_new_cursor(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         await append(log, data_dir, "busy")
         await save(data_dir, await end(data_dir))
         await log.drop_vchannel("busy")
         ids = await append(log, data_dir, "busy", 2)
-        await save(data_dir, await behind(ids[0], data_dir))
+        await save(data_dir, await after(ids[0], data_dir))
     assert await rest(data_dir, "busy") == [b"1"]
 
 
-async def test_behind_a_truncation_that_the_source_went_on_from(data_dir: Path) -> None:
+async def test_a_save_after_a_truncation_that_the_source_skipped(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = [*await append(log, data_dir, "busy"), *await append(log, data_dir, "busy")]
-        before = await behind(None, data_dir)
+        before = await after(None, data_dir)
         await log.truncate(up_to=ids[0])
         await save(data_dir, before)
     assert await rest(data_dir, "busy") == [b"0"]
@@ -176,7 +176,7 @@ async def test_behind_a_truncation_that_the_source_went_on_from(data_dir: Path) 
 async def test_a_stale_cursor_is_an_error_until_it_is_deleted(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = await append(log, data_dir, "busy", 2)
-        await save(data_dir, await behind(ids[0], data_dir))
+        await save(data_dir, await after(ids[0], data_dir))
     async with open_wal(data_dir, cursor_lag_bytes_max=0) as log:
         assert [info.stale for info in await log.cursors()] == [True]
         with pytest.raises(TruncatedError, match="stale"):
@@ -201,7 +201,7 @@ async def test_another_journal_is_refused(data_dir: Path, tmp_path: Path) -> Non
         assert info.position.message_id >= ids[-1]
 
 
-def test_where_and_under_which_name() -> None:
+def test_a_wrong_location_or_name_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="names no directory"):
         foreach_batch(print, cursor="delays", path="memory:")
     with pytest.raises(InvalidArgumentError, match="begins with '_'"):

@@ -54,7 +54,7 @@ def test_a_batch_takes_effect_once(connection: sqlite3.Connection) -> None:
     assert connection.execute("SELECT * FROM wal_batches").fetchall() == [(QUERY, 2)]
 
 
-def test_queries_do_not_know_each_other(connection: sqlite3.Connection) -> None:
+def test_queries_have_notes_of_their_own(connection: sqlite3.Connection) -> None:
     assert run(connection, Batch(QUERY, 5))
     assert run(connection, Batch("another", 5))
     assert seen(connection) == [5, 5]
@@ -197,7 +197,7 @@ class Frame:
 
 
 @pytest.mark.parametrize("scheme", ["file:", "file://"])
-def test_a_directory_is_one_querys(tmp_path: Path, scheme: str) -> None:
+def test_a_directory_belongs_to_one_query(tmp_path: Path, scheme: str) -> None:
     frame, target = Frame(), f"{scheme}{tmp_path}/out/"
     for number in (0, 1, 1):
         Batch(QUERY, number).write_parquet(frame, target)  # type: ignore[arg-type]
@@ -207,7 +207,7 @@ def test_a_directory_is_one_querys(tmp_path: Path, scheme: str) -> None:
     assert len(frame.written) == 3
 
 
-def test_elsewhere_nothing_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_file_systems_get_no_note_of_the_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     frame = Frame()
     for path in ("hdfs://name/out", "out"):  # what the second one means, this DataFrame cannot be asked

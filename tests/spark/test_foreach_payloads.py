@@ -62,19 +62,19 @@ def values(decode: Decode, *payloads: bytes | None, on_error: str = "raise") -> 
     ],
     ids=["dict", "struct", "tuple", "list"],
 )
-def test_what_a_decoder_may_give(decode: Decode) -> None:
+def test_a_decoder_may_return_a_dict_a_tuple_or_an_object(decode: Decode) -> None:
     got = values(decode, b'{"dest": "ATL", "delay": 7}', None, b'{"dest": "ORD", "delay": null}')
     assert got == [{"dest": "ATL", "delay": 7}, None, {"dest": "ORD", "delay": None}]
 
 
-def test_what_a_dict_lacks_is_null_and_what_it_has_more_is_left_out() -> None:
+def test_missing_keys_of_a_dict_are_null_and_extra_keys_are_left_out() -> None:
     assert values(json.loads, b'{"dest": "ATL", "gate": 3}', b"{}") == [
         {"dest": "ATL", "delay": None},
         {"dest": None, "delay": None},
     ]
 
 
-def test_a_decoder_may_give_one_kind_here_and_another_there() -> None:
+def test_a_decoder_may_return_different_kinds_of_values() -> None:
     kinds: dict[bytes, Any] = {b"1": {"dest": "A", "delay": 1}, b"2": ("B", 2), b"3": Flight("C", 3), b"4": None}
     assert values(lambda payload: kinds[payload], *kinds) == [
         {"dest": "A", "delay": 1},
@@ -103,7 +103,7 @@ def test_the_message_that_cannot_be_decoded_is_named(decode: Decode, why: str) -
     assert "on_error='null'" in str(caught.value)
 
 
-def test_on_error_null_leaves_the_others() -> None:
+def test_on_error_null_keeps_the_other_rows() -> None:
     got = values(json.loads, b'{"dest": "ATL"}', b"x", b'{"delay": "late"}', b'{"delay": 3}', on_error="null")
     assert got == [{"dest": "ATL", "delay": None}, None, None, {"dest": None, "delay": 3}]
 

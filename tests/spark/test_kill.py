@@ -22,12 +22,14 @@ from tests.spark.writer import Writer, make_vchannels
 from wal.spark.sink import pending
 
 KILLS = 6
-"""The session of the other tests reads what is left behind them: to start one takes some twenty seconds of both cores."""
+"""The session of the other tests reads what they leave: starting another one takes some twenty seconds of both cores."""
 STEPS = ("staged", "manifests", "published")
 """Folders in which the sink of ours shows how far a batch has got."""
 
 
-def test_killed_drivers_lose_and_repeat_nothing(spark: SparkSession, data_dir: Path, tmp_path: Path, soak: int) -> None:
+def test_killed_drivers_lose_and_duplicate_nothing(
+    spark: SparkSession, data_dir: Path, tmp_path: Path, soak: int
+) -> None:
     """While another process appends transactions, some of which it rolls back. The next driver starts up while the one before it runs.
 
     It dies in a batch of the first query, or between its rows and its commit; or where a file of the second one has just come or gone.
@@ -73,15 +75,15 @@ def test_killed_drivers_lose_and_repeat_nothing(spark: SparkSession, data_dir: P
 
 
 def wait_for_change(folder: Path, driver: Driver) -> None:
-    """Until a file in it has come or gone, while the driver lives."""
+    """Returns when a file in the folder has come or gone; the driver must not end meanwhile."""
 
-    def looked_at() -> list[tuple[str, int]]:
+    def listed() -> list[tuple[str, int]]:
         with contextlib.suppress(OSError):  # one of them went meanwhile
             return sorted((path.name, path.stat().st_mtime_ns) for path in folder.rglob("*"))
         return []
 
-    before = looked_at()
-    while driver.process.poll() is None and looked_at() == before:
+    before = listed()
+    while driver.process.poll() is None and listed() == before:
         time.sleep(0.0005)
     assert driver.process.poll() is None, "the driver ended by itself"
 

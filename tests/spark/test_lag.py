@@ -1,4 +1,4 @@
-"""How far behind a query is, from the JSON of its progress. Without a JVM."""
+"""The lag of a query, from the JSON of its progress. Without a JVM."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_json_and_what_has_it() -> None:
     assert lag(Progress()) == lag(json.dumps(report)) == lag(report)
 
 
-def test_ahead_is_not_behind() -> None:
+def test_a_query_ahead_of_the_reported_end_has_no_lag() -> None:
     """The end that Spark reports may be older than the batch."""
     found = lag(progress((offset(p0=(5000, 0, 3)), offset(p0=(1000, 0, 0)))))
     assert (found.bytes, found.seconds) == (0, 0.0)
 
 
-def test_other_sources_and_other_lives_are_passed_over() -> None:
+def test_other_sources_and_other_incarnations_are_ignored() -> None:
     other = progress((offset(p0=(1, 0, 0)), offset(p0=(9, 0, 1), p1=(100, 0, 1))), (None, None))
     other["sources"].append({"endOffset": '{"offset": 5}', "latestOffset": "5"})
     found = lag(other)
@@ -80,7 +80,7 @@ def test_other_sources_and_other_lives_are_passed_over() -> None:
     assert lag(progress((None, None))).seconds == 0.0
 
 
-def test_what_spark_has_not_said_is_not_known() -> None:
+def test_a_lag_that_spark_does_not_report_is_unknown() -> None:
     found = lag(progress((offset(p0=(1, 0, 0)), None)))
     assert (found.complete, found.bytes, found.rows, found.seconds) == (False, None, None, None)
 
@@ -108,7 +108,7 @@ def test_the_end_as_it_is_now_and_the_rows_up_to_there(data_dir: Path) -> None:
         lag(report, vchannels=["JFK"])
 
 
-def test_where_positions_are_no_bytes() -> None:
+def test_bytes_are_unknown_where_positions_are_not_bytes() -> None:
     def pulsar(entry: int) -> StreamOffset:
         return StreamOffset(
             {"p0": PChannelOffset("p0", 7, (9 << 64 | entry, 0), compose(entry * 1000, 0), FORM_PULSAR)}
@@ -119,6 +119,6 @@ def test_where_positions_are_no_bytes() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "", "{", "[]", {}, {"sources": []}, {"sources": 3, "id": "", "batchId": 0}])
-def test_anything_else_is_an_error(wrong: object) -> None:
+def test_anything_but_a_progress_is_an_error(wrong: object) -> None:
     with pytest.raises(InvalidArgumentError, match=r"lastProgress"):
         lag(wrong)

@@ -38,7 +38,7 @@ def test_a_wide_broadcast_is_read_a_few_copies_at_a_time(data_dir: Path) -> None
     assert max(size for _, size in found) < 3 << 20
 
 
-def test_a_position_never_stands_behind_copies_that_were_not_given(data_dir: Path) -> None:
+def test_a_position_never_skips_copies_that_were_not_delivered(data_dir: Path) -> None:
     broadcast(data_dir, copies=20, size=400 * KIB)
     names = [f"v{number}" for number in range(20)]
     rows = batch(data_dir)
@@ -70,7 +70,7 @@ def test_parts_of_a_frame_are_its_rows(data_dir: Path, monkeypatch: pytest.Monke
     assert parts
 
 
-def test_what_is_left_out_is_not_held(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_left_out_take_no_memory(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transactions of other types than are asked for: a reader that gathered them until a row comes would hold the log."""
     with bridge.blocking(data_dir) as log:
         for _ in range(5):

@@ -111,7 +111,7 @@ def test_places() -> None:
         ({"kv": "etcd://localhost/root"}, r"goes with service\.url"),
     ],
 )
-def test_what_is_wrong_is_said(options: dict[str, str], says: str) -> None:
+def test_a_wrong_option_is_explained(options: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
         of(**options)
 

@@ -82,7 +82,7 @@ def events(draw: st.DrawFn) -> list[EventWeight]:
     found, index = [], 0
     for _ in range(draw(st.integers(0, 8))):
         rows = draw(st.integers(0, 9))
-        index += rows  # a commit stands behind its bodies
+        index += rows  # a commit follows its bodies
         found.append(EventWeight(index, rows, draw(st.integers(0, 30))))
         index += 1
     return found

@@ -98,7 +98,7 @@ def test_beside_a_writer(place: Place, log: BlockingWAL) -> None:
     for count in (1, 2, 3):
         log.raw_append(Message("a", b"a%d" % count))
         last = log.raw_append(Message("b", b"b%d" % count))
-        assert len(batch(place.options)) == 2 * count, "waited for the time ticks behind it"
+        assert len(batch(place.options)) == 2 * count, "waited for the time ticks after it"
         assert len(batch(place.options, endingTimeTick=last.time_tick - 1)) == 2 * count - 1
         assert sorted(texts(query.step())) == [f"a{count}", f"b{count}"]
         assert query.step() is None
@@ -110,8 +110,8 @@ def test_beside_a_writer(place: Place, log: BlockingWAL) -> None:
     assert texts(named.step()) == ["n"]
 
 
-def test_frames_of_a_fenced_writer_and_repeats_never_appear(place: Place) -> None:
-    """A writer is taken over while a query reads, and what it had sent lies behind the mark of the next one, as if it had been late."""
+def test_frames_of_a_fenced_writer_and_duplicates_never_appear(place: Place) -> None:
+    """A log is taken over while a query reads, and late messages of the old writer lie after the mark of the new one."""
     with place.open() as first:
         old = [first.raw_append(Message("a", b"%d" % number)) for number in range(20)]
         query = StreamQuery(place.options, startingOffsets="earliest", maxMessagesPerTrigger=15)
@@ -137,7 +137,7 @@ def test_frames_of_a_fenced_writer_and_repeats_never_appear(place: Place) -> Non
 
 
 def put_late(place: Place, message_id: MessageID) -> None:
-    """Puts behind everything: what lies at this id once more, and the next frame of that term, which was never acknowledged."""
+    """Appends a duplicate of the frame at this id, and the next frame of that term, which was never acknowledged."""
     connection = Connection(place.address)
     connection.start()
     topic = place.address.topic("p0")
@@ -179,8 +179,8 @@ with bridge.blocking(sys.argv[1], pchannels=2, **json.load(sys.stdin)) as log:
 """
 
 
-def test_a_writer_that_was_killed_promises_nothing_more(place: Place) -> None:
-    """What it promised last is what a snapshot shows; everything that is there can be asked for all the same."""
+def test_a_killed_writer_promises_no_more_ticks(place: Place) -> None:
+    """A snapshot shows what the writer promised last; everything in the log can be read all the same."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, place.location],
         cwd=Path(__file__).parents[2],
@@ -233,7 +233,7 @@ def test_a_dropped_vchannel(place: Place) -> None:
         assert texts(rows) == ["new"]
 
 
-def test_what_goes_to_a_task_is_small_and_tells_nothing(place: Place) -> None:
+def test_partitions_are_small_and_show_no_secret(place: Place) -> None:
     with place.open() as log:
         log.raw_append(Message("a", b"x"))
     reader, partitions = plan(place.options)
@@ -259,9 +259,9 @@ def test_mistakes(place: Place, tmp_path: Path) -> None:
             batch({**options, "token": place.address.token.reveal()[:-3] + "xyz"})
     with place.open() as log:
         log.raw_append(Message("a", b"x"))
-    elsewhere = options["service.url"].rpartition("/")[0] + "/default"
+    another = options["service.url"].rpartition("/")[0] + "/default"
     with pytest.raises(CorruptionError, match="another Pulsar or namespace"):
-        batch({**options, "service.url": elsewhere})
+        batch({**options, "service.url": another})
 
 
 def test_in_a_real_spark(place: Place, spark: SparkSession, checkpoint: str) -> None:

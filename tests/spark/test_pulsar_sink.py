@@ -168,7 +168,7 @@ def test_a_log_that_is_open_for_writing_is_left_to_its_writer(place: Place, tmp_
     assert held(place) == {**wanted, "v0": [b"mine", b"still mine", *wanted["v0"]]}
 
 
-def test_metadata_in_a_file_belong_to_one_process(place: Place, tmp_path: Path) -> None:
+def test_metadata_in_a_file_belongs_to_one_process(place: Place, tmp_path: Path) -> None:
     inside = msgspec.structs.replace(place, kv=str(tmp_path / "meta.sqlite3"))
     sink = PulsarSink(inside, tmp_path / "staging")
     sink.run(rows_of("first"))

@@ -29,7 +29,7 @@ def check_error(error: BaseException) -> None:
 
 
 def plans(spark: SparkSession, frame: DataFrame) -> Iterator[str]:
-    """What Spark tells of a query, in its words, in its UI (the plans as it draws them), and as JSON."""
+    """Yields what Spark shows of a query: as text, in its UI (the plans as it draws them), and as JSON."""
     execution: Any = frame._jdf.queryExecution()
     yield repr(frame)
     for call in (
@@ -44,7 +44,7 @@ def plans(spark: SparkSession, frame: DataFrame) -> Iterator[str]:
 
 
 def outcome(call: Callable[[], object]) -> object:
-    """What the call gives, or its error, which is checked."""
+    """Returns the result of the call, or its error, which is checked."""
     try:
         return call()
     except Exception as error:

@@ -38,7 +38,7 @@ def test_a_number_of_any_length_is_an_option_out_of_range() -> None:
 
 @pytest.fixture
 def probing(data_dir: Path) -> Iterator[None]:
-    """Tasks of the sink that look all the time whether the journal is free."""
+    """Runs tasks of the sink that check all the time whether the journal is free."""
     stop = threading.Event()
 
     def look() -> None:
@@ -57,9 +57,7 @@ def probing(data_dir: Path) -> Iterator[None]:
         thread.join()
 
 
-def test_a_task_that_looks_whether_the_journal_is_free_keeps_nobody_out(
-    data_dir: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_task_that_checks_the_journal_keeps_no_writer_out(data_dir: Path, request: pytest.FixtureRequest) -> None:
     with bridge.blocking(data_dir) as log:
         log.raw_append(Message("a", b"1"))
     request.getfixturevalue("probing")
@@ -70,8 +68,8 @@ def test_a_task_that_looks_whether_the_journal_is_free_keeps_nobody_out(
         lock.release()
 
 
-def test_a_dead_writer_is_not_taken_for_the_process_that_has_its_pid_now(data_dir: Path) -> None:
-    """Its lock went with it; its pid is used again, in containers nearly always. A batch read would wait for its promise in vain."""
+def test_a_dead_writer_is_not_taken_for_the_process_that_has_its_pid(data_dir: Path) -> None:
+    """A writer's lock goes with it; its pid is used again, in containers nearly always. A batch read would wait for its ticks in vain."""
     make_vchannels(data_dir)
     with Writer(data_dir, pause_s=0) as writer:
         logs = JournalSource(str(data_dir)).open()

@@ -68,7 +68,7 @@ def settings_file(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("point", "nth"), KILLS, ids=lambda value: str(value))
-def test_a_streaming_batch_is_there_once(tmp_path: Path, ended: Callable[[Attempt], int], point: str, nth: int) -> None:
+def test_a_streaming_batch_gets_in_once(tmp_path: Path, ended: Callable[[Attempt], int], point: str, nth: int) -> None:
     journal, options = tmp_path / "log", settings_file(tmp_path)
     sink = Sink(journal, **options)
     attempt = Attempt(str(journal), QUERY, "first", 5, point, nth, options)
@@ -93,7 +93,7 @@ def test_a_streaming_batch_is_there_once(tmp_path: Path, ended: Callable[[Attemp
 @pytest.mark.parametrize(
     ("point", "nth"), [(point, NTH[-1] if "commit" in point else 1) for point in POINTS if "mark" not in point]
 )
-def test_a_batch_job_is_finished_by_whoever_comes_next(
+def test_the_next_write_finishes_a_killed_batch_job(
     tmp_path: Path, ended: Callable[[Attempt], int], point: str, nth: int
 ) -> None:
     journal, options = tmp_path / "log", settings_file(tmp_path)

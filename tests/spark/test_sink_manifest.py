@@ -23,7 +23,7 @@ MANIFESTS = st.builds(
 
 
 @given(MANIFESTS)
-def test_it_comes_back(manifest: Manifest) -> None:
+def test_a_manifest_is_decoded_as_it_was_encoded(manifest: Manifest) -> None:
     assert decode_manifest(encode_manifest(manifest)) == manifest
     assert len(manifest.producer.encode()) <= 255
 
@@ -55,7 +55,7 @@ def test_its_producer_is_named_from_the_query_and_changes_with_what_is_published
 
 
 @pytest.mark.parametrize("write_id", ["", "a/b", "../x", "a" * 65, "-a", "a.b"])
-def test_an_id_that_is_no_file_name_is_refused(write_id: str) -> None:
+def test_an_id_that_cannot_be_a_file_name_is_refused(write_id: str) -> None:
     with pytest.raises(InvalidArgumentError, match="letters, digits and hyphens"):
         WriteKey(write_id, 0)
 

@@ -1,4 +1,4 @@
-"""What a row may be: the log takes everything that passes here, and what does not is named by its row."""
+"""The rows of the sink: the log takes every row that passes, and a row that does not pass is named."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_rows_are_numbered_over_all_batches_of_a_task_and_what_was_staged_is_rem
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_row_that_no_transaction_holds_is_named() -> None:
+def test_a_row_that_is_too_large_for_a_transaction_is_named() -> None:
     bounds = ChunkBounds.of(Settings(txn_bytes_max=100, message_bytes_max=200))
     with pytest.raises(
         InvalidArgumentError, match=r"row 1 .*132 bytes in a transaction, over the 100 of txn_bytes_max"
@@ -140,7 +140,7 @@ def test_a_row_that_no_transaction_holds_is_named() -> None:
         reader(bounds).read(one(payload=[b"", b"x" * 100, b""]))
 
 
-def test_the_option_says_where_all_rows_go() -> None:
+def test_the_option_vchannel_decides_where_all_rows_go() -> None:
     rows = reader(vchannel="one").read(pa.record_batch({"payload": ["ä", "b"]}))
     assert rows.table.column(0).to_pylist() == ["one", "one"]
     assert rows.table.column(1).to_pylist() == ["ä".encode(), b"b"]
@@ -160,7 +160,7 @@ def test_the_option_says_where_all_rows_go() -> None:
         ([("vchannel", "string"), ("payload", "binary"), ("payload", "binary")], "'payload' is given 2 times"),
     ],
 )
-def test_columns_that_are_not_taken_are_named(fields: list[tuple[str, str]], text: str) -> None:
+def test_refused_columns_are_named(fields: list[tuple[str, str]], text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=text):
         check_columns(fields, vchannel=None)
 
@@ -190,7 +190,7 @@ def test_types_and_properties_reach_the_log(tmp_path: Path) -> None:
 
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-def test_a_damaged_staged_file_is_loud(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_damaged_staged_file_raises_an_error(tmp_path: Path, data: st.DataObject) -> None:
     staged = StagingWriter(tmp_path, partition_id=0, attempt=0, bounds=SMALL).stage(iter([one()] * 4), reader(SMALL))
     assert staged is not None
     path = tmp_path / staged.name

@@ -92,7 +92,7 @@ def test_a_stream_is_started_again(spark: SparkSession, tmp_path: Path, checkpoi
     assert producers(target) == []
 
 
-def test_a_journal_that_is_open_elsewhere_fails_the_stream_and_it_goes_on(
+def test_a_stream_fails_while_another_process_has_the_journal_open_and_goes_on_afterwards(
     spark: SparkSession, tmp_path: Path, checkpoint: str
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"

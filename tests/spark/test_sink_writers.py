@@ -1,4 +1,4 @@
-"""The writers as Spark drives them, without a JVM: what is visible when, what is left behind, and what a replay does."""
+"""The writers as Spark drives them, without a JVM: what is visible when, what is left over, and what a replay does."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_late_duplicate_of_a_task_counts_for_nothing(tmp_path: Path) -> None:
     nothing_left(sink)
 
 
-def test_orphans_go_by_age(tmp_path: Path) -> None:
+def test_orphans_are_removed_by_age(tmp_path: Path) -> None:
     sink = Sink(tmp_path / "log", query_id=None)
     sink.stage(sink.writer(), rows_of("old"))
     old = [sink.journal / "spark" / name for name in files_below(sink.journal)]
@@ -151,7 +151,7 @@ def test_orphans_go_by_age(tmp_path: Path) -> None:
 
 
 @KINDS
-def test_what_failed_midway_goes_on_from_its_manifest(
+def test_a_write_that_failed_midway_goes_on_from_its_manifest(
     tmp_path: Path, query_id: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "settings.toml").write_text("txn_bodies_max = 8\n")
@@ -187,7 +187,7 @@ def test_what_failed_midway_goes_on_from_its_manifest(
     nothing_left(sink)
 
 
-def test_the_next_write_finishes_what_others_left_and_says_what_it_cannot(
+def test_the_next_write_finishes_what_others_left_and_reports_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = tmp_path / "log"
@@ -243,7 +243,9 @@ def test_a_batch_with_more_sets_of_vchannels_than_there_is_room_for_producers(tm
 
 
 @KINDS
-def test_a_journal_that_is_open_elsewhere_is_found_before_a_row_is_staged(tmp_path: Path, query_id: str | None) -> None:
+def test_a_journal_that_another_process_has_open_is_found_before_a_row_is_staged(
+    tmp_path: Path, query_id: str | None
+) -> None:
     sink = Sink(tmp_path / "log", query_id=query_id)
     sink.run(rows_of("first"))
     program = f"import time; from wal.bridge import blocking\nwith blocking({str(sink.journal)!r}): print('open', flush=True); input()"
@@ -265,7 +267,7 @@ def test_a_journal_that_is_open_elsewhere_is_found_before_a_row_is_staged(tmp_pa
 
 
 @KINDS
-def test_a_journal_that_is_opened_elsewhere_meanwhile_fails_the_commit_and_stores_nothing(
+def test_a_journal_that_another_process_opens_meanwhile_fails_the_commit_and_stores_nothing(
     tmp_path: Path, query_id: str | None
 ) -> None:
     sink = Sink(tmp_path / "log", query_id=query_id)
@@ -292,7 +294,7 @@ def test_writers_of_the_sink_wait_for_each_other_up_to_a_bound(tmp_path: Path) -
         assert holder.stdin is not None
         holder.stdout.readline()
         writer = sink.writer()
-        messages = sink.stage(writer, rows_of("second"), batch_id=1)  # whoever publishes is no reason not to stage
+        messages = sink.stage(writer, rows_of("second"), batch_id=1)  # a task stages while another writer publishes
         with pytest.raises(LockedError, match=f"process {holder.pid} .*lockTimeoutMs"):
             sink.commit(writer, messages, batch_id=1)
         holder.stdin.write(b"\n")
@@ -334,7 +336,7 @@ def test_a_directory_of_something_else_is_refused_when_planned(tmp_path: Path) -
         planned(BatchWriter, {"path": str(tmp_path / "notes.txt")})
 
 
-def test_a_vchannel_that_may_not_be_made_fails_the_batch_and_the_retry_goes_on(tmp_path: Path) -> None:
+def test_a_vchannel_that_may_not_be_created_fails_the_batch_and_the_retry_goes_on(tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text("create_vchannels = false\n")
     sink = Sink(tmp_path / "log", settings=str(settings))
@@ -350,7 +352,7 @@ def test_a_vchannel_that_may_not_be_made_fails_the_batch_and_the_retry_goes_on(t
     assert flat(held(sink.journal)) == expected(first)
 
 
-def test_tasks_and_driver_on_different_hosts_are_told_so(tmp_path: Path) -> None:
+def test_missing_staged_files_are_an_error_of_the_commit(tmp_path: Path) -> None:
     sink = Sink(tmp_path / "log", query_id=None)
     writer = sink.writer()
     messages = sink.stage(writer, rows_of("first"))
@@ -363,7 +365,7 @@ def test_tasks_and_driver_on_different_hosts_are_told_so(tmp_path: Path) -> None
     nothing_left(sink)
 
 
-def test_a_task_outside_of_spark_is_told_so(tmp_path: Path) -> None:
+def test_a_write_outside_of_a_task_is_refused(tmp_path: Path) -> None:
     writer = planned(BatchWriter, {"path": str(tmp_path / "log")})
     with pytest.raises(InvalidArgumentError, match=r"df\.write"):
         writer.write(iter([batch([("v0", b"")])]))

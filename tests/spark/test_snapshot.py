@@ -27,7 +27,7 @@ def ids(rows: list[Row]) -> set[tuple[str, bytes]]:
     return found
 
 
-def test_every_tick_of_a_log(data_dir: Path) -> None:
+def test_a_snapshot_at_every_tick_of_a_log(data_dir: Path) -> None:
     write_everything(data_dir, Random(3), steps=40)
     everything = batch(data_dir)
     ticks = sorted({row["time_tick"] for row in everything})
@@ -39,8 +39,8 @@ def test_every_tick_of_a_log(data_dir: Path) -> None:
     assert ids(rows) == ids([row for row in everything if first <= row["time_tick"] <= last])
 
 
-def test_without_a_tick_it_is_all_that_was_appended_before(data_dir: Path) -> None:
-    """Also where one pchannel is idle, whose promise has to be waited for."""
+def test_a_snapshot_without_a_tick_has_everything_that_was_appended_before(data_dir: Path) -> None:
+    """The read also waits for the promised tick of an idle pchannel."""
     with bridge.blocking(data_dir, pchannels=3) as log:
         for number in range(3):
             log.create_vchannel(f"v{number}", pchannel=f"p{number}")
@@ -68,7 +68,7 @@ def test_a_tick_that_is_still_to_come_is_waited_for(data_dir: Path) -> None:
         assert {b"1", b"2"} <= {row["payload"] for row in rows}
 
 
-def test_a_tick_that_nobody_promises_fails(data_dir: Path) -> None:
+def test_a_tick_that_no_writer_promises_fails(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         tick = log.raw_append(Message("a", b"1")).time_tick
     later = compose(parse(tick)[0] + 1000 * 3600, 0)
@@ -77,7 +77,7 @@ def test_a_tick_that_nobody_promises_fails(data_dir: Path) -> None:
     assert len(batch(data_dir, endingTimeTick=tick, tickTimeoutMs=0)) == 1
 
 
-def test_exact_while_another_process_writes(data_dir: Path, soak: int) -> None:
+def test_a_snapshot_is_exact_while_another_process_writes(data_dir: Path, soak: int) -> None:
     make_vchannels(data_dir)
     snapshots = []
     with Writer(data_dir, pause_s=0.004) as writer:
@@ -93,7 +93,7 @@ def test_exact_while_another_process_writes(data_dir: Path, soak: int) -> None:
 
 
 def check_whole(rows: list[Row]) -> None:
-    """Of each transaction all bodies, each once; nothing of one that was rolled back."""
+    """Checks that each transaction has all its bodies, each once, and that none was rolled back."""
     txns: dict[tuple[str, int, int], list[Payload]] = {}
     for row in rows:
         payload = Payload.parse(row["payload"])
@@ -103,7 +103,7 @@ def check_whole(rows: list[Row]) -> None:
         assert sorted(body.at for body in bodies) == [*range(bodies[0].count)]
 
 
-def test_behind_a_writer_that_was_killed_it_is_what_all_pchannels_promised(data_dir: Path, soak: int) -> None:
+def test_a_snapshot_after_a_killed_writer_is_what_all_pchannels_promised(data_dir: Path, soak: int) -> None:
     make_vchannels(data_dir)
     left_out = 0
     for run in range(3 * soak):
@@ -121,7 +121,7 @@ def test_behind_a_writer_that_was_killed_it_is_what_all_pchannels_promised(data_
 
 
 def promised(data: Path) -> int:
-    """What all pchannels have promised."""
+    """Returns the tick that all pchannels have promised."""
     journal = ReadOnlyCore(ReadOnlyJournalSource(data))
     journal.open()
     try:
@@ -131,7 +131,7 @@ def promised(data: Path) -> int:
 
 
 def test_ticks_in_a_log_of_many_segments(data_dir: Path) -> None:
-    """Segments below a tick are passed by what the one behind them says, without a look at their indices."""
+    """Segments below a tick are skipped by what the next one says, without reading their indexes."""
     with bridge.blocking(data_dir, pchannels=2, segment_bytes=1 << 20) as log:
         for number in range(2):
             log.create_vchannel(f"v{number}", pchannel=f"p{number}")

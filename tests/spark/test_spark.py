@@ -56,7 +56,7 @@ def stream(spark: SparkSession, data: Path, **options: object) -> DataFrame:
 
 
 def run(rows: DataFrame, checkpoint: str, batches: Batches) -> Any:
-    """All there is now; the query, which has ended."""
+    """Runs a query over everything that is durable now, and returns it when it has ended."""
     query = (
         rows.writeStream.foreachBatch(batches)
         .option("checkpointLocation", checkpoint)
@@ -142,7 +142,7 @@ def test_a_stream_with_limits_ends_at_what_was_there(
 def test_a_running_stream_follows_the_log(
     spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str
 ) -> None:
-    """It begins at the end, and has new vchannels of its pattern; the racing rows of a first batch that fails are not lost."""
+    """The stream begins at the end, and has new vchannels of its pattern; rows that race a failing first batch are not lost."""
     log.raw_append(Message("a", b"before"))
     batches = Batches()
     rows = stream(spark, data_dir, vchannelsPattern="a|new-.*")
@@ -229,7 +229,7 @@ def test_a_streaming_aggregation(spark: SparkSession, data_dir: Path, log: Block
 
 
 def test_the_module_that_spark_looks_for_imports_next_to_nothing() -> None:
-    """Every session imports it, also of those who never use this format."""
+    """Every session imports the module, also one that never uses this format."""
     code = "import sys, pyspark_wal; print([name for name in sys.modules if name.partition('.')[0] in ('wal', 'actors', 'pyarrow')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

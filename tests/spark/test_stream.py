@@ -79,7 +79,7 @@ def test_rows_that_race_the_beginning_are_not_lost(data_dir: Path, log: Blocking
     assert texts(flat(query.run())) == ["0", "1", "2", "3", "4", "later", "last"]
 
 
-def test_it_begins_at_the_end_or_the_beginning_or_where_it_is_said(data_dir: Path, log: BlockingWAL) -> None:
+def test_a_query_begins_at_the_end_the_beginning_or_a_given_position(data_dir: Path, log: BlockingWAL) -> None:
     put(log, 1, 2, 3)
     put(log, 4, vchannel="b")
     rows = sorted(batch(data_dir), key=lambda row: row["time_tick"])
@@ -106,7 +106,7 @@ def log_id(row: Row) -> MessageID:
     return MessageID.from_bytes(row["message_id"])
 
 
-def test_going_on_does_not_look_at_where_it_was_to_begin(data_dir: Path, log: BlockingWAL) -> None:
+def test_a_query_with_a_checkpoint_ignores_its_starting_offsets(data_dir: Path, log: BlockingWAL) -> None:
     put(log, 1)
     query = StreamQuery(data_dir, startingOffsets="earliest")
     assert texts(flat(query.run())) == ["1"]
@@ -120,7 +120,7 @@ def test_going_on_does_not_look_at_where_it_was_to_begin(data_dir: Path, log: Bl
 
 
 def test_an_idle_log_makes_no_batch(data_dir: Path, log: BlockingWAL) -> None:
-    """The promise moves on every 0.2 s; the offset must not."""
+    """The promised tick moves every 0.2 s; the offset must not."""
     put(log, 1)
     query = StreamQuery(data_dir, startingOffsets="earliest")
     query.run()
@@ -142,7 +142,7 @@ def test_opening_and_closing_the_log_makes_no_batch(data_dir: Path) -> None:
         assert query.step() is None
 
 
-def test_what_is_for_others_makes_no_batch_unless_it_is_much(
+def test_rows_of_other_vchannels_make_no_batch_unless_there_are_many(
     data_dir: Path, log: BlockingWAL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = StreamQuery(data_dir, startingOffsets="earliest", vchannels="b")
@@ -206,7 +206,7 @@ def test_triggers_go_through_all_pchannels_in_the_order_of_ticks(data_dir: Path,
     assert batches == [[], *[[*range(at, at + 4)] for at in range(0, 20, 4)]]
 
 
-def test_the_limit_that_spark_is_told_and_the_other_one(data_dir: Path, log: BlockingWAL) -> None:
+def test_both_limits_hold_though_spark_is_told_one(data_dir: Path, log: BlockingWAL) -> None:
     assert StreamQuery(data_dir).limit == ReadAllAvailable()
     assert StreamQuery(data_dir, maxBytesPerTrigger=7).limit == ReadMaxBytes(7)
     both = StreamQuery(data_dir, startingOffsets="earliest", maxMessagesPerTrigger=50, maxBytesPerTrigger=1)
@@ -254,7 +254,7 @@ def test_available_now_from_the_end_of_a_new_query(data_dir: Path, log: Blocking
 # -- what progress shows
 
 
-def test_the_reported_end_is_where_it_would_go_without_limits(data_dir: Path, log: BlockingWAL) -> None:
+def test_the_reported_end_is_that_of_a_batch_without_limits(data_dir: Path, log: BlockingWAL) -> None:
     put(log, *range(10))
     query = StreamQuery(data_dir, startingOffsets="earliest", maxMessagesPerTrigger=4)
     assert query.reader.reportLatestOffset() is None
@@ -271,7 +271,7 @@ def test_the_reported_end_is_where_it_would_go_without_limits(data_dir: Path, lo
 # -- what happens to the log meanwhile
 
 
-def test_vchannels_that_are_made_while_it_runs(data_dir: Path, log: BlockingWAL) -> None:
+def test_vchannels_that_are_created_while_a_query_runs(data_dir: Path, log: BlockingWAL) -> None:
     everything = StreamQuery(data_dir)
     matching = StreamQuery(data_dir, vchannelsPattern="new-.*")
     named = StreamQuery(data_dir, vchannels="new-1, a")
@@ -287,7 +287,7 @@ def test_vchannels_that_are_made_while_it_runs(data_dir: Path, log: BlockingWAL)
     assert texts(flat(matching.run())) == texts(flat(named.run())) == ["3"]
 
 
-def test_pchannels_that_are_made_while_it_runs(data_dir: Path) -> None:
+def test_pchannels_that_are_created_while_a_query_runs(data_dir: Path) -> None:
     make_vchannels(data_dir)
     query = StreamQuery(data_dir)
     assert query.run() == [[]]
@@ -350,8 +350,8 @@ def test_truncation_under_a_query(data_dir: Path, log: BlockingWAL) -> None:
         StreamQuery(data_dir, startingOffsets=json.dumps({"p0": str(results[0].message_id)})).begin()
 
 
-def test_segments_that_are_dropped_behind_a_query_are_no_loss(data_dir: Path, log: BlockingWAL) -> None:
-    """What retention gives back ends between two frames; a query that has read everything below stands there or before."""
+def test_dropping_segments_that_a_query_has_read_is_no_loss(data_dir: Path, log: BlockingWAL) -> None:
+    """Retention truncates between two frames; a query that has read everything below stands there or before."""
     query = StreamQuery(data_dir, startingOffsets="earliest", vchannels="a")
     query.step()
     for _ in range(6):

@@ -21,7 +21,7 @@ from wal.spark.options import ChannelChoice
 
 
 def known(data: Path, *names: str, life: int = 1) -> None:
-    """Returns when readers of the files know these vchannels; their map is written behind."""
+    """Returns when readers of the files know these vchannels: the map that they read lags."""
     while not all(vchannels_of(data).get(name, 0) >= life for name in names):
         pass
 
@@ -30,7 +30,7 @@ def texts(rows: list[Row] | None) -> list[str] | None:
     return None if rows is None else [row["payload"].decode() for row in rows]
 
 
-def test_what_a_stream_saw_to_be_none_of_its_own_may_be_truncated(data_dir: Path) -> None:
+def test_a_range_without_rows_for_a_stream_may_be_truncated(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         log.append_bulk([Message("quiet", b"1"), Message("busy", b"0")])
         query = StreamQuery(data_dir, vchannels="quiet", startingOffsets="earliest")
@@ -60,7 +60,7 @@ def test_a_vchannel_that_a_query_does_not_name_any_more_may_be_dropped(data_dir:
 
 
 class Lagging:
-    """Lives as they were when it began to lag, for all readers of this process."""
+    """Makes the vchannels that readers of this process know stay as they were when it began to lag."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lags = False
@@ -77,17 +77,17 @@ class Lagging:
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_new_life_that_the_map_does_not_know_of_yet_is_not_passed_by(
+def test_a_new_incarnation_that_the_map_does_not_have_yet_is_not_skipped(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """The map of vchannels is a copy that lags: frames of a vchannel that was made again are there before it."""
+    """The map of vchannels is a copy that lags: frames of a recreated vchannel are there before it."""
     with bridge.blocking(data_dir) as log:
         log.raw_append(Message("a", b"old"))
         known(data_dir, "a")
         query = StreamQuery(data_dir, vchannels="a", startingOffsets="earliest", failOnDataLoss=fails)
-        lives = Lagging(monkeypatch)
+        lagging = Lagging(monkeypatch)
         query.run()
-        lives.lags = True
+        lagging.lags = True
         log.drop_vchannel("a")
         log.create_vchannel("a")
         log.raw_append(Message("a", b"new"))
@@ -98,15 +98,15 @@ def test_a_new_life_that_the_map_does_not_know_of_yet_is_not_passed_by(
             query.options["failOnDataLoss"] = "false"  # as the error says
             query.start()
         assert [texts(rows) for rows in query.run()] == [["new"]]
-        lives.lags = False
+        lagging.lags = False
         known(data_dir, "a", life=2)
         log.raw_append(Message("a", b"newer"))
         with pytest.warns(DataLossWarning, match="was dropped"):
             assert [texts(rows) for rows in query.run()] == [["newer"]]
 
 
-def test_what_is_checked_is_what_is_planned(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropped and made again after the check, before the plan: the unread rows of the old life are read, or it fails."""
+def test_the_plan_is_for_the_incarnations_that_were_checked(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vchannel is recreated after the check and before the plan: unread rows of the old incarnation are read, or the query fails."""
     with bridge.blocking(data_dir) as log:
         log.raw_append(Message("a", b"1"))
         known(data_dir, "a")
@@ -133,7 +133,7 @@ def test_what_is_checked_is_what_is_planned(data_dir: Path, monkeypatch: pytest.
             query.step()
 
 
-def test_a_pattern_over_many_segments_keeps_the_names_of_few(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_keeps_the_matching_names_of_few_segments(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_frames, "_MATCHED_MAX", 2)
     with bridge.blocking(data_dir, segment_bytes=1 << 20) as log:
         for _ in range(10):

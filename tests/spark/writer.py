@@ -83,12 +83,12 @@ class Writer:
 
 
 def names_of(pchannel: int) -> list[str]:
-    """The vchannels that are written on this pchannel."""
+    """Returns the vchannels that are written on this pchannel."""
     return [f"v{pchannel}-{at}" for at in range(3)]
 
 
 def make_vchannels(data: Path, *, pchannels: int = 2) -> list[str]:
-    """A journal with these vchannels; their names."""
+    """Creates a journal with these vchannels, and returns their names."""
     with bridge.blocking(data, pchannels=pchannels) as log:
         for pchannel in range(pchannels):
             for name in names_of(pchannel):

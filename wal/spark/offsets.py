@@ -21,7 +21,7 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, MessageID, Origin
 
-__all__ = ["PChannelOffset", "LogPosition", "StreamOffset"]
+__all__ = ["LogPosition", "PChannelOffset", "StreamOffset"]
 
 LogPosition: TypeAlias = tuple[int, int]
 """(position, index), ascending in one incarnation of a pchannel. An event lies below a log position if its own is smaller."""

@@ -21,7 +21,7 @@ from wal.frame import RunKind
 from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
 
-__all__ = ["EventWeight", "FrameWeight", "ScannedFrames", "Piece", "Taken", "cut", "share_out", "take", "weight_of"]
+__all__ = ["EventWeight", "FrameWeight", "Piece", "ScannedFrames", "Taken", "cut", "share_out", "take", "weight_of"]
 
 KEPT_MAX: Final = 1 << 16
 """The number of frames whose weights are kept."""

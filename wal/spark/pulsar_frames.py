@@ -174,7 +174,7 @@ class PulsarFrames:
         if place[1]:
             return place[0], place[1] - 1
         topic = self._topic(pchannel)
-        state = topic.refresh()
+        state = topic.reach()
         start, end = max(since[0], state.earliest[0]), min(place[0], state.durable_end)
         upper, back = end, 4  # most messages hold events: the last few will do
         try:
@@ -231,7 +231,7 @@ class PulsarFrames:
     def has_writer(self) -> bool:
         """Returns whether a writer that has not closed the log is connected now, as the brokers and the metadata say."""
         names = self.pchannels()
-        return any(not self._topics[name].refresh().closed and self._topics[name].has_writer() for name in names)
+        return any(not self._topics[name].reach().closed and self._topics[name].has_writer() for name in names)
 
     def close(self) -> None:
         for topic in self._topics.values():
