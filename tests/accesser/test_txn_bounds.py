@@ -163,3 +163,12 @@ async def test_open_transactions_together_would_block_and_stay_open(location: st
         await second.commit()
         assert [len(body) for body in bodies(await read_all(log, "b"))] == [400, 400]
         assert log.statistics().pchannels[0].open_transaction_bytes == 0
+
+
+async def test_a_bound_of_more_bodies_than_a_range_of_ticks_is_refused(location: str) -> None:
+    """The opening refuses the setting; otherwise a commit would fail the whole pchannel."""
+    with pytest.raises(InvalidArgumentError, match="txn_bodies_max"):
+        async with open_wal(location, txn_bodies_max=262_144, txn_bytes_max=64 << 20):
+            pass
+    async with open_wal(location, txn_bodies_max=262_143, txn_bytes_max=64 << 20) as log:
+        await log.raw_append(Message("orders", b"0"))

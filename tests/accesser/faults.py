@@ -1,0 +1,37 @@
+"""The faults that a user cannot cause at will."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from wal.engine.local.log import LocalLog
+
+__all__ = ["SavingGate"]
+
+
+class SavingGate:
+    """Holds up the KV's compare-and-swap, with which the oracle saves its limit, until `open` is set; then it fails if `failure` is set.
+
+    No tick is saved ahead any more when it is made.
+    """
+
+    def __init__(self, log: LocalLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = asyncio.Event()
+        self.failure: Exception | None = None
+        self.waiting = 0
+        real = log.kv.compare_and_swap
+
+        async def compare_and_swap(*arguments: Any) -> bool:
+            self.waiting += 1
+            await self.open.wait()
+            self.waiting -= 1
+            if self.failure is not None:
+                raise self.failure
+            return await real(*arguments)
+
+        monkeypatch.setattr(log.kv, "compare_and_swap", compare_and_swap)
+        while log.oracle.take(262_144) is not None:
+            pass

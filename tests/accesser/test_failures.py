@@ -1,0 +1,139 @@
+"""After a failure of the disk, of the oracle or of our own code, every caller is told whether its write is known not to have happened."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.accesser.faults import SavingGate
+from tests.accesser.probes import local, made_on, payloads, turns
+from tests.backends.faults import FaultyDisk
+from wal import Message, WALAccesser, open_wal
+from wal.backends.journal import backend as journal_backend
+from wal.errors import (
+    ChannelFencedError,
+    StorageError,
+    UnknownError,
+    WALError,
+)
+from wal.pchannel import pipeline
+
+
+async def test_a_call_after_a_failure_is_known_not_to_be_written(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the frame that was in flight when the disk failed has an unknown outcome."""
+    disk = FaultyDisk()
+    monkeypatch.setattr(journal_backend, "Disk", lambda: disk)
+    async with open_wal(data) as log:
+        await log.raw_append(Message("orders", b"0"))
+        barrier = await log.allocate_time_tick() + (1 << 40)
+        aside = log.append_nowait(Message("orders", b"aside"), barrier_time_tick=barrier)
+        disk.fail_sync = True
+        with pytest.raises(StorageError) as caught:
+            await log.raw_append(Message("orders", b"hit"))
+        assert caught.value.outcome_unknown
+        for later in (aside, log.append_nowait(Message("orders", b"later"))):
+            with pytest.raises(StorageError) as caught:
+                await later
+            assert not caught.value.outcome_unknown
+        assert log.statistics().bytes_in_flight == 0
+    async with open_wal(data) as log:
+        assert not {b"aside", b"later"} & set(await payloads(log, "orders"))
+
+
+async def test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcome(log: WALAccesser) -> None:
+    """The backend has the frames and may write them: an error that says otherwise invites a second copy."""
+    await log.raw_append(Message("orders", b"0"))
+    opened = local(log)
+    pchannel = opened.pchannels["p0"]
+    future = log.append_nowait(Message("orders", b"1"))
+    while not pchannel.frames.frames_in_flight:
+        await asyncio.sleep(0)
+    pchannel.fail(ChannelFencedError("another oracle took over"))
+    with pytest.raises(ChannelFencedError) as caught:
+        await future
+    assert caught.value.outcome_unknown
+    with pytest.raises(ChannelFencedError) as caught:
+        await log.raw_append(Message("orders", b"2"))
+    assert not caught.value.outcome_unknown
+
+
+async def test_a_defect_in_making_a_frame_reaches_every_caller(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.raw_append(Message("orders", b"0"))
+
+    def defect(*_: object, **__: object) -> None:
+        raise MemoryError("no memory for a frame")
+
+    monkeypatch.setattr(pipeline, "encode_frame", defect)
+    futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(3)]
+    for outcome in await asyncio.gather(*futures, return_exceptions=True):
+        assert isinstance(outcome, UnknownError)
+    assert log.statistics().bytes_in_flight == 0
+
+
+async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer and the ticks serve all pchannels: one that failed must not take them from the others."""
+    async with open_wal(location, pchannels=2, time_tick_interval_s=0.001) as log:
+        await made_on(log, "p0", "broken")
+        await made_on(log, "p1", "sound")
+        opened = local(log)
+        broken, sound = opened.pchannels["p0"], opened.pchannels["p1"]
+        real = pipeline.encode_frame
+
+        def defect(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(pipeline, "encode_frame", real)
+            raise MemoryError("no memory for a frame")
+
+        monkeypatch.setattr(pipeline, "encode_frame", defect)
+        failing = log.append_nowait(Message("broken", b"1"))
+        await asyncio.gather(failing, return_exceptions=True)
+        before = sound.promised.tick
+        while sound.promised.tick == before or broken.actor_group.failure is None:
+            await asyncio.sleep(0.001)
+        gate = SavingGate(opened, monkeypatch)
+        waiting = log.append_nowait(Message("sound", b"1"))
+        opened._hosting._ticks.tell(broken)
+        await turns(5)
+        gate.open.set()
+        await waiting
+        while opened.oracle.take(262_144) is not None:
+            pass
+        await log.raw_append(Message("sound", b"2"))
+        assert await payloads(log, "sound") == [b"1", b"2"]
+
+
+async def test_a_group_that_is_cut_off_settles_every_call(log: WALAccesser) -> None:
+    """Operations that waited are settled, also if the batch before them ended in the middle."""
+    async with log.txn("orders") as txn:
+        await txn.append(b"1")
+        ahead = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(5)]
+    await asyncio.gather(*ahead)
+    opened = local(log)
+    group = opened.pchannels["p0"].actor_group
+    group.pause()
+    waiting = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(8)]
+    group.cut_off()
+    for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(outcome, WALError)
+    assert log.statistics().bytes_in_flight == 0
+    group._pauses = 0
+
+
+async def test_dropping_a_vchannel_that_failed_raises_its_error(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.raw_append(Message("orders", b"0"))
+    vchannel = local(log).vchannels.routes["orders"]
+    monkeypatch.setattr(vchannel.pchannel.frames, "submit_plain", lambda *_: 1 / 0)
+    with pytest.raises(UnknownError):
+        await log.raw_append(Message("orders", b"1"))
+    monkeypatch.undo()
+    with pytest.raises(UnknownError):
+        await log.drop_vchannel("orders")
+    with pytest.raises(UnknownError):
+        await log.raw_append(Message("orders", b"2"))
+    assert [info.name for info in await log.vchannels()] == ["orders"]
+    assert await payloads(log, "orders") == [b"0"]
