@@ -1,14 +1,14 @@
-"""What callers hold: the accesser and its calls, transactions, broadcasts, and the opening and closing of a log.
+"""The objects that callers hold: the accesser and its calls, transactions and broadcasts; and how a log is opened and closed.
 
 Files:
 
-* opening: `open_wal`, and `init` / `WAL` / `release` for the log that a process shares
-* accesser: every public call of an open log, with the checks of its arguments
+* opening:   `open_wal`, and `init` / `WAL` / `release` for the log that a process shares
+* accesser:  every public call of an open log, with the checks of its arguments
 * broadcast: `log.broadcast()`, the calls of the log's broadcaster
 * responses: `append_messages`: how messages are grouped, and what is answered for each of them
-* txn: a transaction as its user holds it
+* txn:       a transaction as its user holds it
 * lifecycle: whether the log is open for a call, and how it is opened and closed
-* releases: how a log is released that was garbage-collected without being closed
+* releases:  how a log is released that was garbage-collected without being closed
 """
 
 from wal.accesser.accesser import LogStatistics, WALAccesser

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from actors import Actor, ActorRef
 from wal.accesser.broadcast import LogBroadcast
 from wal.accesser.lifecycle import Lifecycle
 from wal.accesser.responses import AppendOption, AppendResponses, append_groups
-from wal.accesser.txn import Txn, TxnOpening, TxnOptions
+from wal.accesser.txn import Txn, TxnOpening, TxnOptions, check_keepalive, txn_vchannels
 from wal.channels import VChannelInfo, check_vchannel, check_vchannels
 from wal.cursors import CursorInfo, CursorKey, CursorService, CursorUse, check_cursor
 from wal.engine.base import LogStatistics
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from wal.retention import PChannelRetention
 
 __all__ = ["LogStatistics", "WALAccesser"]
-
-KEEPALIVE_MIN: Final = 0.001
-"""The shortest keepalive in seconds, as in the system that the seeds describe."""
 
 
 class WALAccesser:
@@ -169,23 +166,8 @@ class WALAccesser:
         self._lifecycle.check_writable()
         if idempotency_key is not None:
             check_key(idempotency_key)
-        if (vchannel is None) == (vchannels is None):
-            raise InvalidArgumentError("txn() takes either vchannel=… or vchannels=[…]")
-        if isinstance(vchannels, str):
-            raise TypeError(f"vchannels must be a sequence of names, not the str {vchannels!r}: use vchannel=…")
-        names = (
-            (check_vchannel(vchannel),)
-            if vchannels is None
-            else check_vchannels(vchannels, "txn(vchannels=…) takes several names")
-        )
-        if not names:
-            raise InvalidArgumentError("txn(vchannels=[]) names no vchannel: name at least one")
-        if not isinstance(keepalive, int | float) or isinstance(keepalive, bool):
-            raise TypeError(f"keepalive must be a number of seconds, not {keepalive!r}")
-        if keepalive != 0 and not KEEPALIVE_MIN <= keepalive < float("inf"):
-            raise InvalidArgumentError(
-                f"keepalive={keepalive} is out of range: 0 for the default, otherwise at least {KEEPALIVE_MIN} s"
-            )
+        names = txn_vchannels(vchannel, vchannels)
+        check_keepalive(keepalive)
 
         async def begin() -> Txn[AppendResult | ForgottenResult]:
             appends = (await self._lifecycle.ready()).appends

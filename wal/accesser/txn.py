@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
 
 from wal.accesser.lifecycle import Lifecycle
 from wal.async_only import AsyncOnly
+from wal.channels import check_vchannel, check_vchannels
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
 from wal.message import AppendResult, Message
 from wal.reading import named
@@ -30,7 +31,10 @@ else:
 
     R_co = TypeVar("R_co", covariant=True)
 
-__all__ = ["R_co", "Txn", "TxnOpening", "TxnOptions"]
+__all__ = ["R_co", "Txn", "TxnOpening", "TxnOptions", "check_keepalive", "txn_vchannels"]
+
+KEEPALIVE_MIN: Final = 0.001
+"""The shortest keepalive in seconds, as in the system that the seeds describe."""
 
 
 BODIES_A_TURN: Final = 256
@@ -178,3 +182,27 @@ class TxnOpening(AsyncOnly, Generic[R_co]):
             await txn.commit()
         else:
             await txn.rollback()
+
+
+def txn_vchannels(vchannel: object, vchannels: object) -> tuple[str, ...]:
+    """Returns the names that `txn(…)` was given. TypeError or InvalidArgumentError if they are none."""
+    if (vchannel is None) == (vchannels is None):
+        raise InvalidArgumentError("txn() takes either vchannel=… or vchannels=[…]")
+    if vchannels is None:
+        return (check_vchannel(vchannel),)
+    if isinstance(vchannels, str):
+        raise TypeError(f"vchannels must be a sequence of names, not the str {vchannels!r}: use vchannel=…")
+    names = check_vchannels(vchannels, "txn(vchannels=…) takes several names")
+    if not names:
+        raise InvalidArgumentError("txn(vchannels=[]) names no vchannel: name at least one")
+    return names
+
+
+def check_keepalive(keepalive: object) -> None:
+    """Raises TypeError or InvalidArgumentError for a keepalive that no transaction may have."""
+    if not isinstance(keepalive, int | float) or isinstance(keepalive, bool):
+        raise TypeError(f"keepalive must be a number of seconds, not {keepalive!r}")
+    if keepalive != 0 and not KEEPALIVE_MIN <= keepalive < float("inf"):
+        raise InvalidArgumentError(
+            f"keepalive={keepalive} is out of range: 0 for the default, otherwise at least {KEEPALIVE_MIN} s"
+        )

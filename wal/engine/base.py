@@ -51,7 +51,7 @@ class ReadableEngine(Protocol):
     """An engine that serves the reading half of the API."""
 
     place: str
-    """Where the log lives: its directory, or another location as a text."""
+    """Where the log is: its directory, or another location as a text."""
     cursors: CursorService
 
     @property
@@ -139,8 +139,9 @@ class WritableEngine(ReadableEngine, Protocol):
 class Appends(Protocol):
     """The writing calls. Calls for one pchannel are ordered as they were made, also those of different vchannels.
 
-    What is refused before it is sent (TypeError, InvalidArgumentError, WouldBlockError) leaves nothing behind, not even a vchannel.
-    A result is durable. A failed write is a StorageError, a lost connection an UnknownOutcomeError, both with `outcome_unknown`.
+    A call that is refused before anything is sent (TypeError, InvalidArgumentError, WouldBlockError) changes nothing, and creates no
+    vchannel. A result is durable. A failed write is a StorageError, a lost connection an UnknownOutcomeError, both with
+    `outcome_unknown`.
     """
 
     message_bytes_max: int

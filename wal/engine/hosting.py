@@ -41,7 +41,7 @@ INBOX_MAX: Final = 1 << 20
 
 
 class Hosting:
-    """`pchannels` are those that are open, and are driven and closed together; whoever calls `open` puts what it returns there.
+    """`pchannels` are those that are open, and are driven and closed together; the caller of `open` adds the pchannel to them.
 
     `is_live` says whether a vchannel, in this incarnation, still exists.
     """

@@ -1,4 +1,4 @@
-"""Announcements: the line that an open log writes when it was opened, and the one when it was closed.
+"""Announcements: the line that a log writes when it was opened, and the line when it was closed.
 
 Owns their texts, which docs/reference/logging.md shows, and the counts in them. It decides nothing.
 """
@@ -17,11 +17,11 @@ _log: Final = logging.getLogger("wal")
 
 
 class Announcements:
-    """The announcements of one log, from the beginning of its opening on. `monotonic` is a clock in seconds."""
+    """The announcements of one log, made when its opening begins. `monotonic` is a clock in seconds."""
 
     def __init__(self, place: str, monotonic: Callable[[], float]) -> None:
         self.is_new = False
-        """Whether there was no log here before."""
+        """Whether this opening created the log."""
         self._place = place
         self._is_open = False
         self._monotonic = monotonic
@@ -32,14 +32,14 @@ class Announcements:
         self._replayed = 0
 
     def recovered(self, term: int, state: LogState, *, replayed: int) -> None:
-        """A pchannel was opened in this term; `replayed`: how many events that the last checkpoint does not know."""
+        """Counts a pchannel that was opened in this term, after `replayed` events that the last checkpoint did not have."""
         self._terms.append(term)
         self._clean = self._clean and state.clean
         self._torn_bytes += state.torn_bytes
         self._replayed += replayed
 
     def opened(self) -> None:
-        """The log is open."""
+        """Writes the line of a log that is open."""
         self._is_open = True
         before = "new" if self.is_new else f"recovered, {'closed' if self._clean else 'not closed'} cleanly before"
         low, high = min(self._terms), max(self._terms)
@@ -55,9 +55,9 @@ class Announcements:
         )
 
     def closed(self, events: int, *, trouble: BaseException | str | None) -> None:
-        """The log is closed, after `events` were appended; `trouble`: why that is not clean, so that the next opening recovers it.
+        """Writes the line of a log that is closed, after `events` were appended; `trouble` says why the next opening has to recover it.
 
-        Nothing is said of a log that was not opened to the end.
+        A log whose opening failed gets no line.
         """
         if not self._is_open:
             return

@@ -1,7 +1,7 @@
 """LocalAppends: how messages and transactions get from a call to the inbox of their vchannel's actor.
 
 Owns the order in which an append is checked and sent: first the checks, then the room in flight, and last the vchannel, since looking it
-up may create it. A message that is refused leaves nothing behind. `append` is the hot path of the product.
+up may create it. A message that is refused changes nothing. `append` is the hot path of the product.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class LocalAppends:
             append = Append(payload, _INSERT, 0, properties, b"", future, size)
         else:
             append = _special(message, barrier_time_tick, properties, future, size)
-        # Last, since it may create the vchannel: a message that is refused leaves nothing behind.
+        # Last, since it may create the vchannel: a message that is refused changes nothing.
         vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
         try:
             vchannel.tell(vchannel, append)
@@ -256,7 +256,7 @@ class LocalAppends:
             check_client_type(message)
         for name in {message.vchannel for message, _ in checked}:
             check_vchannel(name)
-        # Only now, since it may create vchannels: a message that is refused leaves nothing behind.
+        # Only now, since it may create vchannels: a message that is refused changes nothing.
         for message, record in checked:
             vchannel = self._vchannels.route(message.vchannel)
             size = _record_size(record)

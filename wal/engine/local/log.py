@@ -332,17 +332,10 @@ class LocalLog:
 
     def _is_live(self, name: RunName) -> bool:
         """Returns whether this vchannel, in this incarnation, still exists."""
-        info = self.vchannels.records.get(name[0])
-        return info is not None and info.incarnation == name[1]
+        return self.vchannels.incarnation(name[0]) == name[1]
 
     def _cursor_view(self) -> LogView:
         """Returns what cursors are compared with."""
-        records = self.vchannels.records
-
-        def incarnation(name: str) -> int | None:
-            info = records.get(name)
-            return None if info is None else info.incarnation
-
         places = {
             name: LogRange(
                 pchannel.log.incarnation,
@@ -353,4 +346,4 @@ class LocalLog:
             )
             for name, pchannel in self.pchannels.items()
         }
-        return LogView(places, incarnation, self.vchannels.directory.next_incarnation)
+        return LogView(places, self.vchannels.incarnation, self.vchannels.directory.next_incarnation)

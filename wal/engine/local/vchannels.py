@@ -73,6 +73,11 @@ class VChannelRoutes:
         """The vchannels that there are, by name."""
         return self.directory.records
 
+    def incarnation(self, name: str) -> int | None:
+        """Returns the incarnation of a vchannel, or None if it does not exist."""
+        info = self.directory.records.get(name)
+        return None if info is None else info.incarnation
+
     def route(self, name: str) -> VChannel:
         """Returns the actor of this vchannel, creating the vchannel if that is allowed.
 
