@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import wal
 from tests.accesser.probes import payloads, read_all, start
 from tests.contract.other import eventually
 from wal import ImmutableMessage, Latest, Message, WALAccesser, open_wal
+from wal.backends import LogSnapshot
+from wal.backends.journal import ReadOnlyJournalLog
 from wal.channels import place
 from wal.errors import (
     ChannelNotExistError,
@@ -223,3 +226,37 @@ async def test_many_at_once_in_one_process(data: str) -> None:
             with pytest.raises(WALError):
                 await payloads(reader, "orders")
         assert await payloads(writer, "orders") == [b"1"]
+
+
+async def test_a_log_whose_refresh_waits_is_asked_in_threads(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one on a server is: the event loop waits for no answer, and readers see all the same events."""
+    asking: set[int] = set()
+    refresh = ReadOnlyJournalLog.refresh
+
+    def slow(log: ReadOnlyJournalLog) -> LogSnapshot:
+        asking.add(threading.get_ident())
+        return refresh(log)
+
+    monkeypatch.setattr(ReadOnlyJournalLog, "refresh_waits", True)
+    monkeypatch.setattr(ReadOnlyJournalLog, "refresh", slow)
+    async with (
+        open_wal(data) as writer,
+        open_wal(data, read_only=True) as reader,
+        reader.read("orders", cursor="billing") as scanner,
+    ):
+        taking = start(take(scanner, 3))
+        await asyncio.sleep(0)
+        results = [await writer.raw_append(Message("orders", b"%d" % number)) for number in range(3)]
+        assert await taking == [b"0", b"1", b"2"]
+        await scanner.save()
+        (info,) = await reader.cursors()
+        assert info.lag_bytes == 0
+        await writer.truncate(up_to=results[0].message_id)
+        (report,) = await reader.retention()
+        assert report.earliest == results[1].message_id
+        assert await payloads(reader, "orders") == [b"1", b"2"]
+        await writer.drop_vchannel("orders")
+        with pytest.raises(ChannelNotExistError):
+            await take(scanner, 1)
+    assert asking
+    assert threading.get_ident() not in asking

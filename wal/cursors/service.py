@@ -41,7 +41,7 @@ class CursorService:
         self._closed = False
         self._holding = False  # whether a thread took the store's lock for a caller of `held`
         self.judge: Callable[[], Awaitable[None]] | None = None
-        """Marks the cursors that are over a bound before they are read; only the writer's process has it."""
+        """Called before cursors are read: in the writer's process it marks those over a bound, in another one it looks at the logs."""
 
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
         """Returns the cursor to resume from on this pchannel, None when nothing is saved; see `resumable` for its errors."""

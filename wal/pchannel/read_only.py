@@ -212,6 +212,8 @@ class ThreadedLog(ReadableLog):
         self.pchannel: str = log.pchannel
         self.incarnation: int = log.incarnation
         self.shown = shown
+        self.known = shown
+        """The log as the last `refresh` or `reach` found it."""
         self._log = log
         self._pool = pool
         self._calls: set[concurrent.futures.Future[Any]] = set()
@@ -236,17 +238,15 @@ class ThreadedLog(ReadableLog):
         """Shows readers the log as it is in this snapshot."""
         self.shown = snapshot
 
-    def snapshot(self) -> LogSnapshot:
-        """Returns the log as new as it is known without waiting."""
-        return self.shown if self._log.refresh_waits else self._log.refresh()
-
     async def refresh(self) -> LogSnapshot:
         """Returns the log as it is now; `newest` may be older than its end. ClosedError if another log was created in its place."""
-        return await self._in_thread(self._log.refresh) if self._log.refresh_waits else self._log.refresh()
+        self.known = await self._in_thread(self._log.refresh) if self._log.refresh_waits else self._log.refresh()
+        return self.known
 
     async def reach(self) -> LogSnapshot:
         """Returns the log as it is now, with the newest event for certain."""
-        return await self._in_thread(self._log.reach)
+        self.known = await self._in_thread(self._log.reach)
+        return self.known
 
     async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         return await self.read_to(self.shown.durable_end, start, names=names, bytes_max=bytes_max)

@@ -82,6 +82,7 @@ class ReadOnlyLog:
             self.core = ReadOnlyCore(source, create_vchannels=self.settings.create_vchannels)
             await self._in_thread(self.core.open)
             self.cursors = CursorService(source.cursors, view=self._cursor_view, wall=self.clock.wall)
+            self.cursors.judge = self._refresh_logs
             await self.system.start()
             await self.refresh()
             self._watching = asyncio.get_running_loop().create_task(self._watch(), name="watch vchannels")
@@ -147,6 +148,7 @@ class ReadOnlyLog:
         """Returns where each pchannel's log stands, as far as a reader can see: bounds are the writer's."""
         cursors = await self.cursors.run(self.cursors.store.load_all)
         await self.refresh()
+        await self._refresh_logs()
         view = self._cursor_view()
         return [
             await report_of(pchannel, pins_of(cursors, view, pchannel=name), RetentionBounds())
@@ -228,8 +230,13 @@ class ReadOnlyLog:
                     else:
                         reader.created(name, self.pchannels[change.pchannel], incarnation=change.incarnation)
 
+    async def _refresh_logs(self) -> None:
+        """Finds out how far the logs reach now, for the cursors that are held against them."""
+        for pchannel in list(self.pchannels.values()):
+            await pchannel.log.refresh()
+
     def _cursor_view(self) -> LogView:
-        return self.core.cursor_view({name: pchannel.log.snapshot() for name, pchannel in self.pchannels.items()})
+        return self.core.cursor_view({name: pchannel.log.known for name, pchannel in self.pchannels.items()})
 
     def _release(self) -> None:
         self._pool.shutdown(wait=True)
