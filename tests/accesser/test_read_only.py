@@ -1,4 +1,4 @@
-"""read_only=True through the public API: what a reader in another opening sees of vchannels that come, go and move, and of places."""
+"""`read_only=True` through the public API: vchannels and pchannels that are created and dropped, and locations without a log."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from wal.errors import (
 PCHANNELS = ["p0", "p1", "p2", "p3"]
 
 
-def elsewhere(name: str) -> str:
-    """A pchannel that this vchannel would not be put on."""
+def other_pchannel(name: str) -> str:
+    """Returns a pchannel that this vchannel is not assigned to by its name."""
     return next(pchannel for pchannel in PCHANNELS if pchannel != place(name, PCHANNELS))
 
 
-async def test_a_vchannel_that_is_made_elsewhere_is_followed_there(data: str) -> None:
-    """Whoever waits for it gets all of it, also what was appended before this process heard of it, and nothing of its earlier life."""
+async def test_a_vchannel_that_is_created_on_another_pchannel_is_followed_there(data: str) -> None:
+    """Its readers get all of it, also what was appended before they knew of it, and nothing of its earlier incarnation."""
     async with open_wal(data, pchannels=4) as writer, open_wal(data, read_only=True) as reader:
-        await writer.create_vchannel("moved", pchannel=elsewhere("moved"))
-        await writer.append_bulk([Message("moved", b"of its earlier life"), Message("other", b"x")])
+        await writer.create_vchannel("moved", pchannel=other_pchannel("moved"))
+        await writer.append_bulk([Message("moved", b"of its earlier incarnation"), Message("other", b"x")])
         await writer.drop_vchannel("moved")
 
         async def gone() -> bool:
@@ -47,7 +47,7 @@ async def test_a_vchannel_that_is_made_elsewhere_is_followed_there(data: str) ->
         async with reader.read("moved") as everything, reader.read("moved", deliver_policy=Latest()) as latest:
             both = start(take(everything, 3)), start(take(latest, 3))
             await asyncio.sleep(0)
-            await writer.create_vchannel("moved", pchannel=elsewhere("moved"))
+            await writer.create_vchannel("moved", pchannel=other_pchannel("moved"))
             await writer.append_bulk([Message("moved", b"%d" % number) for number in range(3)])
             async with asyncio.timeout(10):
                 for taken in both:
@@ -59,7 +59,7 @@ async def take(scanner: wal.Scanner, count: int) -> list[bytes]:
 
 
 async def test_a_vchannel_that_is_dropped_ends_its_readers(data: str) -> None:
-    """Those that knew it, and those that met it before any map showed it; not those of its next life."""
+    """It ends readers that knew the vchannel from a map or met it in the log, and none of its next incarnation."""
     async with open_wal(data) as writer, open_wal(data, read_only=True) as reader:
         async with reader.read("early") as early:
             taking = start(take(early, 1))
@@ -67,14 +67,14 @@ async def test_a_vchannel_that_is_dropped_ends_its_readers(data: str) -> None:
             assert await taking == [b"1"]
             async with reader.read(["early", "late"]) as both:
                 await writer.drop_vchannel("early")
-                await writer.raw_append(Message("early", b"of its next life"))
+                await writer.raw_append(Message("early", b"of its next incarnation"))
                 for scanner in (early, both):
                     async with asyncio.timeout(10):
                         with pytest.raises(ChannelNotExistError, match="'early' was dropped"):
                             async for message in scanner:
                                 assert message.payload == b"1"
         async with reader.read("early") as again, asyncio.timeout(10):
-            assert await take(again, 1) == [b"of its next life"]
+            assert await take(again, 1) == [b"of its next incarnation"]
 
 
 async def test_pchannels_that_are_added_are_found(data: str) -> None:
@@ -94,7 +94,7 @@ async def test_pchannels_that_are_added_are_found(data: str) -> None:
             await scanner.close()
 
 
-async def test_nothing_is_made_where_no_journal_is(data: str) -> None:
+async def test_a_directory_without_a_journal_is_left_as_it_is(data: str) -> None:
     for times in range(2):
         with pytest.raises(FormatError, match="holds no journal"):
             async with open_wal(data, read_only=True):
@@ -107,7 +107,7 @@ async def test_nothing_is_made_where_no_journal_is(data: str) -> None:
         await open_wal(data, read_only=True)
 
 
-async def test_what_cannot_be_read_by_others_is_refused_at_the_call() -> None:
+async def test_a_log_in_memory_is_refused_at_the_call() -> None:
     with pytest.raises(InvalidArgumentError, match="memory"):
         open_wal("memory:", read_only=True)
     with pytest.raises(TypeError, match="read_only"):
@@ -141,7 +141,7 @@ async def test_writing_is_refused_before_the_log_is_open(data: str) -> None:
         await wal.release()
 
 
-async def test_unknown_vchannels_when_none_may_be_made(data: str) -> None:
+async def test_unknown_vchannels_are_refused_where_none_may_be_created(data: str) -> None:
     async with open_wal(data) as writer:
         await writer.raw_append(Message("orders", b"1"))
     async with open_wal(data, read_only=True, create_vchannels=False) as reader:
@@ -150,8 +150,8 @@ async def test_unknown_vchannels_when_none_may_be_made(data: str) -> None:
             await read_all(reader, "unheard of")
 
 
-async def test_without_its_maps_a_journal_can_still_be_read(data: str) -> None:
-    """As a version left it that wrote none; a damaged one is loud."""
+async def test_a_journal_without_its_maps_can_be_read(data: str) -> None:
+    """An earlier version wrote no maps; a damaged map is an error."""
     async with open_wal(data) as writer:
         await writer.append_bulk([Message("orders", b"1"), Message("other", b"2")])
     path = Path(data) / "pchannels" / "p0" / "vchannels"
@@ -165,9 +165,7 @@ async def test_without_its_maps_a_journal_can_still_be_read(data: str) -> None:
         await open_wal(data, read_only=True)
 
 
-async def test_a_map_that_is_damaged_while_it_is_read_harms_nobody_who_reads(
-    data: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_map_that_is_damaged_during_a_read_does_not_end_it(data: str, caplog: pytest.LogCaptureFixture) -> None:
     async with open_wal(data) as writer, open_wal(data, read_only=True) as reader:
 
         async def known() -> bool:
@@ -214,8 +212,8 @@ async def test_closing_ends_readers_and_handlers(data: str) -> None:
         await reader.vchannels()
 
 
-async def test_many_at_once_in_one_process(data: str) -> None:
-    """Openings do not know each other; one is closed while the others go on."""
+async def test_many_read_only_openings_in_one_process(data: str) -> None:
+    """The openings are independent: one is closed while the others go on."""
     async with open_wal(data) as writer:
         await writer.raw_append(Message("orders", b"1"))
         readers: list[WALAccesser] = [await open_wal(data, read_only=True) for _ in range(5)]
@@ -229,7 +227,7 @@ async def test_many_at_once_in_one_process(data: str) -> None:
 
 
 async def test_a_log_whose_refresh_waits_is_asked_in_threads(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one on a server is: the event loop waits for no answer, and readers see all the same events."""
+    """A log on a server is such a log: the event loop waits for no answer, and readers get the same messages."""
     asking: set[int] = set()
     refresh = ReadOnlyJournalLog.refresh
 

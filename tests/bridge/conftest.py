@@ -1,4 +1,4 @@
-"""What every test of the bridge gets: a directory, an end to what hangs, and a look at what it left behind."""
+"""Fixtures of every test of the bridge: a directory, an end to a test that hangs, and a check that nothing stays open."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def nothing_is_left() -> Iterator[None]:
         if not left and not more:
             return
         gc.collect()  # only now: a file that is held by a cycle is seen above
-        assert time.monotonic() < end, f"left behind: threads {left}, files {more}"
+        assert time.monotonic() < end, f"still open: threads {left}, files {more}"
         time.sleep(0.01)
 
 

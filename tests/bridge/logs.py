@@ -1,4 +1,4 @@
-"""Journals with a bit of everything in them, and processes that write one."""
+"""Journals that hold messages of every kind, and processes that write a journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocking calls: every call of the accesser, from many threads, ended from every side."""
+"""Blocking calls: every call of the accesser, by many threads, and every way in which a log and a read end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def location(request: pytest.FixtureRequest, data: str) -> str:
 
 
 def public(one: type, *, without: set[str]) -> dict[str, list[str]]:
-    """The public names of a class and the parameters of those that are called."""
+    """Returns the public names of a class, with the parameters of its methods."""
     return {
         name: [
             str(each.replace(annotation=inspect.Parameter.empty))
@@ -98,7 +98,7 @@ def test_writing(location: str) -> None:
 
 
 def test_a_scanner_is_driven_by_threads(location: str) -> None:
-    """Each message is given once; position, wait_for and statistics are those of what was given."""
+    """Each message is given once; position, wait_for and statistics count exactly what was given."""
     with bridge.blocking(location) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(3000)])
         for number in range(3000, 3100):
@@ -129,7 +129,7 @@ def test_a_position_is_exact_at_every_message(location: str) -> None:
 
 
 def numbers_until_closed(log: bridge.BlockingWAL) -> tuple[list[int], list[int]]:
-    """Three messages, then the scanner is closed with more at hand; what a reader from its position is given next."""
+    """Takes three messages and closes the scanner with more at hand; returns what a reader gets from its position on."""
     with log.read("orders") as scanner:
         taken = numbers([next(scanner) for _ in range(3)])
         scanner.close()
@@ -139,7 +139,7 @@ def numbers_until_closed(log: bridge.BlockingWAL) -> tuple[list[int], list[int]]
         return taken, numbers([next(following)])
 
 
-def test_read_your_writes_over_threads(location: str) -> None:
+def test_threads_read_their_writes(location: str) -> None:
     with bridge.blocking(location) as log, log.read("orders") as scanner, ThreadPoolExecutor(1) as pool:
         seen: list[int] = []
 
@@ -204,7 +204,7 @@ def test_a_handler_is_called_in_a_thread_and_may_use_the_log(location: str) -> N
             log.read("orders", handler=wrong)
 
 
-def test_sixteen_threads_at_once(location: str) -> None:
+def test_sixteen_threads_append_at_once(location: str) -> None:
     with bridge.blocking(location) as log, ThreadPoolExecutor(16) as pool:
 
         def work(worker: int) -> list[int]:
@@ -217,7 +217,7 @@ def test_sixteen_threads_at_once(location: str) -> None:
 
 
 @pytest.mark.parametrize("ends", ["scanner", "log", "left"])
-def test_a_reader_that_waits_is_ended(location: str, ends: str) -> None:
+def test_a_reader_that_waits_is_ended_by_a_close(location: str, ends: str) -> None:
     outcome: list[Any] = []
     with ThreadPoolExecutor(1) as pool:
         with bridge.blocking(location) as log:
@@ -250,8 +250,8 @@ def test_a_reader_that_waits_is_ended(location: str, ends: str) -> None:
         log.raw_append(Message("orders", b"1"))
 
 
-def test_closed_by_many_threads_beside_calls(location: str) -> None:
-    """Every call ends: durable, or with ClosedError; every close returns when it is closed."""
+def test_many_threads_close_a_log_during_calls(location: str) -> None:
+    """Every append is durable or raises ClosedError, and every close returns once the log is closed."""
     log = bridge.blocking(location).__enter__()
     outcomes: list[str] = []
 
@@ -274,7 +274,7 @@ def test_closed_by_many_threads_beside_calls(location: str) -> None:
             assert len(list(scanner)) >= len(outcomes)
 
 
-def test_leaving_by_an_exception_keeps_what_was_taken(data: str) -> None:
+def test_an_exception_in_the_block_keeps_the_appends_taken(data: str) -> None:
     with pytest.raises(KeyboardInterrupt), bridge.blocking(data) as log:
         futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(50)]
         raise KeyboardInterrupt
@@ -302,7 +302,7 @@ def test_an_interrupt_in_next_loses_no_message(location: str) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_an_interrupt_while_closing_can_be_closed_again(data: str) -> None:
+def test_an_interrupted_close_can_be_called_again(data: str) -> None:
     log = bridge.blocking(data).__enter__()
     thread = log._thread
     closing = thread.closing
@@ -336,7 +336,7 @@ def test_an_interrupt_while_closing_can_be_closed_again(data: str) -> None:
     log.close()
 
 
-def test_a_log_whose_disk_failed_is_left_all_the_same(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_whose_disk_failed_can_be_closed(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
@@ -417,7 +417,7 @@ if sys.argv[2] == "raise":
 
 
 @pytest.mark.parametrize("way", ["daemon", "thread", "raise"])
-def test_the_exit_of_the_interpreter_closes_what_was_forgotten(data: str, way: str) -> None:
+def test_the_exit_of_the_interpreter_closes_open_logs(data: str, way: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", EXIT, data, way], capture_output=True, text=True, timeout=WAIT_TIMEOUT_S, check=False
     )

@@ -39,7 +39,7 @@ def test_closing_what_was_never_opened_does_nothing(data: str) -> None:
 
 
 @pytest.mark.parametrize("closed_by", ["opening", "log"])
-def test_it_can_be_opened_again_after_it_was_closed(data: str, closed_by: str) -> None:
+def test_a_log_can_be_opened_again_after_it_was_closed(data: str, closed_by: str) -> None:
     opening = bridge.blocking(data)
     for number in range(3):
         log = opening.open()
@@ -89,7 +89,7 @@ def test_an_opening_that_failed_can_be_tried_again(data: str) -> None:
         opening.close()
 
 
-def test_the_directory_is_that_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_directory_is_that_at_the_time_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     opening = bridge.blocking("data", kv="meta.sqlite3")
     opening.open()

@@ -1,4 +1,4 @@
-"""What `wal.bridge` hands out, and what importing it does not do."""
+"""The names that `wal.bridge` exports, and what importing it does not do."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def test_exported_names() -> None:
     assert all(hasattr(wal.bridge, name) for name in wal.bridge.__all__)
 
 
-def test_importing_it_imports_no_pyarrow_and_starts_nothing() -> None:
+def test_importing_the_bridge_imports_no_pyarrow_and_starts_nothing() -> None:
     code = (
         "import sys, threading, wal; assert 'wal.bridge' not in sys.modules; import wal.bridge; "
         "assert 'pyarrow' not in sys.modules and 'numpy' not in sys.modules; assert threading.active_count() == 1"

@@ -1,4 +1,4 @@
-"""Iterating a journal from its files: beside writers that come, go and die, from threads and processes, with and without time."""
+"""Iterating a journal: while writers open it, close it and are killed, by threads and processes, with and without a timeout."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_it_gives_what_a_scanner_gives(data: str) -> None:
-    """Also from every position in between, and in the life of a vchannel that is there now."""
+def test_an_iteration_gives_what_a_scanner_gives(data: str) -> None:
+    """It does so from every position, and in the incarnation of a vchannel that exists now."""
     write_mixture(data, Random(3), steps=80)
     for names in ("orders", "ü", ["ü", "orders", "payments"]):
         with bridge.blocking(data) as log, log.read(names, follow=False) as scanner:
@@ -45,8 +45,8 @@ def test_it_gives_what_a_scanner_gives(data: str) -> None:
                 assert [facts(message) for message in messages] == expected[at + 1 :]
 
 
-def test_it_follows_writers_that_are_killed(data: str) -> None:
-    """-9 in the midst of it: the reader stops at what is durable, and goes on when the next writer has opened."""
+def test_an_iteration_follows_writers_that_are_killed(data: str) -> None:
+    """After kill -9 the reader stops at the durable end, and goes on when the next writer has opened the log."""
     count = 0
     with bridge.iterate(data_of(data), "orders", timeout_s=WAIT_TIMEOUT_S) as messages:
         for _ in range(3):
@@ -60,14 +60,14 @@ def test_it_follows_writers_that_are_killed(data: str) -> None:
 
 
 def data_of(data: str) -> str:
-    """The directory with an empty journal in it."""
+    """Creates an empty journal in the directory."""
     with bridge.blocking(data):
         pass
     return data
 
 
 def test_a_writer_is_killed_while_it_is_read_at_full_rate(data: str) -> None:
-    """What a reader saw, the log holds: in the same order, nothing twice, nothing skipped."""
+    """The log holds what the reader got, in the same order, without a duplicate or a gap."""
     data_of(data)
     seen: list[int] = []
     with bridge.iterate(data, "orders", timeout_s=0.2) as messages:
@@ -88,7 +88,7 @@ def test_a_writer_is_killed_while_it_is_read_at_full_rate(data: str) -> None:
     assert len(seen) == 600
 
 
-def test_time_runs_out_and_nothing_is_lost(data: str) -> None:
+def test_a_timeout_loses_no_message(data: str) -> None:
     with Writer(data) as writer, bridge.iterate(data, "orders", timeout_s=0.02) as messages:
         for number in range(5):
             begun = time.monotonic()
@@ -126,7 +126,7 @@ def test_an_interrupt_while_waiting_loses_nothing(data: str) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_close_from_a_handler_of_a_signal_in_its_own_thread(data: str) -> None:
+def test_a_signal_handler_closes_the_iteration_of_its_own_thread(data: str) -> None:
     data_of(data)
     messages = bridge.iterate(data, "orders")
     before = signal.signal(signal.SIGUSR1, lambda *_: messages.close())
@@ -139,7 +139,7 @@ def test_close_from_a_handler_of_a_signal_in_its_own_thread(data: str) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_closed_from_another_thread(data: str) -> None:
+def test_another_thread_closes_an_iteration(data: str) -> None:
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
     messages = bridge.iterate(data, "orders")
@@ -153,7 +153,7 @@ def test_closed_from_another_thread(data: str) -> None:
 
 
 def test_threads_share_an_iteration(data: str) -> None:
-    """Each message goes to one of them."""
+    """Each message goes to one thread."""
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(5000)])
         for number in range(5000, 5100):
@@ -164,8 +164,8 @@ def test_threads_share_an_iteration(data: str) -> None:
     assert all(part == sorted(part) for part in parts)
 
 
-def test_in_a_forked_child_and_in_its_parent(data: str) -> None:
-    """One that was begun before the fork goes on in both, each for itself."""
+def test_an_iteration_goes_on_in_a_forked_child_and_in_its_parent(data: str) -> None:
+    """An iteration that began before the fork goes on in both processes, independently."""
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(3000)])
     with bridge.iterate(data, "orders", follow=False) as messages:
@@ -183,8 +183,8 @@ def test_in_a_forked_child_and_in_its_parent(data: str) -> None:
         assert numbers(messages) == list(range(10, 3000))
 
 
-def test_a_vchannel_that_is_made_later_is_picked_up(data: str) -> None:
-    """Where its name says, or elsewhere."""
+def test_a_vchannel_that_is_created_later_is_picked_up(data: str) -> None:
+    """It is created on the pchannel that its name leads to, or on another one."""
     with bridge.blocking(data, pchannels=4):
         pass
     with Writer(data) as writer:
@@ -233,8 +233,8 @@ def test_vchannels_on_several_pchannels_are_refused(data: str) -> None:
         pass
 
 
-def test_overtaken_by_truncation(data: str) -> None:
-    """The rest of what was read is given, then TruncatedError says where the log begins."""
+def test_an_iteration_that_truncation_overtakes(data: str) -> None:
+    """The iteration gives the messages that were read already, then a TruncatedError says where the log begins."""
     with bridge.blocking(data, segment_bytes=1 << 20) as log:
         results = log.append_bulk([Message("orders", bytes(100_000)) for _ in range(160)])
         with bridge.iterate(data, "orders") as messages:
@@ -248,7 +248,7 @@ def test_overtaken_by_truncation(data: str) -> None:
             assert [message.message_id for message in messages] == [results[-1].message_id]
 
 
-def test_ids_of_bodies_stand_for_their_transactions_also_truncated_ones(data: str) -> None:
+def test_ids_of_bodies_stand_for_their_transactions_even_truncated_ones(data: str) -> None:
     with bridge.blocking(data) as log:
         with log.txn("orders") as txn:
             for number in range(3):
@@ -288,7 +288,7 @@ def test_a_cursor_is_saved_after_the_end_and_goes_on_in_another_process(data: st
         assert numbers(scanner) == [10, 11]
 
 
-def test_saved_from_another_thread_while_it_waits(data: str) -> None:
+def test_another_thread_saves_the_cursor_while_the_read_waits(data: str) -> None:
     with Writer(data) as writer, bridge.iterate(data, "orders", cursor="c") as messages, ThreadPoolExecutor(1) as pool:
         writer.append(1)
         assert numbers([next(messages)]) == [1]
@@ -300,7 +300,7 @@ def test_saved_from_another_thread_while_it_waits(data: str) -> None:
         writer.close()
 
 
-def test_what_is_no_journal(data: str, tmp_path: Any) -> None:
+def test_locations_and_options_that_are_refused(data: str, tmp_path: Any) -> None:
     for location in (tmp_path / "none", tmp_path):
         with pytest.raises(FormatError), bridge.iterate(location, "orders"):
             pass
@@ -315,7 +315,7 @@ def test_what_is_no_journal(data: str, tmp_path: Any) -> None:
     assert not os.path.exists(data)
 
 
-def test_latest_begins_at_entry(data: str) -> None:
+def test_latest_begins_where_the_read_is_entered(data: str) -> None:
     with Writer(data) as writer:
         writer.append(1)
         with bridge.iterate(data, "orders", deliver_policy=Latest(), timeout_s=WAIT_TIMEOUT_S) as messages:
@@ -324,7 +324,7 @@ def test_latest_begins_at_entry(data: str) -> None:
         writer.close()
 
 
-def test_inside_a_running_loop_it_blocks_but_works(data: str, blockbuster: Any) -> None:
+def test_an_iteration_blocks_a_running_loop_but_works(data: str, blockbuster: Any) -> None:
     import asyncio
 
     data_of(data)

@@ -52,7 +52,7 @@ def rows_of(messages: list[ImmutableMessage]) -> list[dict[str, Any]]:
 
 
 def both(data: str, vchannel: Any, **read: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of a read by messages and by batches; what a batch says of itself is checked as well."""
+    """Returns the rows of a read by messages and by batches, and checks the schema and sizes of the batches."""
     limits = {name: read.pop(name) for name in ("rows_max", "bytes_max") if name in read}
     with bridge.iterate(data, vchannel, follow=False, **read) as messages:
         expected = rows_of(list(messages))
@@ -107,8 +107,8 @@ def test_time_ticks_before_any_event_have_no_id(data: str) -> None:
     assert found[0]["message_type"] == "TIME_TICK"
 
 
-def test_a_position_is_behind_the_batches_given(data: str) -> None:
-    """Not behind what was read for them: whoever stops after any batch goes on exactly with the rows of the next."""
+def test_the_position_comes_after_the_batches_given(data: str) -> None:
+    """What was read ahead does not count: a reader that stops after any batch resumes exactly with the rows of the next one."""
     write_mixture(data, Random(7))
     whole = both(data, "orders")[0]
     for rows_max in (1, 5, 64):
@@ -134,7 +134,7 @@ def test_a_position_is_behind_the_batches_given(data: str) -> None:
         assert all(before <= after for before, after in pairwise(ticks))
 
 
-def test_a_follower_is_given_what_there_is(data: str) -> None:
+def test_a_follower_gets_a_batch_at_the_tail(data: str) -> None:
     with Writer(data) as writer, bridge.record_batches(data, "orders", timeout_s=5.0) as batches:
         for number in range(5):
             writer.append(number, number)
@@ -146,7 +146,7 @@ def test_a_follower_is_given_what_there_is(data: str) -> None:
         next(batches)
 
 
-def test_a_timeout_gives_what_was_read(data: str) -> None:
+def test_a_timeout_gives_the_rows_read_so_far(data: str) -> None:
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
     with bridge.record_batches(data, "orders", timeout_s=0.05) as batches:
@@ -159,7 +159,7 @@ def test_a_timeout_gives_what_was_read(data: str) -> None:
         assert next(batches).column("payload").to_pylist() == [b"10"]
 
 
-def test_the_cursor_stands_behind_the_batches_given(data: str) -> None:
+def test_the_cursor_is_saved_after_the_batches_given(data: str) -> None:
     with bridge.blocking(data) as log:
         for first in range(0, 40, 4):
             log.append_bulk([Message("orders", b"%d" % number) for number in range(first, first + 4)])
@@ -177,7 +177,7 @@ def test_the_cursor_stands_behind_the_batches_given(data: str) -> None:
         log.delete_cursor("spark")
 
 
-def test_ids_and_times_can_be_used(data: str) -> None:
+def test_ids_and_times_of_rows_can_be_used_to_read(data: str) -> None:
     with bridge.blocking(data) as log:
         results = log.append_bulk([Message("orders", b"%d" % number) for number in range(3)])
     (batch,) = bridge.record_batches(data, "orders", follow=False)
@@ -190,7 +190,7 @@ def test_ids_and_times_can_be_used(data: str) -> None:
     assert pa.Table.from_batches([batch]).sort_by("message_id").column("payload").to_pylist() == [b"0", b"1", b"2"]
 
 
-def test_truncated_and_wrong_arguments(data: str) -> None:
+def test_truncated_starts_and_wrong_arguments_are_errors(data: str) -> None:
     with bridge.blocking(data) as log:
         results = log.append_bulk([Message("orders", b"%d" % number) for number in range(3)])
         log.truncate(up_to=results[1].message_id)
@@ -219,7 +219,7 @@ def test_without_pyarrow_the_error_says_what_to_install(data: str) -> None:
     assert "[arrow]'" in said
 
 
-def test_a_time_tick_row_is_what_the_scanner_tells(data: str) -> None:
+def test_a_row_of_a_time_tick_is_what_the_scanner_gives(data: str) -> None:
     with bridge.blocking(data) as log:
         log.raw_append(Message("orders", b"1"))
         with log.read("orders", follow=False, include_time_ticks=True) as scanner:
@@ -233,7 +233,7 @@ def test_a_time_tick_row_is_what_the_scanner_tells(data: str) -> None:
     "columns",
     [["message_id", "payload"], ["properties"], ["append_time", "txn_id", "vchannel"], ["message_type", "time_tick"]],
 )
-def test_only_the_columns_asked_for(data: str, columns: list[str]) -> None:
+def test_only_the_columns_asked_for_are_given(data: str, columns: list[str]) -> None:
     write_mixture(data, Random(11))
     names = ["orders", "payments", "ü"]
     with bridge.record_batches(data, names, follow=False) as batches:
@@ -244,7 +244,7 @@ def test_only_the_columns_asked_for(data: str, columns: list[str]) -> None:
     assert chosen.equals(whole.select(columns))
 
 
-def test_a_wrong_choice_of_columns(data: str) -> None:
+def test_a_wrong_choice_of_columns_is_an_error(data: str) -> None:
     for columns in (["payload", "offset"], [], ["payload", "payload"]):
         with pytest.raises(InvalidArgumentError, match="column"):
             bridge.record_batches(data, "orders", columns=columns)
@@ -261,7 +261,7 @@ def test_properties_that_are_no_maps_are_damage() -> None:
 
 
 def test_a_large_frame_makes_several_batches(data: str) -> None:
-    """A frame may hold four megabytes; what is handed on stays near what was asked for."""
+    """A frame may hold four megabytes; batches stay near the size that was asked for."""
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", bytes(1000)) for _ in range(4000)])
     with bridge.record_batches(data, "orders", follow=False, bytes_max=256 * 1024) as batches:
@@ -270,7 +270,7 @@ def test_a_large_frame_makes_several_batches(data: str) -> None:
     assert max(sizes) <= 2200
 
 
-def test_whoever_knows_arrows_streams_reads_it_as_it_is(data: str) -> None:
+def test_a_read_is_a_stream_of_arrows_interface(data: str) -> None:
     write_mixture(data, Random(12))
     names = ["orders", "payments", "ü"]
     with bridge.record_batches(data, names, follow=False, rows_max=100) as batches:
@@ -297,7 +297,7 @@ def test_a_location_without_a_journal_is_an_error_of_the_call(data: str, read: A
         read("http://host/data", "orders", follow=False)
 
 
-def test_what_keeps_a_read_from_beginning_is_no_error_of_arrow(data: str) -> None:
+def test_an_error_at_the_beginning_is_not_an_error_of_arrow(data: str) -> None:
     with bridge.blocking(data) as log:
         first, second, _ = [log.raw_append(Message("orders", payload)) for payload in (b"gone", b"gone too", b"there")]
         log.truncate(up_to=second.message_id)

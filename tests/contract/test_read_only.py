@@ -1,4 +1,4 @@
-"""`read_only=True`: the reading half of the API beside a writer, without one, behind a killed one, and before a new one."""
+"""`read_only=True`: the reading half of the API while another process writes, without a writer, and after one was killed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def content(log: WALAccesser) -> None:
     await log.append_bulk([Message("orders", b"%d" % number) for number in range(9, 400)])
 
 
-async def test_it_shows_what_the_writer_shows(data: str) -> None:
+async def test_a_reader_sees_what_the_writer_sees(data: str) -> None:
     async with open_wal(data, pchannels=4) as writer:
         await content(writer)
         everything = await read_all(writer, "orders")
@@ -90,7 +90,7 @@ async def test_it_shows_what_the_writer_shows(data: str) -> None:
             reader.statistics()
 
 
-async def test_without_a_writer(data: str) -> None:
+async def test_a_log_is_read_without_a_writer(data: str) -> None:
     async with open_wal(data) as writer:
         await content(writer)
         before = [facts(message) for message in await read_all(writer, "orders")]
@@ -148,7 +148,7 @@ async def test_readers_keep_no_writer_out(data: str) -> None:
                 assert (await anext(scanner)).payload == b"of writer %d" % number
 
 
-async def test_until_a_tick_of_the_writer(data: str) -> None:
+async def test_a_read_ends_at_a_tick_of_the_writer(data: str) -> None:
     async with open_wal(data, time_tick_interval_s=0.02) as writer:
         await content(writer)
         until = await writer.allocate_time_tick()
@@ -157,7 +157,7 @@ async def test_until_a_tick_of_the_writer(data: str) -> None:
                 assert len([body async for message in scanner for body in message.bodies()]) == 400
 
 
-async def test_vchannels_come_and_go(data: str) -> None:
+async def test_vchannels_are_created_and_dropped_during_a_read(data: str) -> None:
     async with open_wal(data) as writer, open_wal(data, read_only=True) as log:
         async with log.read("later") as scanner:
             waiting = asyncio.ensure_future(anext(scanner))
@@ -182,7 +182,7 @@ async def test_vchannels_come_and_go(data: str) -> None:
         await eventually(new_one)
 
 
-async def test_truncation_is_seen(data: str) -> None:
+async def test_a_reader_sees_truncation(data: str) -> None:
     async with open_wal(data, segment_bytes=1 << 20) as writer, open_wal(data, read_only=True) as log:
         results = await writer.append_bulk([Message("orders", b"%03d" % n + bytes(50_000)) for n in range(100)])
         await writer.truncate(up_to=results[69].message_id)
@@ -194,7 +194,7 @@ async def test_truncation_is_seen(data: str) -> None:
         assert len(last) == 30
 
 
-async def test_cursors_are_saved_and_deleted(data: str) -> None:
+async def test_readers_save_and_delete_cursors(data: str) -> None:
     async with open_wal(data) as writer:
         await content(writer)
     async with open_wal(data, read_only=True) as log:
@@ -209,7 +209,7 @@ async def test_cursors_are_saved_and_deleted(data: str) -> None:
         assert await log.cursors() == []
 
 
-async def test_where_there_is_no_log(tmp_path: Path) -> None:
+async def test_a_directory_without_a_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FormatError):
         async with open_wal(str(tmp_path / "none"), read_only=True):
             pass
@@ -230,7 +230,7 @@ async def test_where_there_is_no_log(tmp_path: Path) -> None:
             await open_wal(str(tmp_path / "none"), read_only=wrong)  # type: ignore[arg-type]
 
 
-async def test_closing_ends_its_readers(data: str) -> None:
+async def test_closing_the_log_ends_its_readers(data: str) -> None:
     async with open_wal(data) as writer:
         await content(writer)
         log = await open_wal(data, read_only=True)
@@ -249,7 +249,7 @@ async def test_closing_ends_its_readers(data: str) -> None:
         assert len(await payloads(writer, "orders")) == 400, "the writer is not disturbed"
 
 
-async def test_a_wide_transaction_is_whole_there(data: str) -> None:
+async def test_a_reader_gets_a_wide_transaction_whole(data: str) -> None:
     async with open_wal(data) as writer, open_wal(data, read_only=True) as log:
         await content(writer)
         wide = [

@@ -1,4 +1,4 @@
-"""Readers of other processes: beside a live writer, behind a killed one, stopped and overtaken, many at once (a hundred in a soak)."""
+"""Readers in other processes: with a writer at work, after it was killed, overtaken by truncation, and many at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def write_content(line: Line, data: str, pchannels: int = 1) -> None:
     line.tell("closed")
 
 
-async def test_beside_a_writer_of_another_process(data: str) -> None:
+async def test_a_reader_follows_a_writer_of_another_process(data: str) -> None:
     writer = Other(write_content, data)
     assert await writer.hear() == "open"
     async with open_wal(data, read_only=True) as log:
@@ -73,8 +73,8 @@ async def test_another_writer_is_locked_out_and_told_by_whom(data: str) -> None:
         assert len(await payloads(log, "orders")) == 400
 
 
-async def test_a_killed_writer_and_a_new_one(data: str) -> None:
-    """The follower stops at the durable end, gets all that was acknowledged, and goes on with the next writer."""
+async def test_a_reader_goes_on_after_its_writer_was_killed(data: str) -> None:
+    """The reader stops at the durable end, gets all that was acknowledged, and goes on with the next writer."""
     async with open_wal(data) as log:
         await log.create_vchannel("orders")
     seen: list[int] = []
@@ -107,7 +107,7 @@ async def write_numbers(line: Line, data: str) -> None:
             line.tell(number)
 
 
-async def test_time_ticks_arrive_there(data: str) -> None:
+async def test_time_ticks_arrive_in_another_process(data: str) -> None:
     writer = Other(write_content, data)
     await writer.hear()
     async with (
@@ -126,8 +126,8 @@ async def test_time_ticks_arrive_there(data: str) -> None:
     await writer.kill()
 
 
-async def test_a_reader_of_another_process_that_is_overtaken(data: str) -> None:
-    """It stands still in the middle while all before it is truncated: right messages, or TruncatedError."""
+async def test_truncation_overtakes_a_reader_of_another_process(data: str) -> None:
+    """It pauses in the middle while everything before it is truncated: it gets the right messages, or TruncatedError."""
     async with open_wal(data, segment_bytes=1 << 20) as writer:
         written = [b"%05d" % n + bytes([n % 251]) * 30_000 for n in range(2000)]
         results = await writer.append_bulk([Message("orders", payload) for payload in written[:300]])
@@ -165,7 +165,7 @@ async def read_slowly(line: Line, data: str) -> None:
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("pchannels", [1, 4])
-async def test_many_processes(data: str, pchannels: int, soak: int) -> None:
+async def test_readers_of_many_processes_get_the_same(data: str, pchannels: int, soak: int) -> None:
     writer = Other(write_content, data, pchannels)
     await writer.hear()
     others = [Other(count_messages, data) for _ in range(10 * soak)]
@@ -191,7 +191,7 @@ async def count_messages(line: Line, data: str) -> None:
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("processes", [3])
-async def test_a_hundred_in_another_process(data: str, processes: int) -> None:
+async def test_a_hundred_scanners_in_another_process(data: str, processes: int) -> None:
     async with open_wal(data) as log:
         others = [Other(follow_many, data) for _ in range(processes)]
         for other in others:
