@@ -199,14 +199,7 @@ class Machine(RuleBasedStateMachine):
             else:
                 index = draft.append(names[0], [Record(b"", ext=key_ext(key))], keyed=True)
                 kept = Kept(self.position, index, first_tick + index)
-            self.table.durable(
-                claim,
-                position=kept.position,
-                index=index,
-                tick=kept.tick,
-                txn_id=kept.txn_id,
-                keepalive_ms=kept.keepalive_ms,
-            )
+            self.table.durable(claim, kept)
             self.events.append((names, key, kept))
             if not self.live(names):
                 self.left_out.add(len(self.events) - 1)
@@ -331,7 +324,7 @@ TestMachine = Machine.TestCase
 def kept_of(table: IdempotencyTable, names: tuple[RunName, ...], key: Key, position: int) -> Kept:
     """Makes the key durable at this position."""
     kept = Kept(position, 0, START_MS << 18)
-    table.durable(table.claim(names, key), position=position, index=0, tick=kept.tick)
+    table.durable(table.claim(names, key), kept)
     return kept
 
 
@@ -387,7 +380,7 @@ def test_one_producer_may_fill_all_the_room_in_flight() -> None:
     for number in range(0, count, 1000):
         assert table.find(SCOPES[0], ProducerKey("p", number), now_ms=START_MS) is claims[number]
     for number, claim in enumerate(claims[: count // 2]):
-        table.durable(claim, position=number, index=0, tick=START_MS << 18)
+        table.durable(claim, Kept(number, 0, START_MS << 18))
     failed = claims[count // 2 :]
     assert table.failed(failed[0]) == failed[1:]
     assert all(claim.doomed for claim in failed[1:])
@@ -486,7 +479,7 @@ def test_an_aged_key_that_is_appended_again_is_remembered_again() -> None:
     kept_of(table, SCOPES[0], "k", 1)
     later = START_MS + round(WINDOW_S * 1000) + 1
     assert table.find(SCOPES[0], "k", now_ms=later) is None
-    table.durable(table.claim(SCOPES[0], "k"), position=2, index=0, tick=later << 18)
+    table.durable(table.claim(SCOPES[0], "k"), Kept(2, 0, later << 18))
     assert table.find(SCOPES[0], "k", now_ms=later) == Kept(2, 0, later << 18)
 
 

@@ -56,20 +56,12 @@ class KeyedWrites:
 
     def durable(self, claim: Claim, result: AppendResult) -> None:
         """Remembers the result of a claimed key and gives it to the sharers."""
-        context = result.txn_context
-        self.table.durable(
-            claim,
-            position=result.message_id.position,
-            index=result.message_id.index,
-            tick=result.time_tick,
-            txn_id=0 if context is None else context.txn_id,
-            keepalive_ms=0 if context is None else round(context.keepalive * 1000),
-        )
+        context, message_id = result.txn_context, result.message_id
+        txn_id, keepalive_ms = (0, 0) if context is None else (context.txn_id, round(context.keepalive * 1000))
+        self.table.durable(claim, Kept(message_id.position, message_id.index, result.time_tick, txn_id, keepalive_ms))
         for future in claim.sharers:
             if not future.done():
-                future.set_result(
-                    AppendResult(result.message_id, result.time_tick, result.last_confirmed, context, None, True)
-                )
+                future.set_result(AppendResult(message_id, result.time_tick, message_id, context, None, True))
 
     def failed(self, claim: Claim, future: Settles[AppendResult], error: BaseException) -> None:
         """Fails a claimed operation, its sharers, and the later operations of its producer that are in flight."""

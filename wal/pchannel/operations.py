@@ -16,6 +16,7 @@ from wal.errors import WALError
 from wal.frame import CopyNames, Record, RunName
 from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, ForgottenResult, TxnContext
 from wal.pchannel.idempotency import Claim, Key
+from wal.pchannel.tick_supply import Holder
 
 __all__ = [
     "Append",
@@ -72,7 +73,7 @@ def with_outcome(error: WALError, *, unknown: bool) -> WALError:
     return own
 
 
-class VChannelMember(Protocol):
+class VChannelMember(Holder, Protocol):
     """A vchannel of the group, as its pchannel and the copies of broadcasts know it: `VChannel` is one."""
 
     channel: str
@@ -82,12 +83,6 @@ class VChannelMember(Protocol):
     @property
     def pchannel(self) -> object:
         """The pchannel that it is on."""
-
-    def receive(self, batch: list[Any]) -> None:
-        """Takes operations, again those that waited for ticks."""
-
-    def refuse(self, operations: list[Any], error: BaseException) -> None:
-        """Fails operations that were not submitted."""
 
     def released(self, operation: Any) -> None:
         """Goes on with an operation whose barrier was passed."""

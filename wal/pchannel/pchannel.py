@@ -28,7 +28,7 @@ from wal.pchannel.pipeline import FramePipeline
 from wal.pchannel.promised_tick import BarrierHeap, PromisedTick
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.recovery import RecoveryState
-from wal.pchannel.submissions import KeyedSubmission, KeyedTxnSubmission, TxnSubmission
+from wal.pchannel.submissions import KeyedSubmission, TxnSubmission
 from wal.pchannel.tick_supply import TickOracle, TickSupply
 from wal.pchannel.txn_table import LeaseClock, TxnLimits, TxnTable, whole_ms
 
@@ -117,16 +117,18 @@ class PChannel(ReadablePChannel, Member):
 
     # -- calls of the vchannels in their turn
 
-    def passed(self, barrier: int) -> bool:
-        """Returns whether everything up to this tick is in the log, advancing the promised tick if need be."""
-        return barrier <= self.promised.tick or barrier <= self.advance_promised()
+    def passed(self, barrier: int, vchannel: VChannelMember, operation: Any) -> bool:
+        """Returns whether everything up to this tick is in the log, advancing the promised tick if need be.
 
-    def set_aside(self, barrier: int, vchannel: VChannelMember, operation: Any) -> None:
-        """Keeps an operation until the promised tick passes its barrier; at close it fails with ClosedError (it was never sent)."""
+        Otherwise it keeps the operation until then; at close it fails with ClosedError (it was never sent).
+        """
+        if barrier <= self.promised.tick or barrier <= self.advance_promised():
+            return True
         if self._closing:
             vchannel.refuse([operation], _closed_at_barrier())
         else:
             self._barriers.wait(barrier, (vchannel, operation))
+        return False
 
     def lease_now(self) -> float:
         """Returns the time that leases are judged by."""
@@ -319,7 +321,7 @@ class PChannel(ReadablePChannel, Member):
         error = InvalidRequestSeqError("an earlier sequence failed")
 
         def withdrawn(taken: object) -> bool:
-            return isinstance(taken, KeyedSubmission | KeyedTxnSubmission | KeyedAppend) and taken.claim in claims
+            return isinstance(taken, KeyedSubmission | TxnSubmission | KeyedAppend) and taken.claim in claims
 
         self.frames.withdraw(withdrawn, error)
         for vchannel, operation in self._barriers.take_out(lambda waiting: withdrawn(waiting[1])):

@@ -19,6 +19,7 @@ from wal.pchannel.idempotency import Claim
 from wal.pchannel.idempotency.keys import key_ext
 from wal.pchannel.keyed_writes import KeyedWrites
 from wal.pchannel.operations import Append, KeyedAppend, Settles, fail_future
+from wal.pchannel.txn_table import OpenTxn
 
 RUN_OVERHEAD: Final = 16
 """The bytes of a run's row in the tables of a frame, rounded up."""
@@ -27,7 +28,6 @@ __all__ = [
     "BulkSubmission",
     "ForgetSubmission",
     "KeyedSubmission",
-    "KeyedTxnSubmission",
     "OwnSubmission",
     "PlainSubmission",
     "Submission",
@@ -162,9 +162,9 @@ class BulkSubmission(Submission):
 
 
 class TxnSubmission(Submission):
-    """A committed transaction on one or several vchannels."""
+    """A committed transaction on one or several vchannels; `claim` and `keyed` are set for one with an idempotency key."""
 
-    __slots__ = ("bodies", "context", "future", "names")
+    __slots__ = ("bodies", "claim", "context", "future", "keyed", "names")
 
     def __init__(
         self,
@@ -180,9 +180,16 @@ class TxnSubmission(Submission):
         self.names: tuple[RunName, ...] = names
         self.bodies: list[tuple[RunName, Record]] = bodies
         self.future: Settles[AppendResult] = future
+        self.claim: Claim | None = None
+        self.keyed: KeyedWrites | None = None
         self.count: int = len(bodies) + len(names)
         self.size = size
         self.in_flight = in_flight
+
+    @classmethod
+    def of(cls, txn: OpenTxn, future: Settles[AppendResult]) -> TxnSubmission:
+        """Returns the submission of a transaction that was committed."""
+        return cls(txn.context, txn.names, txn.bodies, size=txn.stored, in_flight=txn.stored, future=future)
 
     def draft(self, draft: FrameDraft) -> None:
         self.first: int = draft.commit(
@@ -190,15 +197,23 @@ class TxnSubmission(Submission):
             names=self.names,
             txn_id=self.context.txn_id,
             keepalive_ms=round(self.context.keepalive * 1000),
+            key=b"" if self.claim is None else key_ext(self.claim.key),
         )
 
     def resolve(self, origin: Origin, first_tick: int) -> None:
+        message_id = origin.message_id(self.first)
+        result = AppendResult(message_id, first_tick + self.first, message_id, self.context)
         if not self.future.done():
-            message_id = origin.message_id(self.first)
-            self.future.set_result(AppendResult(message_id, first_tick + self.first, message_id, self.context))
+            self.future.set_result(result)
+        if self.claim is not None and self.keyed is not None:
+            self.keyed.durable(self.claim, result)
 
     def fail(self, error: BaseException) -> None:
-        fail_future(self.future, _of_transaction(error))
+        error = _of_transaction(error)
+        if self.claim is not None and self.keyed is not None:
+            self.keyed.failed(self.claim, self.future, error)
+        else:
+            fail_future(self.future, error)
 
 
 class KeyedSubmission(Submission):
@@ -206,10 +221,11 @@ class KeyedSubmission(Submission):
 
     __slots__ = ("append", "claim", "keyed", "name")
 
-    def __init__(self, name: RunName, append: KeyedAppend, claim: Claim, keyed: KeyedWrites) -> None:
+    def __init__(self, name: RunName, append: KeyedAppend, keyed: KeyedWrites) -> None:
+        assert append.claim is not None
         self.name: RunName = name
         self.append: KeyedAppend = append
-        self.claim: Claim = claim
+        self.claim: Claim = append.claim
         self.keyed: KeyedWrites = keyed
         self.count = 1
         self.in_flight: int = append.size
@@ -227,34 +243,6 @@ class KeyedSubmission(Submission):
 
     def fail(self, error: BaseException) -> None:
         self.keyed.failed(self.claim, self.append.future, error)
-
-
-class KeyedTxnSubmission(TxnSubmission):
-    """A committed transaction with an idempotency key, claimed in its turn."""
-
-    __slots__ = ("claim", "keyed")
-
-    claim: Claim
-    keyed: KeyedWrites
-
-    def draft(self, draft: FrameDraft) -> None:
-        self.first: int = draft.commit(
-            self.bodies,
-            names=self.names,
-            txn_id=self.context.txn_id,
-            keepalive_ms=round(self.context.keepalive * 1000),
-            key=key_ext(self.claim.key),
-        )
-
-    def resolve(self, origin: Origin, first_tick: int) -> None:
-        message_id = origin.message_id(self.first)
-        result = AppendResult(message_id, first_tick + self.first, message_id, self.context)
-        if not self.future.done():
-            self.future.set_result(result)
-        self.keyed.durable(self.claim, result)
-
-    def fail(self, error: BaseException) -> None:
-        self.keyed.failed(self.claim, self.future, _of_transaction(error))
 
 
 class ForgetSubmission(Submission):

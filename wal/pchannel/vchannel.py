@@ -39,7 +39,6 @@ from wal.pchannel.submissions import (
     BulkSubmission,
     ForgetSubmission,
     KeyedSubmission,
-    KeyedTxnSubmission,
     TxnSubmission,
 )
 from wal.pchannel.txn_table import check_txn_size, names_size, record_size
@@ -81,7 +80,10 @@ class VChannel(Member):
                 if at > start:
                     self._frames.submit_plain(self.run_name, batch[start:at])
                 self._handled_to = at
-                _HANDLERS[operation.__class__](self, operation)
+                try:
+                    _HANDLERS[operation.__class__](self, operation)
+                except WALError as error:
+                    self.refuse([operation], error)
                 start = self._handled_to = at + 1
                 if self.closed is not None or self._ticks.held:
                     break
@@ -123,20 +125,16 @@ class VChannel(Member):
 
     def released(self, operation: OrderedAppend | TxnSubmission | Atomic) -> None:
         """Goes on with an operation, since the promised tick passed its barrier."""
-        if isinstance(operation, KeyedAppend | KeyedTxnSubmission):
-            self._released_keyed(operation)  # even if its caller was cancelled: other callers may share its result
-        elif operation.future.cancelled():
+        # A keyed operation goes on even if its caller was cancelled: other callers may share its result.
+        keyed = isinstance(operation, KeyedAppend | TxnSubmission) and operation.claim is not None
+        if not keyed and operation.future.cancelled():
             self.pchannel.in_flight.release(
                 operation.in_flight if isinstance(operation, TxnSubmission) else operation.size
             )
         elif self.closed is not None:
             self.refuse([operation], self.closed())
-        elif isinstance(operation, TxnSubmission):
-            self._frames.submit(operation)
-        elif isinstance(operation, Atomic):
-            self._submit_atomic(operation)
         else:
-            self._submit_ordered(operation)
+            self._submit(operation)
 
     def refuse(self, operations: list[Any], error: BaseException) -> None:
         """Fails operations that were not submitted, and gives their room back."""
@@ -152,17 +150,6 @@ class VChannel(Member):
                     continue
             fail_future(operation.future, error)
 
-    def _ordered(self, operation: OrderedAppend) -> None:
-        if self.pchannel.passed(operation.barrier):
-            self._submit_ordered(operation)
-        else:
-            self.pchannel.set_aside(operation.barrier, self, operation)
-
-    def _submit_ordered(self, operation: OrderedAppend) -> None:
-        if operation.exclusive:
-            self.fail_spanned(operation.message_type)
-        self._frames.submit_plain(self.run_name, [operation])
-
     def fail_spanned(self, message_type: int) -> None:
         """Fails the open transactions on this vchannel, which must not span an exclusive message of this type."""
         kind = MessageType(message_type).name
@@ -174,36 +161,24 @@ class VChannel(Member):
             ),
         )
 
+    # -- one method for each kind of operation; a WALError that it raises refuses the operation
+
+    def _ordered(self, operation: OrderedAppend) -> None:
+        if self.pchannel.passed(operation.barrier, self, operation):
+            self._submit(operation)
+
     def _keyed(self, operation: KeyedAppend) -> None:
         pchannel = self.pchannel
         keyed = pchannel.keyed
-        try:
-            if keyed.answered(self.scope, operation.key, operation.future):
-                if operation.future.done():
-                    pchannel.in_flight.release(operation.size)
-                else:  # it shares an append in flight, and takes room until that is settled
-                    operation.future.add_done_callback(lambda _: pchannel.in_flight.release(operation.size))
-                return
-            claim = operation.claim = keyed.table.claim(self.scope, operation.key, barrier=operation.barrier)
-        except WALError as error:
-            self.refuse([operation], error)
+        if keyed.answered(self.scope, operation.key, operation.future):
+            if operation.future.done():
+                pchannel.in_flight.release(operation.size)
+            else:  # it shares an append in flight, and takes room until that is settled
+                operation.future.add_done_callback(lambda _: pchannel.in_flight.release(operation.size))
             return
-        if pchannel.passed(claim.barrier):
-            self._released_keyed(operation)
-        else:
-            pchannel.set_aside(claim.barrier, self, operation)
-
-    def _released_keyed(self, operation: KeyedAppend | KeyedTxnSubmission) -> None:
-        claim = operation.claim
-        assert claim is not None
-        if self.closed is not None:
-            self.refuse([operation], self.closed())
-        elif isinstance(operation, KeyedTxnSubmission):
-            self._frames.submit(operation)
-        else:
-            if operation.exclusive:
-                self.fail_spanned(operation.message_type)
-            self._frames.submit(KeyedSubmission(self.run_name, operation, claim, self.pchannel.keyed))
+        claim = operation.claim = keyed.table.claim(self.scope, operation.key, barrier=operation.barrier)
+        if pchannel.passed(claim.barrier, self, operation):
+            self._submit(operation)
 
     def _bulk(self, operation: Bulk) -> None:
         self._frames.submit(
@@ -211,32 +186,10 @@ class VChannel(Member):
         )
 
     def _atomic(self, operation: Atomic) -> None:
-        try:
-            stored = names_size((self.run_name,)) + sum(map(record_size, operation.records))
-            check_txn_size(len(operation.records), operation.counted, stored, self.pchannel.table.limits)
-        except WALError as error:
-            self.refuse([operation], error)
-            return
-        if self.pchannel.passed(operation.barrier):
-            self._submit_atomic(operation)
-        else:
-            self.pchannel.set_aside(operation.barrier, self, operation)
-
-    def _submit_atomic(self, operation: Atomic) -> None:
-        txn_id = self._ticks.take()
-        if txn_id is None:
-            self._ticks.hold(self, [operation])
-            return
-        self._frames.submit(
-            TxnSubmission(
-                TxnContext(txn_id, self.pchannel.keepalive),
-                (self.run_name,),
-                [(self.run_name, record) for record in operation.records],
-                size=names_size((self.run_name,)) + sum(map(record_size, operation.records)),
-                in_flight=operation.size,
-                future=operation.future,
-            )
-        )
+        stored = self._stored_size(operation)
+        check_txn_size(len(operation.records), operation.counted, stored, self.pchannel.table.limits)
+        if self.pchannel.passed(operation.barrier, self, operation):
+            self._submit(operation)
 
     def _begin(self, operation: Begin) -> None:
         pchannel = self.pchannel
@@ -244,28 +197,21 @@ class VChannel(Member):
         for name in operation.vchannels:
             vchannel = pchannel.vchannels.get(name)
             if vchannel is None:
-                error = ChannelNotExistError(f"vchannel {name!r} was dropped before the transaction began")
-                fail_future(operation.future, error)
-                return
+                raise ChannelNotExistError(f"vchannel {name!r} was dropped before the transaction began")
             if vchannel.closed is not None:
-                fail_future(operation.future, vchannel.closed())
-                return
+                raise vchannel.closed()
             names.append(vchannel.run_name)
         txn_id = self._ticks.take()
         if txn_id is None:
             self._ticks.hold(self, [operation])
             return
-        try:
-            context = pchannel.table.begin(
-                txn_id,
-                tuple(names),
-                keepalive=operation.keepalive or pchannel.keepalive,
-                now=pchannel.lease_now(),
-                key_bytes=operation.key_bytes,
-            )
-        except WALError as error:
-            fail_future(operation.future, error)
-            return
+        context = pchannel.table.begin(
+            txn_id,
+            tuple(names),
+            keepalive=operation.keepalive or pchannel.keepalive,
+            now=pchannel.lease_now(),
+            key_bytes=operation.key_bytes,
+        )
         if operation.future.done():  # its caller was cancelled and will never end it
             pchannel.table.rollback(txn_id)
         else:
@@ -273,19 +219,11 @@ class VChannel(Member):
 
     def _commit(self, operation: Commit) -> None:
         pchannel = self.pchannel
-        try:
-            txn = pchannel.table.commit(operation.txn_id, now=pchannel.lease_now())
-        except WALError as error:
-            fail_future(operation.future, error)
-            return
+        txn = pchannel.table.commit(operation.txn_id, now=pchannel.lease_now())
         pchannel.in_flight.force(txn.stored)
-        submission = TxnSubmission(
-            txn.context, txn.names, txn.bodies, size=txn.stored, in_flight=txn.stored, future=operation.future
-        )
-        if pchannel.passed(txn.barrier):
-            self._frames.submit(submission)
-        else:
-            pchannel.set_aside(txn.barrier, self, submission)
+        submission = TxnSubmission.of(txn, operation.future)
+        if pchannel.passed(txn.barrier, self, submission):
+            self._submit(submission)
 
     def _keyed_commit(self, operation: KeyedCommit) -> None:
         pchannel = self.pchannel
@@ -300,27 +238,48 @@ class VChannel(Member):
         except WALError as error:
             if not isinstance(error, WouldBlockError):  # else it stays open and can be committed later
                 pchannel.table.rollback(operation.txn_id)
-            fail_future(operation.future, error)
-            return
-        txn = pchannel.table.commit(operation.txn_id, now=now)
+            raise
+        pchannel.table.commit(operation.txn_id, now=now)
         pchannel.in_flight.force(txn.stored)
-        submission = KeyedTxnSubmission(
-            txn.context, txn.names, txn.bodies, size=txn.stored, in_flight=txn.stored, future=operation.future
-        )
+        submission = TxnSubmission.of(txn, operation.future)
         submission.claim, submission.keyed = claim, keyed
-        if pchannel.passed(claim.barrier):
-            self._released_keyed(submission)
+        if pchannel.passed(claim.barrier, self, submission):
+            self._submit(submission)
+
+    def _submit(self, operation: OrderedAppend | TxnSubmission | Atomic) -> None:
+        """Submits an operation that waits for no barrier any more."""
+        if isinstance(operation, TxnSubmission):
+            self._frames.submit(operation)
+        elif isinstance(operation, Atomic):
+            txn_id = self._ticks.take()
+            if txn_id is None:
+                self._ticks.hold(self, [operation])
+                return
+            self._frames.submit(
+                TxnSubmission(
+                    TxnContext(txn_id, self.pchannel.keepalive),
+                    (self.run_name,),
+                    [(self.run_name, record) for record in operation.records],
+                    size=self._stored_size(operation),
+                    in_flight=operation.size,
+                    future=operation.future,
+                )
+            )
         else:
-            pchannel.set_aside(claim.barrier, self, submission)
+            if operation.exclusive:
+                self.fail_spanned(operation.message_type)
+            if isinstance(operation, KeyedAppend):
+                self._frames.submit(KeyedSubmission(self.run_name, operation, self.pchannel.keyed))
+            else:
+                self._frames.submit_plain(self.run_name, [operation])
+
+    def _stored_size(self, operation: Atomic) -> int:
+        return names_size((self.run_name,)) + sum(map(record_size, operation.records))
 
     def _forget(self, operation: ForgetProducer) -> None:
         keyed = self.pchannel.keyed
-        try:
-            keyed.table.producers.begin_to_forget(operation.name)
-        except WALError as error:
-            fail_future(operation.future, error)
-        else:
-            self._frames.submit(ForgetSubmission(operation.name, keyed, operation.future))
+        keyed.table.producers.begin_to_forget(operation.name)
+        self._frames.submit(ForgetSubmission(operation.name, keyed, operation.future))
 
     def _rollback(self, operation: Rollback) -> None:
         self.pchannel.table.rollback(operation.txn_id)

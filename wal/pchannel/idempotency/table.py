@@ -73,11 +73,8 @@ class IdempotencyTable:
         claim = self._pending[scope, key] = Claim(scope, key, barrier, [])
         return claim
 
-    def durable(
-        self, claim: Claim, *, position: int, index: int, tick: int, txn_id: int = 0, keepalive_ms: int = 0
-    ) -> None:
-        """Remembers the claimed key from now on: its event is in the log."""
-        kept = Kept(position, index, tick, txn_id, keepalive_ms)
+    def durable(self, claim: Claim, kept: Kept) -> None:
+        """Remembers the claimed key and its result from now on: its event is in the log."""
         scope, key = claim.scope, claim.key
         self.keyed_since_checkpoint += 1
         if isinstance(key, ProducerKey):
