@@ -38,7 +38,7 @@ def new_table() -> IdempotencyTable:
     return IdempotencyTable(window_count=1_000, window_s=1e9, producers_max=100)
 
 
-class Life:
+class WriterRun:
     """One writer's work: keyed frames, checkpoints and truncations in turn. `recorded` is what the metadata would hold."""
 
     def __init__(self) -> None:
@@ -87,13 +87,13 @@ async def test_a_crash_between_any_two_steps_loses_nothing(tmp_path: Path, power
         shutil.copytree(origin, here)
         disk = PowerCutDisk(random.Random(operations), here, left)
         disk.go_on(operations, power=power)
-        life = Life()
+        run = WriterRun()
         backend = JournalBackend(here, first_segment_bytes=SEGMENT, segment_bytes=SEGMENT, disk=disk)
         log: PChannelLog | None = None
         ended = True
         try:
             log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=1, checkpoint=0)
-            await life.live(log, FrameMaker(1))
+            await run.live(log, FrameMaker(1))
         except StorageError:
             ended = False
         if log is not None:
@@ -105,9 +105,9 @@ async def test_a_crash_between_any_two_steps_loses_nothing(tmp_path: Path, power
             disk.cut()
         await backend.close()
         kinds.add(ended)
-        async with journal_at(left if power else here, life.recorded.position) as log:
-            await life.check(log)
-            last = life.recorded
+        async with journal_at(left if power else here, run.recorded.position) as log:
+            await run.check(log)
+            last = run.recorded
             await log.release(last.position, state=last.state)
             files = {path.name for path in folder(left if power else here).glob("checkpoint-*")}
             assert files == (set() if last.state is None else {f"checkpoint-{last.state:016x}"})

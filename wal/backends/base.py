@@ -1,4 +1,4 @@
-"""What a log must do to be a log of the WAL: append frames, read them back, truncate, keep a checkpoint, refuse a lower term.
+"""The promises of a log and of a backend: append frames, read them back, truncate, keep a checkpoint, refuse a lower term.
 
 A backend knows frames; it knows neither the meaning of vchannels nor transactions nor readers. The same frames lie in journal segments,
 in memory and in Pulsar messages; one conformance suite (tests/backends/conformance.py) holds all backends to the same promises:

@@ -155,7 +155,7 @@ class LockHolder(msgspec.Struct, frozen=True):
         noted = int(text) if text.isdigit() else None
         status = os.fstat(fd)
         identity = status.st_dev, status.st_ino
-        # A process that hides its open files is believed if it lives: one of another user, root say.
+        # A process that hides its open files is believed if it runs: one of another user, root say.
         if noted is not None and _holds(noted, identity) is not False:
             return cls(noted, f"process {noted}")
         holder = next((pid for pid in _pids() if _holds(pid, identity)), None)
@@ -185,7 +185,7 @@ def _pids() -> Iterator[int]:
 
 
 def _holds(pid: int, identity: tuple[int, int]) -> bool | None:
-    """Returns whether this process holds a flock on the file; None when it lives and hides its open files."""
+    """Returns whether this process holds a flock on the file; None when it runs and hides its open files."""
     process = Path("/proc") / str(pid)
     try:
         fds = os.listdir(process / "fd")

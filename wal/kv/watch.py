@@ -2,7 +2,7 @@
 
 A Watch owns the bounded buffer between a KV and one consumer, and its end. It promises that no event is lost silently: an event that does
 not fit ends the watch with an error that says so. It never waits for the consumer and never delays the KV. A WatchHub owns the revision
-of a store that lives in this process, and its open watches. It never waits and never calls back into the store.
+of a store of this process, and its open watches. It never waits and never calls back into the store.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to do: truncate at (`end`, 0), None for nothing. `holders`, lowest first, are the pins below `wanted`, the end without any
+    """The decision: truncate at (`end`, 0), None for nothing. `holders`, lowest first, are the pins below `wanted`, the end without any
     pins."""
 
     end: int | None

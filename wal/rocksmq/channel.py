@@ -38,7 +38,7 @@ from wal.rocksmq.settings import RocksMQSettings
 __all__ = ["LOST", "RECORD_BYTES", "Channel", "ConsumerMessage", "Group", "Page", "ProducerMessage", "pages_to_drop"]
 
 RECORD_BYTES: Final = 16
-"""What a message counts besides its payload: its id, and the id before it."""
+"""The bytes that a message counts besides its payload: its id, and the id before it."""
 LOST: Final = 0
 """The current_id of a group that had consumed nothing when the first messages were dropped. Ids begin at 1."""
 

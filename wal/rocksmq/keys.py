@@ -125,7 +125,7 @@ def parse_meta(key: bytes) -> tuple[str, ...]:
 
 
 class Changes:
-    """What one turn writes: puts, deletions, deletions of ranges; the store makes one write batch of it.
+    """The changes that one turn writes: puts, deletions, deletions of ranges; the store makes one write batch of it.
 
     These are plain lists, because a write batch of RocksDB is used up by a write that fails, and must be built again for the next try.
     Deletions of ranges come before puts, so that keys which a turn removes and creates again exist afterwards.

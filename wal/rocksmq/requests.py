@@ -1,4 +1,4 @@
-"""What the broker is told: one struct for each call, with the future of its answer; Waiting: the calls of `consume` that wait."""
+"""The requests to the broker: one struct for each call, with the future of its answer; Waiting: the calls of `consume` that wait."""
 
 from __future__ import annotations
 

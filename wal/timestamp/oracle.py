@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["AHEAD_STEP_MS", "OracleStatistics", "TimestampOracle"]
 
 AHEAD_STEP_MS: Final = 10
-"""What one save adds while ticks run ahead of the wall clock: 2.6 million ticks, more than are needed until the KV answers."""
+"""The time that one save adds while ticks run ahead of the wall clock: 2.6 million ticks, more than are needed until the KV answers."""
 _RENEWAL: Final = 3
 """The limit is saved again when less than a third of the window is left: 1 s of 3 s for the KV to answer."""
 

@@ -149,7 +149,7 @@ def check_format(directory: Path) -> None:
     """Returns if the directory is a journal of a known version; raises FormatError if not."""
     path = directory / FORMAT_NAME
     try:
-        text = path.read_text("ascii", "replace")
+        text = path.read_bytes().decode("ascii", "replace")
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(
             f"{directory} holds no journal: there is no {FORMAT_NAME} in it; a journal is made by opening it for writing"

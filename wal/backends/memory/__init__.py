@@ -4,7 +4,7 @@ Files:
 
 * backend:  MemoryBackend, which opens the logs of a store, one writer a term
 * log:      MemoryLog, one pchannel that is open for writing
-* store:    MemoryStore, what the logs hold, whoever has them open
+* store:    MemoryStore, the frames and checkpoints of all logs
 """
 
 from wal.backends.memory.backend import MemoryBackend

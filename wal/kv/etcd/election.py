@@ -1,4 +1,4 @@
-"""EtcdElection: one of many candidates is the leader, as long as its session lives.
+"""EtcdElection: one of many candidates is the leader, as long as its session is held.
 
 Owns: the keys under its name, one a candidate, each on the candidate's lease. The leader is the candidate whose key was created first
 (the order of etcd's own election recipe: no stampede, and nobody is overtaken). It promises that `Leadership.token`, the create
@@ -139,7 +139,7 @@ class EtcdElection:
 
 
 class Leadership:
-    """What `campaign` won: it lasts as long as the session, unless resigned. `async with` resigns at its end."""
+    """The leadership that `campaign` won: it lasts as long as the session, unless resigned. `async with` resigns at its end."""
 
     def __init__(self, kv: EtcdKV, session: EtcdSession, key: str, token: int, value: str) -> None:
         self.session = session

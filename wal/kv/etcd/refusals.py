@@ -1,4 +1,4 @@
-"""What an answer of etcd means when it did not do what was asked. Pure.
+"""The meaning of an answer with which etcd refuses a call. Pure.
 
 Owns: the table from a gRPC status and etcd's text to a Refusal, and from there to an error of `wal.errors`. It promises that only a
 call which etcd surely did not carry out is called refused; a status that is not in the table counts as "may have been carried out". It

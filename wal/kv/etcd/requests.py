@@ -1,4 +1,4 @@
-"""What etcd is asked: the methods of its API with their types, and keys, prefixes and pages as etcd has them. Pure.
+"""The requests to etcd: the methods of its API with their types, and keys, prefixes and pages as etcd has them. Pure.
 
 Owns: how a prefix becomes a range of bytes, and how many keys the next page of a range asks for. The range of a prefix ends at the
 prefix with its last byte plus one; UTF-8 never uses the byte 255, so that byte always exists.

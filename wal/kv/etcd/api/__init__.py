@@ -1,1 +1,1 @@
-"""What goes over the wire to etcd: the part of its API that is used here, generated from rpc.proto."""
+"""The messages to etcd and its answers: the part of its API that is used here, generated from rpc.proto."""
