@@ -1,4 +1,4 @@
-"""Actor: an actor that waits, and therefore owns a task; ActorRef: its address, which everybody else holds.
+"""Actor: an actor that waits, and therefore owns a task; ActorRef: its address, which all other code holds.
 
 Owns the task's loop (control before data, batches drained whole), the asks that are not answered yet, and the end: a failure poisons the
 actor, a stop drains it, a stop that takes too long cuts it off. Promises: the methods of an actor run one at a time, in its own task;

@@ -14,22 +14,13 @@ from functools import partial
 from typing import Any, Final
 
 from actors import Clock
+from broadcaster import records
 from broadcaster.admission import Admission, BroadcasterLimits
 from broadcaster.background import BackgroundJobs
 from broadcaster.calls import AppendCall, aborted, delayed, held_twice, refuse, settle, stuck, unsaved, unsettled
 from broadcaster.finished import FinishedBroadcasts, needs_mark
 from broadcaster.message import BroadcastAppendResult, Content
 from broadcaster.operator import AppendOperator
-from broadcaster.records import (
-    abort_key,
-    encode_abort,
-    encode_acks,
-    encode_progress,
-    encode_task,
-    finished_keys,
-    progress_key,
-    task_key,
-)
 from broadcaster.running import Callers, Running, RunningTable
 from broadcaster.saver import Saver
 from broadcaster.single_frame import SingleFrame, SingleFrames
@@ -163,7 +154,7 @@ class Lifecycle:
         if running.recorded and content is not None:
             task.saving()
             self.saver.save(
-                {task_key(task.broadcast_id): encode_task(task.header, content, places)},
+                {records.task_key(task.broadcast_id): records.encode_task(task.header, content, places)},
                 then=partial(self._intent_saved, running),
                 refused=partial(self._intent_refused, running),
             )
@@ -207,7 +198,8 @@ class Lifecycle:
         if not task.finished and task.abort(reason):
             self.writer.forget(task)
             self.saver.save(
-                {abort_key(task.broadcast_id): encode_abort(reason)}, then=partial(self._intent_saved, running)
+                {records.abort_key(task.broadcast_id): records.encode_abort(reason)},
+                then=partial(self._intent_saved, running),
             )
             self.table.touch(running)
 
@@ -252,7 +244,7 @@ class Lifecycle:
         self._save_acks(running)
         if running.recorded and task.appended != running.saved_appends:
             running.saved_appends = task.appended
-            self.saver.save({progress_key(task.broadcast_id): encode_progress(task.appended)})
+            self.saver.save({records.progress_key(task.broadcast_id): records.encode_progress(task.appended)})
         self.writer.write(running)
 
     def _save_acks(self, running: Running) -> None:
@@ -261,7 +253,7 @@ class Lifecycle:
             chunks, acks.unsaved = acks.unsaved, set()
             replies, callers.acks = callers.acks, []
             acks.saving += 1
-            saves = encode_acks(running.task.broadcast_id, running.task.acked, chunks)
+            saves = records.encode_acks(running.task.broadcast_id, running.task.acked, chunks)
             self.saver.save(saves, then=partial(self._acks_saved, running, replies))
         elif callers.acks:
             # They repeat acks that are being saved: an empty save that follows is durable after those.
@@ -297,7 +289,7 @@ class Lifecycle:
         running.finishing = True
         if task.state is BroadcastState.WITHDRAWN:
             if running.recorded:
-                removals = finished_keys(task.broadcast_id, recorded=True, acked=0, aborted=False)
+                removals = records.finished_keys(task.broadcast_id, recorded=True, acked=0, aborted=False)
                 self.saver.save({}, removals, then=partial(self._ended, running))
             else:
                 self._ended(running)
@@ -310,7 +302,7 @@ class Lifecycle:
             self._ended(running)
 
     def _ended(self, running: Running, *, marked_at_ms: int | None = None) -> None:
-        """Frees the keys of a broadcast whose end is durable, and answers everybody."""
+        """Frees the keys of a broadcast whose end is durable, and answers all callers that wait for it."""
         task, callers = running.task, running.callers
         self.table.remove(running)
         if running.content is not None:
