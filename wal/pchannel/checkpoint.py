@@ -54,7 +54,7 @@ class CheckpointLedger:
         self.last: Checkpoint = last
         self.state_bytes: int = state_bytes
         self.failures: int = 0
-        """How many attempts have failed since the last checkpoint that was made."""
+        """The number of attempts that have failed since the last checkpoint that was made."""
         self._rule = rule
         self._next: Checkpoint | None = None
         self._retry_at_s = 0.0

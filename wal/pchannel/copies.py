@@ -51,12 +51,12 @@ class CopyTable:
         listed = self._broadcasts.get(broadcast_id)
         if listed is None:
             return {}
-        places: dict[str, CopyPosition] = {}
+        found: dict[str, CopyPosition] = {}
         for part in listed.parts:
             if part.aborts == aborts:
                 for at, (name, incarnation) in enumerate(part.names):
-                    places.setdefault(name, CopyPosition(part.position, part.index + at, part.tick + at, incarnation))
-        return {name: places[name] for name in vchannels if name in places}
+                    found.setdefault(name, CopyPosition(part.position, part.index + at, part.tick + at, incarnation))
+        return {name: found[name] for name in vchannels if name in found}
 
     def get(self, broadcast_id: int) -> ListedBroadcast | None:
         """Returns what this log holds of the broadcast; None if that is nothing, or the broadcast is over."""

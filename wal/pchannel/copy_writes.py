@@ -133,9 +133,9 @@ class CopyWrites(Member):
         wanted: list[VChannelMember] = []
         for vchannel in targets:
             name, incarnation = vchannel.run_name
-            if (place := there.get(name)) is not None:
-                message_id = self._origin(place.position).message_id(place.index)
-                outcomes.append(AppendResult(message_id, place.tick, message_id))
+            if (copy := there.get(name)) is not None:
+                message_id = self._origin(copy.position).message_id(copy.index)
+                outcomes.append(AppendResult(message_id, copy.tick, message_id))
             elif vchannel.closed is not None:
                 outcomes.append(vchannel.closed())
             elif operation.aborts and (name not in copies or copies[name].incarnation != incarnation):

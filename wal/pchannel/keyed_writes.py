@@ -1,8 +1,8 @@
 """KeyedWrites: the callers of keyed appends, around the table of keys of their pchannel.
 
-Owns who hears of a key: the caller whose append is written, and the sharers, who called with the same key while it was in flight. Each of
-them is answered once, with the first result or with its failure. What a key means is decided by `IdempotencyTable`. All calls come in a
-turn of the group or when a frame is settled.
+Owns the callers that wait for a key: the one whose append is written, and the sharers, which called with the same key while it was in
+flight. Each of them is answered once, with the first result or with its failure. `IdempotencyTable` decides what a key means. Every call
+is made in a turn of the group or when a frame is settled.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The PChannel actor: one pchannel in one term, which all vchannels on it share.
 
 Owns what its vchannels have in common: the frame pipeline, ticks and the promised tick, open transactions, idempotency keys, the copies of
-broadcasts, and the end of it all. It is the member of the group that is told of timers and ticks; what is decided about one vchannel, its
-`VChannel` decides, and how submissions become frames, `FramePipeline`. Once it has failed, everything that it still gets fails with the
-same cause.
+broadcasts, and the start, failure and end of the pchannel. It is the member of the group that timers and ticks are told to. `VChannel`
+decides about the operations on one vchannel, `FramePipeline` makes frames of submissions. Once the pchannel has failed, every later
+operation fails with the same cause.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PChannel(ReadablePChannel, Member):
             withdraw=self._withdraw,
         )
         self.endings = 0
-        """How many of its vchannels have ended so far, for whatever reason."""
+        """The number of its vchannels that have ended so far, for any reason."""
         self.copies: CopyWrites = CopyWrites(
             state.copies,
             group,
@@ -181,7 +181,7 @@ class PChannel(ReadablePChannel, Member):
     def advance_for(self, tick: int) -> bool:
         """Promises this tick for a reader that waits for it, and returns whether that can be done now.
 
-        A tick that was not given yet is left to the timer: fresh ticks would not reach it before its time has come.
+        A tick above all given ones is left to the timer: fresh ticks follow the clock and do not reach it before its time.
         """
         return tick <= self.ticks.oracle.last and self.advance_promised() >= tick
 
@@ -214,7 +214,7 @@ class PChannel(ReadablePChannel, Member):
         """Shows a durable frame to the readers, and releases the barriers that it passed."""
         header = frame.header
         self.recent.add(position, frame)
-        # Not the log's own durable end, which may lie after a frame of which this actor has not heard yet.
+        # Not the log's own durable end, which may be after a frame whose outcome this actor does not know yet.
         self.tail.data_moved(
             durable_end=position + 1,
             promised_tick=self.promised.tick,
@@ -232,7 +232,8 @@ class PChannel(ReadablePChannel, Member):
     def fail(self, error: WALError, *, answered: bool = False) -> None:
         """Ends the pchannel for good: callers get this error, readers end with it.
 
-        What was not handed over is certainly not written. What is in flight may be, unless the backend `answered` with this error.
+        Submissions that were not handed over are certainly not written. Frames in flight may be, unless the backend `answered` with this
+        error.
         """
         if self.fault is not None:
             return

@@ -171,12 +171,12 @@ class FramePipeline:
 
     @property
     def waiting(self) -> int:
-        """How many records wait for a frame."""
+        """The number of records that wait for a frame."""
         return sum(submission.count for submission in self._waiting)
 
     @property
     def frames_in_flight(self) -> int:
-        """How many frames are handed over and not yet answered."""
+        """The number of frames that are handed over and not yet answered."""
         return len(self._flights)
 
     @property
@@ -230,7 +230,7 @@ class FramePipeline:
         return draft
 
     def _start_settled(self, error: BaseException | None) -> None:
-        """Nobody waits for a term's first frame that is written late; a failed one is owed again."""
+        """Takes the outcome of a first frame that is written late: a failed one is owed again."""
         self.owes_start = error is not None
 
     # -- the way of a frame
@@ -327,7 +327,7 @@ class FramePipeline:
         self._owner.frame_settled()
 
     def _refused(self, error: BaseException) -> None:
-        """Nothing was written, nor will be of the frames after it: their sequence numbers are given again."""
+        """Fails the oldest frame, of which nothing was written, nor of the frames after it: their sequence numbers are used again."""
         flight = self._flights.popleft()
         self._promised.settled(flight.last_tick, durable=False)
         self._sequence = min(self._sequence, flight.sequence)

@@ -15,7 +15,7 @@ __all__ = ["BarrierHeap", "PromisedTick", "TickFrames"]
 
 T = TypeVar("T")
 AFTER_DATA_S: Final = 0.6
-"""It is checked every `time_tick_interval_s` (0.2 by default), so the frame is in the log within a second after the data."""
+"""The pause after data. The timer checks every `time_tick_interval_s` (0.2), so the frame is in the log within a second after them."""
 IDLE_S: Final = 10.0
 
 

@@ -1,7 +1,7 @@
 """TickSupply: the time ticks that a pchannel takes from the oracle, and the operations that wait for more of them.
 
-Taking a tick never waits: where the oracle has to save a new limit first, one request is sent for everybody who found no tick. Operations
-that need one are held meanwhile, and with them every operation that was called later, which must not overtake them.
+Taking a tick never waits: when the oracle has to save a new limit first, one request is sent for all callers that found no tick.
+Operations that need a tick are held meanwhile, and with them every operation that was called later, which must not overtake them.
 """
 
 from __future__ import annotations

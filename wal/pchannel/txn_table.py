@@ -73,7 +73,7 @@ class TxnTable:
     def __init__(self, limits: TxnLimits) -> None:
         self.size: int = 0
         self.expired: int = 0
-        """How many transactions have expired so far."""
+        """The number of transactions that have expired so far."""
         self.limits = limits
         self._open: dict[int, OpenTxn] = {}
         self._ended: OrderedDict[int, Callable[[], WALError]] = OrderedDict()
@@ -199,7 +199,7 @@ class TxnTable:
 
 
 def check_txn_size(bodies: int, size: int, stored: int, limits: TxnLimits) -> None:
-    """InvalidArgumentError when a transaction of so many bodies and bytes is over its bounds."""
+    """Raises InvalidArgumentError when a transaction of so many bodies and bytes is over its bounds."""
     if bodies > limits.txn_bodies_max:
         raise InvalidArgumentError(
             f"a transaction of {bodies} bodies is over txn_bodies_max={limits.txn_bodies_max}: commit in smaller transactions, "

@@ -21,7 +21,7 @@ from wal.pchannel.idempotency.state import Kept, KeptProducer
 __all__ = ["FORGOTTEN", "RESULTS_KEPT", "Producers"]
 
 RESULTS_KEPT: Final = 16
-"""How many results are remembered of each producer."""
+"""The number of results that are remembered of each producer."""
 FORGOTTEN: Final = Kept(-1, -1, 0)
 """The answer for a producer's duplicate whose result is no longer kept."""
 
@@ -131,8 +131,8 @@ class Producers:
 
     def drop(self, name: RunName) -> None:
         """Forgets what is known of producers in the scopes with this vchannel, which are not live any more."""
-        self._gaps = {place: gaps for place, gaps in self._gaps.items() if name not in place[0]}
-        self._producers = {place: producer for place, producer in self._producers.items() if producer.scope.live}
+        self._gaps = {key: gaps for key, gaps in self._gaps.items() if name not in key[0]}
+        self._producers = {key: producer for key, producer in self._producers.items() if producer.scope.live}
 
     # -- calls of the user
 
@@ -151,10 +151,10 @@ class Producers:
 
     def forget_gaps(self, producer: str) -> bool:
         """Forgets which sequences of a producer failed, so that it may go on without them; returns whether any had."""
-        places = [place for place in self._gaps if place[1] == producer]
-        for place in places:
-            del self._gaps[place]
-        return bool(places)
+        found = [key for key in self._gaps if key[1] == producer]
+        for key in found:
+            del self._gaps[key]
+        return bool(found)
 
     def begin_to_forget(self, producer: str) -> None:
         """Refuses the keys of a producer until `forget` or `remember` is called.

@@ -27,7 +27,7 @@ __all__ = ["IdempotencyTable"]
 
 _LOGICAL_BITS: Final = 18
 _EVICTED_A_CALL: Final = 64
-"""How many aged keys are removed at a time, so that the first append after a long pause does not pay for all of them."""
+"""The number of aged keys that are removed at a time, so that the first append after a long pause does not pay for all of them."""
 
 
 class IdempotencyTable:
