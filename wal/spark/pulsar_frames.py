@@ -24,7 +24,7 @@ from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.layout import text_of
 from wal.backends.pulsar.read_only import ReadOnlyTopic
 from wal.cursors import CursorStore
-from wal.engine.read_only.pulsar_metadata import KnownLives, PulsarMetadata
+from wal.engine.read_only.pulsar_metadata import KnownVChannels, PulsarMetadata
 from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError, WALError
 from wal.loop_thread import LoopThread
 from wal.message import FORM_PULSAR, Origin
@@ -118,8 +118,8 @@ class PulsarFrames:
             topic.last_truncated,
         )
 
-    def vchannels(self) -> KnownLives:
-        return self._metadata.lives(age_s=_VCHANNELS_AGE_S)
+    def vchannels(self) -> KnownVChannels:
+        return self._metadata.vchannels(age_s=_VCHANNELS_AGE_S)
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
         # A read by a pattern takes every frame: Pulsar delivers messages whole anyway.

@@ -75,12 +75,12 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         return log
 
     def vchannels(self) -> VChannelView:
-        lives = self._opened().lives()
+        known = self._opened().vchannels()
         maps = {
-            pchannel: VChannelMap(log.incarnation, lives.next_incarnation, lives.on(pchannel))
+            pchannel: VChannelMap(log.incarnation, known.next_incarnation, known.on(pchannel))
             for pchannel, log in self._logs.items()
         }
-        return VChannelView({name: VChannelInfo(name, *at) for name, at in lives.records.items()}, maps)
+        return VChannelView({name: VChannelInfo(name, *at) for name, at in known.records.items()}, maps)
 
     def close(self) -> None:
         self._connection.abandon()

@@ -21,7 +21,7 @@ from wal.kv import KVBase
 from wal.loop_thread import LoopThread
 from wal.secret import Secret
 
-__all__ = ["KnownLives", "PulsarMetadata"]
+__all__ = ["KnownVChannels", "PulsarMetadata"]
 
 _CHEAP_S: Final = 0.02
 _COSTS: Final = 20
@@ -33,7 +33,7 @@ _NEXT: Final = "vchannel-incarnations"
 """The keys of `wal.channels.directory`. Both begin with `_VCHANNEL`, so that one question reads both at one moment."""
 
 
-class KnownLives(msgspec.Struct, frozen=True):
+class KnownVChannels(msgspec.Struct, frozen=True):
     """The vchannels at one moment: name → (pchannel, incarnation). Every incarnation below `next_incarnation` is in it, or is over."""
 
     records: Mapping[str, tuple[str, int]]
@@ -56,7 +56,7 @@ class KnownLives(msgspec.Struct, frozen=True):
 class PulsarMetadata:
     """The metadata at `kv`, an `etcd://…` location, open until `close`. UnavailableError when it does not answer.
 
-    `closing` is awaited before the KV is closed, in the loop. `pchannels` and `lives` are for one thread at a time.
+    `closing` is awaited before the KV is closed, in the loop. `pchannels` and `vchannels` are for one thread at a time.
     """
 
     def __init__(self, kv: Secret, *, closing: Callable[[], Awaitable[None]]) -> None:
@@ -69,9 +69,9 @@ class PulsarMetadata:
         self.thread.closing = _Closing(closing, self._kv)
         self._pulsar = self._kv.under(PULSAR_ROOT)
         self.cursors: CursorsBesideWriter = self.thread.call(_cursors, self._kv, self._earliest)
-        self._lives = KnownLives({}, 0)
-        self._lives_since = float("-inf")
-        self._lives_cost_s = 0.0
+        self._known = KnownVChannels({}, 0)
+        self._known_since = float("-inf")
+        self._cost_s = 0.0
 
     def pchannels(self) -> dict[str, PChannelMeta]:
         """Returns the pchannels by name as they are now, in the order of their numbers."""
@@ -92,15 +92,15 @@ class PulsarMetadata:
 
         return look
 
-    def lives(self, *, age_s: float = 0.0) -> KnownLives:
+    def vchannels(self, *, age_s: float = 0.0) -> KnownVChannels:
         """Returns the vchannels as they were at most `age_s` ago; longer ago where there are tens of thousands."""
         now = time.monotonic()
-        kept_s = max(age_s, _COSTS * self._lives_cost_s) if self._lives_cost_s > _CHEAP_S else age_s
-        if now >= self._lives_since + kept_s:
-            self._lives = _known(*self.thread.call(self._kv.load_with_prefix, _VCHANNEL))
-            self._lives_since = time.monotonic()
-            self._lives_cost_s = self._lives_since - now
-        return self._lives
+        kept_s = max(age_s, _COSTS * self._cost_s) if self._cost_s > _CHEAP_S else age_s
+        if now >= self._known_since + kept_s:
+            self._known = _known(*self.thread.call(self._kv.load_with_prefix, _VCHANNEL))
+            self._known_since = time.monotonic()
+            self._cost_s = self._known_since - now
+        return self._known
 
     def close(self) -> None:
         """Closes the KV and ends the thread. Idempotent; the interpreter's exit does it too."""
@@ -148,7 +148,7 @@ class _Closing:
             await self._kv.close()
 
 
-def _known(keys: list[str], values: list[str]) -> KnownLives:
+def _known(keys: list[str], values: list[str]) -> KnownVChannels:
     records: dict[str, tuple[str, int]] = {}
     following = 1
     try:
@@ -160,4 +160,4 @@ def _known(keys: list[str], values: list[str]) -> KnownLives:
                 records[key.removeprefix(_RECORDS)] = (record["pchannel"], record["incarnation"])
     except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=_RECORDS) from error
-    return KnownLives(records, following)
+    return KnownVChannels(records, following)
