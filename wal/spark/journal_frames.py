@@ -22,11 +22,10 @@ from wal.cursors import CursorStore
 from wal.engine.read_only.core import ReadOnlyCore
 from wal.engine.read_only.journal import ReadOnlyJournalSource
 from wal.errors import ClosedError, CorruptionError, StorageError, TruncatedError
-from wal.frame import RunKind
 from wal.spark.frame_source import LogMoment
 from wal.spark.offsets import LogPosition
 from wal.spark.options import ChannelChoice
-from wal.spark.planning import FrameWeight
+from wal.spark.planning import FrameWeight, weight_of
 
 __all__ = ["JournalFrames", "JournalSource"]
 
@@ -257,15 +256,8 @@ class JournalFrames:
         found: list[FrameWeight] = []
         rows = size = 0
         for frame in self._log(pchannel).heads(start, end, names):
-            runs = [run for run in frame.view.find(names) if run.kind != RunKind.SYSTEM]
-            weight = FrameWeight(
-                frame.position,
-                frame.next_position,
-                frame.view.header.first_tick,
-                frame.view.header.promised_tick,
-                sum(1 if run.kind == RunKind.COPY else run.end - run.first for run in runs),
-                sum(run.body_end - run.body_start for run in runs),
-            )
+            if (weight := weight_of(frame, names)) is None:
+                continue
             found.append(weight)
             rows, size = rows + weight.rows, size + weight.size
             if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):

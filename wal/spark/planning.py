@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -19,7 +19,6 @@ import msgspec
 from wal.backends import StoredFrame
 from wal.frame import RunKind
 from wal.spark.offsets import LogPosition
-from wal.spark.options import ChannelChoice
 
 __all__ = ["EventWeight", "FrameWeight", "Piece", "ScannedFrames", "Taken", "cut", "share_out", "take", "weight_of"]
 
@@ -178,14 +177,14 @@ class ScannedFrames:
         return [frame for _, frame in zip(range(count), self._frames, strict=False)]
 
 
-def weight_of(frame: StoredFrame, choice: ChannelChoice) -> FrameWeight | None:
-    """Returns the weight of this frame; None when it holds no rows of this choice."""
+def weight_of(frame: StoredFrame, wanted: Container[str] | None) -> FrameWeight | None:
+    """Returns the weight of this frame for these vchannels, or for all; None when it holds no rows of them."""
     view = frame.view
     header = view.header
-    if choice.everything:
+    if wanted is None:
         rows, size = header.indices, header.frame_bytes
     else:
-        runs = [run for run in view.find(choice) if run.kind != RunKind.SYSTEM]
+        runs = [run for run in view.find(wanted) if run.kind != RunKind.SYSTEM]
         rows = sum(1 if run.kind == RunKind.COPY else run.end - run.first for run in runs)
         size = sum(run.body_end - run.body_start for run in runs)
     if not rows:

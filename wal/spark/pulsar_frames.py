@@ -166,7 +166,7 @@ class PulsarFrames:
         scanned = self._scanned_frames(pchannel, choice, start)
         while scanned.upto < end and not scanned.exceeds(end, rows_max, bytes_max):
             page = topic.heads(scanned.upto, end, _PAGE_BYTES)
-            found = (weight_of(frame, choice) for frame in page.frames)
+            found = (weight_of(frame, None if choice.everything else choice) for frame in page.frames)
             scanned.add([weight for weight in found if weight is not None], page.next_position)
         return scanned.within(end, rows_max, bytes_max)
 

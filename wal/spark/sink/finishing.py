@@ -31,7 +31,7 @@ _log: Final = logging.getLogger("wal.spark")
 
 _DECIDED: Final = (
     "What this job writes is decided, and partly in the log: the next write to this log will finish it, or call "
-    "wal.spark.sink.recover({!r}); do not run the job again"
+    "wal.spark.sink.recover({}); do not run the job again"
 )
 
 
@@ -137,7 +137,8 @@ async def _commit(
         await publisher.publish(own)
     except Exception as error:
         if not stream:
-            error.add_note(_DECIDED.format(str(options.location.opening()[0])))
+            journal = options.location.directory()
+            error.add_note(_DECIDED.format("with the options of this job" if journal is None else repr(str(journal))))
         raise
     await asyncio.to_thread(folder.sweep, age_s=options.orphan_age_s)
 
