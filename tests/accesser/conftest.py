@@ -1,4 +1,4 @@
-"""What every acceptance test gets: a location on each backend, a log that is open there, and an end to what hangs."""
+"""The fixtures of every acceptance test: a location on each backend, an open log there, and a watchdog for tests that hang."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def watchdog() -> Iterator[None]:
 
 @pytest.fixture(params=["memory", "journal"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a log may be opened: each test runs on both backends."""
+    """Returns a location; each test runs on both backends."""
     return "memory:" if request.param == "memory" else f"journal:{tmp_path / 'data'}"
 
 

@@ -15,7 +15,7 @@ from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
 NAMES = [f"v{number}" for number in range(8)]
 
 
-async def test_what_an_append_answers(log: WALAccesser) -> None:
+async def test_the_result_of_an_append(log: WALAccesser) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     result = await log.raw_append(Message("orders", b"1", properties={"k": "v"}))
     assert isinstance(result, AppendResult)
@@ -191,7 +191,7 @@ async def test_a_cancelled_caller_does_not_take_the_append_back(log: WALAccesser
     assert log.statistics().bytes_in_flight == 0
 
 
-async def test_what_is_in_flight_at_close_is_drained(location: str) -> None:
+async def test_appends_in_flight_at_close_are_drained(location: str) -> None:
     log = await open_wal(location)
     futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(300)]
     bulk = start(log.append_bulk([Message("bulk", bytes(1000)) for _ in range(3000)]))
@@ -210,7 +210,7 @@ async def test_what_is_in_flight_at_close_is_drained(location: str) -> None:
             assert len(await payloads(log, "bulk")) == 3000
 
 
-async def test_who_waits_for_room_at_close_hears_of_it_and_nothing_else_is_written(location: str) -> None:
+async def test_an_append_that_waits_for_room_at_close_fails_and_is_not_written(location: str) -> None:
     log = await open_wal(location, in_flight_bytes_max=2000)
     calls = [start(log.raw_append(Message("orders", b"%03d" % number + bytes(900)))) for number in range(40)]
     await turns(1)

@@ -38,7 +38,7 @@ async def test_a_defect_in_the_saving_of_vchannels(data_dir: Path, monkeypatch: 
 
 
 async def test_a_defect_in_the_timer(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends the pchannel that it concerns, with its cause."""
+    """A defect ends the pchannel that it concerns, and later calls raise it as their cause."""
     async with asyncio.timeout(WAIT_S):
         log = await open_wal(data_dir, time_tick_interval_s=0.01)
         await log.raw_append(Message("orders", b"1"))

@@ -31,7 +31,7 @@ async def test_a_fresh_barrier_does_not_wait_for_the_timer(location: str) -> Non
             assert result.time_tick > barrier
 
 
-async def test_a_barrier_behind_appends_of_another_pchannel(log4: WALAccesser) -> None:
+async def test_a_barrier_above_appends_of_another_pchannel(log4: WALAccesser) -> None:
     await log4.create_vchannel("a", pchannel="p0")
     await log4.create_vchannel("b", pchannel="p3")
     for _ in range(20):
@@ -41,11 +41,11 @@ async def test_a_barrier_behind_appends_of_another_pchannel(log4: WALAccesser) -
 
 
 async def test_everything_up_to_the_barrier_is_read_before_it(log: WALAccesser) -> None:
-    """It is durable when the append behind it returns, and nothing at or below the barrier comes after it."""
+    """What the barrier covers is durable when the append returns, and no later event is at or below the barrier."""
     futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(100)]
     await futures[0]
     barrier = await log.allocate_time_tick()
-    result = await log.raw_append(Message("orders", b"behind"), barrier_time_tick=barrier)
+    result = await log.raw_append(Message("orders", b"after"), barrier_time_tick=barrier)
     assert result.time_tick > barrier
     assert futures[0].result().time_tick < barrier
     for message in await read_all(log, "orders"):
@@ -55,16 +55,16 @@ async def test_everything_up_to_the_barrier_is_read_before_it(log: WALAccesser) 
 async def test_a_barrier_in_the_future_waits_and_is_overtaken(log: WALAccesser) -> None:
     first = await log.raw_append(Message("orders", b"1"))
     barrier = in_the_future(first.time_tick, 300)
-    waiting = log.append_nowait(Message("orders", b"behind"), barrier_time_tick=barrier)
+    waiting = log.append_nowait(Message("orders", b"after"), barrier_time_tick=barrier)
     second = await log.raw_append(Message("orders", b"2"))
     assert second.time_tick < barrier
     assert not waiting.done()
     assert log.statistics().pchannels[0].barriers == 1
     assert (await waiting).time_tick > barrier
-    assert await payloads(log, "orders") == [b"1", b"2", b"behind"]
+    assert await payloads(log, "orders") == [b"1", b"2", b"after"]
 
 
-async def test_appends_behind_one_barrier_keep_their_order(log: WALAccesser) -> None:
+async def test_appends_with_one_barrier_keep_their_order(log: WALAccesser) -> None:
     barrier = in_the_future(await log.allocate_time_tick(), 200)
     futures = [log.append_nowait(Message("orders", b"%d" % number), barrier_time_tick=barrier) for number in range(20)]
     early = log.append_nowait(Message("orders", b"early"), barrier_time_tick=barrier - 1000)

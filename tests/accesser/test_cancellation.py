@@ -103,7 +103,7 @@ Open = Callable[[], Coroutine[Any, Any, WALAccesser]]
 
 
 async def same_after_reopening(open_again: Open, *names: str) -> list[list[bytes]]:
-    """What readers see of these vchannels now, checked to be what they see in a new opening."""
+    """Returns what readers see of these vchannels now, after a check that a new opening shows the same."""
     log = await open_again()
     found = [grouped(await read_all(log, name)) for name in names]
     known = await log.vchannels()

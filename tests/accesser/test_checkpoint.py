@@ -1,4 +1,4 @@
-"""What is known of idempotency keys outlives the log that it was learnt from: through checkpoints, truncation, crashes and drops."""
+"""Idempotency keys are remembered although the log that held them is gone: through checkpoints, truncation, crashes and drops."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_truncated_before_any_checkpoint_and_crashed(data: str, tmp_path: 
         with pytest.raises(TruncatedError):
             async with log.read("a", deliver_policy=StartFrom(keyed.first[0].message_id)) as scanner:
                 await anext(scanner)
-        assert len(await payloads(log, "a")) == 3, "the keyed ones behind the last truncation"
+        assert len(await payloads(log, "a")) == 3, "the keyed ones after the last truncation"
     async with open_wal(crashed, segment_bytes=SEGMENT) as log:
         await log.raw_append(Message("a", b"more"))
         await keyed.check(log)

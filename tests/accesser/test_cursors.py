@@ -91,7 +91,7 @@ async def test_it_goes_on_exactly_after_a_save_at_any_message(log: WALAccesser) 
         assert before + bodies(await read_all(log, "orders", cursor=f"after {taken}")) == everything
 
 
-async def test_what_is_saved_pins_exactly_what_follows(log: WALAccesser) -> None:
+async def test_a_saved_cursor_pins_exactly_the_events_after_it(log: WALAccesser) -> None:
     """Truncated up to what it passed, it goes on; one event more is refused."""
     await mixed(log)
     messages = await read_all(log, "orders")
@@ -129,7 +129,7 @@ async def test_a_save_at_the_beginning_pins_from_there(log: WALAccesser, policy:
     assert (info.position is None) == (policy in ("all", "from"))
 
 
-async def test_a_save_behind_a_body_is_behind_its_transaction(log: WALAccesser) -> None:
+async def test_a_save_after_a_body_is_after_its_transaction(log: WALAccesser) -> None:
     async with log.txn("orders") as txn:
         for number in range(3):
             await txn.append(b"%05d" % number)
@@ -229,7 +229,7 @@ async def test_wrong_arguments(log: WALAccesser) -> None:
             await scanner.save()
 
 
-# -- lives
+# -- incarnations
 
 
 async def test_a_late_save_of_a_dropped_vchannel_is_as_good_as_none(data: str) -> None:
@@ -253,7 +253,7 @@ async def test_a_late_save_of_a_dropped_vchannel_is_as_good_as_none(data: str) -
         assert await numbers(log, cursor="billing") == [12]
 
 
-async def test_a_vchannel_that_is_made_later_is_all_to_come(location: str) -> None:
+async def test_a_cursor_of_a_vchannel_that_is_created_later_begins_at_its_start(location: str) -> None:
     async with open_wal(location, pchannels=4) as log:
         await made_on(log, "p0", "other")
         await numbered(log, 3, "other")
@@ -285,7 +285,7 @@ async def test_one_of_another_incarnation_of_the_log_is_an_error(tmp_path: Path)
         assert await numbers(log, cursor="billing") == [6]
 
 
-async def test_one_that_was_put_back_behind_a_truncation_says_so(data: str) -> None:
+async def test_a_restored_cursor_below_a_truncation_is_an_error(data: str) -> None:
     async with open_wal(data) as log:
         results = await numbered(log, 10)
         await read_and_save(log, 2)
@@ -301,7 +301,7 @@ async def test_one_that_was_put_back_behind_a_truncation_says_so(data: str) -> N
         await log.truncate(up_to=results[8].message_id)
 
 
-async def test_a_damaged_one_holds_the_log_until_it_is_deleted(data: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_cursor_holds_the_log_until_it_is_deleted(data: str, caplog: pytest.LogCaptureFixture) -> None:
     async with open_wal(data) as log:
         results = await numbered(log, 10)
         await read_and_save(log, 9)

@@ -1,4 +1,4 @@
-"""Many saves behind a lock that somebody holds for good: each is told in its time, and the log can be closed."""
+"""Many saves wait for a lock that is never released: each fails after its own time limit, and the log can be closed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def held(data: str) -> Iterator[None]:
         other.release()
 
 
-async def test_none_waits_longer_than_the_first(data: str) -> None:
+async def test_no_save_waits_longer_than_the_first(data: str) -> None:
     log = await open_wal(data)
     service = local(log).cursors
     await log.raw_append(Message("orders", b"1"))

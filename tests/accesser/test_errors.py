@@ -83,7 +83,7 @@ def test_numbers_are_the_seeds_and_each_once() -> None:
     assert set(map(int, StreamingCode)) == {0, *CODES.values()}
 
 
-def test_what_can_be_retried() -> None:
+def test_which_errors_are_retryable() -> None:
     retryable = {name for name in CODES if getattr(errors, name).retryable}
     assert retryable >= {
         "WouldBlockError",

@@ -225,7 +225,7 @@ async def test_a_cancelled_close_goes_on(location: str) -> None:
     await log.close()
 
 
-async def test_a_cancelled_opening_leaves_nothing_behind(location: str) -> None:
+async def test_a_cancelled_opening_releases_everything(location: str) -> None:
     for count in range(12):
         opening = start(open_wal(location).__aenter__())
         await turns(count)

@@ -130,7 +130,7 @@ async def test_a_handler_that_raises_when_it_is_closed(ended: WALAccesser, caplo
     assert "cannot close" in record.getMessage()
 
 
-async def test_a_handler_that_awaits_what_was_cancelled(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_awaits_a_cancelled_future(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
     async def handle(message: ImmutableMessage) -> None:
         future = asyncio.get_running_loop().create_future()
         future.cancel()

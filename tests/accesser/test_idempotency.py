@@ -66,7 +66,7 @@ def nowait(log: WALAccesser, payload: bytes, idempotency_key: Any, **options: An
 
 
 def the_first(first: AppendResult, again: AppendResult) -> bool:
-    """Whether this is the duplicate of that."""
+    """Returns whether the first result is a duplicate of the second."""
     fields = ("message_id", "time_tick", "last_confirmed", "txn_context")
     same = all(getattr(first, field) == getattr(again, field) for field in fields)
     return same and again.duplicate and not first.duplicate
@@ -119,10 +119,10 @@ async def test_a_refused_frame_fails_the_sharers_and_frees_the_keys(
     assert await payloads(log, "orders") == [b"2"]
 
 
-async def test_what_is_behind_a_failed_sequence_fails_wherever_it_waits(
+async def test_sequences_after_a_failed_one_fail_wherever_they_wait(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the frame behind it, for the next frame, and for a barrier; neighbours of it go on."""
+    """Some wait in a later frame, some for the next frame, some for a barrier; appends without that producer go on."""
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
     later = timestamp.compose(timestamp.parse(tick)[0] + 3_600_000, 0)
     gate = Gate(log, monkeypatch)
@@ -134,12 +134,12 @@ async def test_what_is_behind_a_failed_sequence_fails_wherever_it_waits(
     other = nowait(log, b"other", key(1, "q"))
     sharer = nowait(log, b"3", key(3))
     waiting = nowait(log, b"4", key(4), barrier_time_tick=later)
-    behind = nowait(log, b"5", key(5))
+    after = nowait(log, b"5", key(5))
     await turns()
     assert len(gate.held) == 2
     assert log.statistics().pchannels[0].barriers == 2
     gate.refuse()
-    found = await outcomes([*futures, sharer, waiting, behind])
+    found = await outcomes([*futures, sharer, waiting, after])
     assert [type(error) for error in found] == [NoSpaceError] + [InvalidRequestSeqError] * 5
     assert "sequence 3 of producer 'p'" in str(found[2])
     assert not (await other).duplicate
@@ -292,7 +292,7 @@ async def test_an_expired_one_leaves_its_key_free(location: str) -> None:
 # -- barriers and exclusive messages
 
 
-async def test_what_waits_for_a_barrier_is_pending_and_is_not_overtaken(location: str) -> None:
+async def test_an_append_that_waits_for_its_barrier_is_pending_and_is_not_overtaken(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
@@ -319,7 +319,7 @@ async def test_what_waits_for_a_barrier_is_pending_and_is_not_overtaken(location
     await log.close()
 
 
-async def test_closing_tells_what_waits_for_a_barrier_that_it_was_not_sent(data: str) -> None:
+async def test_at_close_an_append_that_waits_for_its_barrier_was_not_sent(data: str) -> None:
     log = await open_wal(data)
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
     later = timestamp.compose(timestamp.parse(tick)[0] + 3_600_000, 0)
@@ -351,12 +351,12 @@ async def test_an_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAcce
     await txn.append(Message("orders", b"body"), barrier_time_tick=later)
     commit = start(txn.commit())
     await turns()
-    behind = nowait(log, b"2", key(2))
+    after = nowait(log, b"2", key(2))
     await log.raw_append(Message("orders", b"", message_type=MessageType.SCHEMA_CHANGE))
     with pytest.raises(TransactionExpiredError):
         await commit
     with pytest.raises(InvalidRequestSeqError):
-        await behind
+        await after
     assert await log.producers() == []
     assert local(log).in_flight.size == 0
     assert not (await nowait(log, b"1", key(1))).duplicate
@@ -390,7 +390,7 @@ async def test_a_drop_with_keys_in_flight(log: WALAccesser, monkeypatch: pytest.
     assert not txn.result.duplicate
 
 
-async def test_what_was_dropped_stays_forgotten_after_reopening(data: str) -> None:
+async def test_keys_of_a_dropped_vchannel_stay_forgotten_after_reopening(data: str) -> None:
     async with open_wal(data) as log:
         await nowait(log, b"1", key(1))
         await nowait(log, b"1", "k")

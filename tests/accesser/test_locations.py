@@ -64,7 +64,7 @@ async def test_changing_the_directory_after_the_call_changes_nothing(
     assert os.listdir(elsewhere) == []
 
 
-def test_links_and_parents_mean_what_they_mean_to_the_system(here: Path) -> None:
+def test_links_and_parents_are_resolved_by_the_system(here: Path) -> None:
     (here / "far" / "deep").mkdir(parents=True)
     (here / "link").symlink_to(here / "far" / "deep")
     with bridge.blocking("link/../data"):

@@ -11,7 +11,7 @@ from wal import ImmutableMessage, ImmutableTxnMessage, Message, MessageID, Messa
 from wal.errors import InvalidArgumentError
 
 
-def test_what_a_message_is() -> None:
+def test_the_fields_of_a_message() -> None:
     message = Message("orders", b"payload", properties={"k": "v", "ü": "é"})
     assert (message.vchannel, message.payload, message.message_type) == ("orders", b"payload", MessageType.INSERT)
     assert message.properties == {"k": "v", "ü": "é"}

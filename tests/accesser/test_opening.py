@@ -1,4 +1,4 @@
-"""What `open_wal` does where there is no log: `create=False` makes none, and `wait_s` waits for its first writer."""
+"""Opening where there is no log: `create=False` creates none, and `wait_s` waits for the first writer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def everything_in(directory: Path) -> list[str]:
 # -- create=False
 
 
-async def test_without_create_a_missing_log_is_an_error_and_nothing_is_made(tmp_path: Path) -> None:
+async def test_without_create_a_missing_log_is_an_error_and_nothing_is_created(tmp_path: Path) -> None:
     for location, options in (("none", {}), ("none/deeper", {}), ("none", {"kv": str(tmp_path / "kv")})):
         with pytest.raises(FormatError, match=r"holds no journal.*without create=False"):
             await open_wal(tmp_path / location, create=False, **options)  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ async def test_without_create_a_missing_log_is_an_error_and_nothing_is_made(tmp_
     assert everything_in(tmp_path) == ["empty"]
 
 
-async def test_without_create_a_log_that_was_half_made_is_left_as_it_is(data: str) -> None:
+async def test_without_create_a_half_created_log_is_left_as_it_is(data: str) -> None:
     """A writer that was killed while it made the log leaves its FORMAT, and a folder."""
     (Path(data) / "pchannels" / "p0").mkdir(parents=True)
     (Path(data) / "FORMAT").write_text("wal-journal 1\n")
@@ -136,7 +136,7 @@ async def test_a_wait_that_ends_in_vain_says_what_was_waited_for(data: str) -> N
 
 
 async def test_a_wait_in_vain_is_not_waited_out(tmp_path: Path) -> None:
-    """What no writer would make a journal of is told at once."""
+    """A place where no writer can create a journal is an error at once."""
     (tmp_path / "file").touch()
     with pytest.raises(FormatError, match="is a file"):
         await open_wal(tmp_path / "file", read_only=True, wait_s=LONG_S)

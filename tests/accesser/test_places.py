@@ -1,4 +1,4 @@
-"""Where a log may be used: one loop, one process, one writer; and directories that are no journals."""
+"""A log is used in one loop, of one process, by one writer; directories that are no journals are refused."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_child_that_lives_on_does_not_keep_the_journal_locked(data: str) -> No
     assert run_python(code, data).strip() == "opened again"
 
 
-async def test_a_second_process_is_told_who_has_it(data: str) -> None:
+async def test_a_second_process_is_told_which_process_has_the_log(data: str) -> None:
     code = """
         import asyncio, sys
         from wal import open_wal
@@ -248,7 +248,7 @@ async def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     assert file.read_text() == "a file"
 
 
-async def test_directories_are_made_and_what_is_in_them_is_as_described(tmp_path: Path) -> None:
+async def test_an_opening_creates_the_directories_and_files_that_the_docs_describe(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "er" / "data"
     async with open_wal(place) as log:
         await log.raw_append(Message("orders", b"1"))
@@ -258,7 +258,7 @@ async def test_directories_are_made_and_what_is_in_them_is_as_described(tmp_path
     assert (place / "pchannels" / "p0").is_dir()
 
 
-async def test_a_directory_that_cannot_be_made() -> None:
+async def test_a_directory_that_cannot_be_created() -> None:
     """Nobody, root neither, makes directories in /proc."""
     with pytest.raises(StorageError, match="/proc/wal-runtime"):
         await open_wal("/proc/wal-runtime/data")

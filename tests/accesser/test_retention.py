@@ -29,7 +29,7 @@ from wal.errors import InvalidArgumentError, NoSpaceError, TruncatedError
 
 MIB = 1 << 20
 SEGMENTS_BEYOND = 4
-"""What a log may take beyond its bound: the rest of the active segment, two spares, and one that is being replaced."""
+"""The segments that a log may take beyond its bound: the rest of the active one, two spares, and one that is being replaced."""
 
 
 async def fill(log: WALAccesser, mib: int, *, first: int = 0, name: str = "orders") -> list[AppendResult]:
@@ -80,7 +80,7 @@ async def turn(log: WALAccesser) -> None:
 
 
 def disk_bytes(data: str) -> int:
-    """What the files of the pchannels take; they come and go meanwhile."""
+    """Returns the bytes of the pchannels' files, which come and go meanwhile."""
     total = 0
     for path in Path(data, "pchannels").rglob("*"):
         with contextlib.suppress(FileNotFoundError):
@@ -98,7 +98,7 @@ async def test_by_size_the_newest_stay(location: str) -> None:
     one = await told(log)
     assert one.earliest == results[found[0]].message_id
     assert one.bytes_max == 8 * MIB
-    assert 8 * MIB - 5 * MIB <= one.bytes <= 8 * MIB, "full but for a stretch (the first segment has 4 MiB)"
+    assert 8 * MIB - 5 * MIB <= one.bytes <= 8 * MIB, "full but for one extent (the first segment has 4 MiB)"
     assert one.oldest_time is not None
     assert abs(one.oldest_time.timestamp() - clock.wall()) < 1
     before = one.earliest
@@ -121,7 +121,7 @@ async def test_space_is_given_back(data: str) -> None:
         assert (await numbers(log))[-1] == 32 * 16 - 1
 
 
-async def test_by_age_what_is_young_stays(location: str) -> None:
+async def test_retention_by_age_keeps_young_events(location: str) -> None:
     clock = VirtualClock()
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=100.0)
     for batch in range(8):
@@ -132,11 +132,11 @@ async def test_by_age_what_is_young_stays(location: str) -> None:
         assert found == list(range(found[0], 64 * (batch + 1)))
         young = max(0, batch - 2)  # appended less than 100 s ago
         assert found[0] <= 64 * young
-        assert found[0] >= 64 * (young - 3), "what is old went, but for a stretch that also holds younger"
+        assert found[0] >= 64 * (young - 3), "the old ones went, but for an extent that also holds younger ones"
     assert found[0] > 0
     clock.advance(1000.0)
     await turn(log)
-    assert (await numbers(log))[0] > 64 * 6, "only the stretch that is not sealed stays"
+    assert (await numbers(log))[0] > 64 * 6, "only the extent that is not sealed stays"
     await log.close()
 
 
@@ -195,7 +195,7 @@ async def test_never_past_a_live_cursor(location: str, caplog: pytest.LogCapture
         for _ in range(3):
             await turn(log)
             found = await numbers(log)
-            assert 0 < found[0] <= 80, "up to the stretch that it stands in"
+            assert 0 < found[0] <= 80, "up to the extent that it is in"
     assert [record.getMessage() for record in caplog.records] == [
         "retention of pchannel p0 is held back by cursor 'billing' of 'orders'"
     ]
@@ -277,7 +277,7 @@ async def test_it_holds_while_the_clocks_disagree(
 
 
 async def test_size_counts_also_while_the_clocks_disagree(location: str) -> None:
-    """It has nothing to do with time, and the disk is no larger for it."""
+    """A jump of the clock changes neither the bound by size nor the room on the disk."""
     clock = VirtualClock()
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=3600.0, retention_bytes=4 * MIB)
     clock.step_wall(86_400.0)
@@ -287,8 +287,10 @@ async def test_size_counts_also_while_the_clocks_disagree(location: str) -> None
     await log.close()
 
 
-async def test_who_was_stopped_with_the_lock_holds_no_append(data: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A process that saves a cursor was stopped in the middle: what should go stays, with a warning."""
+async def test_a_stopped_process_that_has_the_cursors_lock_holds_up_no_append(
+    data: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process was stopped while it saved a cursor: old segments stay, with a warning."""
     log = await open_quiet(data, VirtualClock(), segment_bytes=MIB, retention_bytes=2 * MIB)
     await fill(log, 8)
     other = CursorFiles(Path(data))
@@ -308,7 +310,7 @@ async def test_who_was_stopped_with_the_lock_holds_no_append(data: str, caplog: 
     await log.close()
 
 
-async def test_what_fails_is_tried_again(
+async def test_a_failed_retention_turn_is_tried_again(
     location: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await open_quiet(location, VirtualClock(), segment_bytes=MIB, retention_bytes=2 * MIB)
@@ -390,7 +392,7 @@ async def test_each_pchannel_has_its_own_bound(location: str) -> None:
         assert (await numbers(log, "stock"))[0] == 0
 
 
-async def test_truncation_names_those_who_need_it(location: str) -> None:
+async def test_a_refused_truncation_names_the_holders(location: str) -> None:
     async with open_wal(location) as log:
         results = await log.append_bulk([Message("orders", b"%05d" % number) for number in range(30)])
         for number in range(15):

@@ -24,7 +24,7 @@ from wal.kv.etcd import EtcdKV
 from wal.location import parse_kv, parse_location
 
 HIDDEN: Final = f"hunter2{secrets.token_hex(8)}"
-"""What nobody may see. It differs from run to run, so that no page and no source holds it."""
+"""The text that nobody may see. It differs from run to run, so that no page and no source file holds it."""
 
 PASSWORDS: Final = [
     HIDDEN,
@@ -82,7 +82,7 @@ def check_hidden(*shown: object) -> None:
 
 
 def check_error(error: BaseException) -> None:
-    """Neither the error nor anything behind it shows the secret."""
+    """Neither the error nor any of its causes shows the secret."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:

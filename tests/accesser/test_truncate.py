@@ -65,7 +65,7 @@ async def test_earliest_is_none_when_nothing_is_there(log: WALAccesser) -> None:
     assert await numbers(log, deliver_policy=StartAfter(results[2].message_id)) == []
 
 
-async def test_transactions_go_whole(log: WALAccesser) -> None:
+async def test_transactions_are_truncated_whole(log: WALAccesser) -> None:
     first = await log.raw_append(Message("orders", b"0"))
     async with log.txn("orders") as txn:
         for number in range(1, 4):
@@ -84,7 +84,7 @@ async def test_transactions_go_whole(log: WALAccesser) -> None:
     assert caught.value.earliest == last.message_id
 
 
-async def test_it_is_of_the_whole_pchannel(log4: WALAccesser) -> None:
+async def test_a_truncation_is_of_the_whole_pchannel(log4: WALAccesser) -> None:
     await made_on(log4, "p1", "a", "b")
     await made_on(log4, "p2", "c")
     await numbered(log4, 5, "a")
@@ -129,8 +129,8 @@ async def test_it_survives_reopening(data: str) -> None:
 
 
 @pytest.mark.parametrize("last", [2999, 2100])
-async def test_a_reader_that_is_overtaken_is_told_what_is_there(location: str, last: int) -> None:
-    """It was catching up, and what it would read next is truncated: with the id of an event that exists, or none."""
+async def test_a_reader_that_a_truncation_overtakes_is_told_the_earliest_event(location: str, last: int) -> None:
+    """The reader was catching up, and its next event is truncated: the error has the id of an event that exists, or None."""
     async with open_wal(location, segment_bytes=1 << 20) as log:
         results = []
         for first in range(0, 3000, 500):  # a frame each

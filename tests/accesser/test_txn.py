@@ -180,7 +180,7 @@ async def test_an_ordinary_message_leaves_transactions_alone(log: WALAccesser) -
     assert await payloads(log, "a") == [b"2", b"1"]
 
 
-async def test_an_exclusive_message_that_waits_for_its_barrier_fails_what_is_open_when_it_is_written(
+async def test_an_exclusive_message_after_its_barrier_fails_the_transactions_that_are_open_then(
     log: WALAccesser,
 ) -> None:
     before = await log.txn("a")
@@ -296,7 +296,7 @@ async def test_ids_of_transactions_are_unique_over_reopening(location: str) -> N
 
 
 async def test_a_commit_that_waits_for_its_barrier_does_not_span_an_exclusive_message(log: WALAccesser) -> None:
-    """Its bodies were appended before the exclusive message, so its commit may not lie behind it."""
+    """The bodies were appended before the exclusive message, so the commit must not come after it."""
     barrier = await log.allocate_time_tick() + (150 << 18)
     txn = await log.txn("a")
     await txn.append(b"1", barrier_time_tick=barrier)

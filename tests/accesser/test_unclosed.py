@@ -27,7 +27,7 @@ async def opened(data: str, **settings: object) -> WALAccesser:
 
 
 async def count(data: str) -> int:
-    """How many events the log holds, opened and closed as it should be."""
+    """Returns how many events the log holds, in an opening that is closed properly."""
     async with open_wal(data) as log, log.read("orders", deliver_policy=All(), follow=False) as scanner:
         return len([message async for message in scanner])
 
@@ -115,7 +115,7 @@ def test_close_releases_a_log_whose_tasks_were_never_cancelled(data: str) -> Non
     assert asyncio.run(count(data)) == 1
 
 
-def test_what_was_in_flight_when_the_loop_ended_is_there_or_not(data: str) -> None:
+def test_an_append_in_flight_when_the_loop_ended_is_there_or_not(data: str) -> None:
     async def leave() -> WALAccesser:
         log = await opened(data)
         for _ in range(1000):
@@ -241,7 +241,7 @@ async def test_a_log_in_memory_and_a_read_only_log_warn_too(data: str) -> None:
             gc.collect()
 
 
-async def test_what_was_never_opened_or_is_closed_warns_of_nothing(data: str) -> None:
+async def test_a_log_that_was_never_opened_or_is_closed_gives_no_warning(data: str) -> None:
     open_wal(data)
     async with open_wal(data):
         with pytest.raises(LockedError):
@@ -252,7 +252,7 @@ async def test_what_was_never_opened_or_is_closed_warns_of_nothing(data: str) ->
     gc.collect()
 
 
-async def test_whoever_reads_or_appends_keeps_the_log_open(data: str) -> None:
+async def test_a_scanner_or_a_transaction_keeps_the_log_open(data: str) -> None:
     log = await opened(data)
     txn, scanner = await log.txn("orders"), log.read("orders", deliver_policy=All())
     del log
@@ -333,7 +333,7 @@ async def test_a_transaction_that_ended_warns_of_nothing(log: WALAccesser) -> No
     gc.collect()
 
 
-async def test_a_transaction_that_outlives_its_log_warns_of_nothing(location: str) -> None:
+async def test_a_transaction_that_outlives_its_log_gives_no_warning(location: str) -> None:
     async with open_wal(location) as log:
         txn = await log.txn("orders")
         scanner = log.read("orders")

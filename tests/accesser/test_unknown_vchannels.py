@@ -19,7 +19,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-async def test_a_read_of_an_unknown_vchannel_warns_once_and_lists_what_there_is(
+async def test_a_read_of_an_unknown_vchannel_warns_once_and_lists_the_existing_ones(
     log: WALAccesser, warnings: pytest.LogCaptureFixture
 ) -> None:
     for name in ("payments", "orders", "orders-eu"):
@@ -59,7 +59,7 @@ async def test_readers_in_other_processes_warn_alike(data: str, warnings: pytest
         assert warnings.messages == [expected]
 
 
-async def test_where_vchannels_are_not_made_the_error_lists_them(location: str) -> None:
+async def test_the_error_of_an_unknown_vchannel_lists_the_existing_ones(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         await log.create_vchannel("orders")
         with pytest.raises(ChannelNotExistError, match=r"'oders' does not exist.*there are 'orders'"):

@@ -32,7 +32,7 @@ async def test_make_list_drop(log4: WALAccesser) -> None:
     assert [one.name for one in await log4.vchannels()] == ["a"]
 
 
-async def test_there_is_one_already_and_there_is_none(log: WALAccesser) -> None:
+async def test_creating_an_existing_vchannel_and_dropping_a_missing_one_are_errors(log: WALAccesser) -> None:
     await log.create_vchannel("a")
     await log.raw_append(Message("b", b"1"))
     for name in ("a", "b"):
@@ -80,7 +80,7 @@ async def test_as_many_as_the_setting_says(location: str) -> None:
         await log.raw_append(Message("c", b"1"))
 
 
-async def test_many_are_made_at_once(log4: WALAccesser) -> None:
+async def test_many_vchannels_are_created_at_once(log4: WALAccesser) -> None:
     await asyncio.gather(*(log4.raw_append(Message(f"v{number}", b"%d" % number)) for number in range(300)))
     assert len(await log4.vchannels()) == 300
     outcomes = await asyncio.gather(*(log4.create_vchannel("same") for _ in range(10)), return_exceptions=True)
@@ -137,12 +137,12 @@ async def test_a_new_one_shows_nothing_of_the_old(location: str) -> None:
     await log.close()
 
 
-async def test_dropped_and_made_again_many_times(location: str) -> None:
+async def test_a_vchannel_is_dropped_and_recreated_many_times(location: str) -> None:
     log = await open_wal(location)
-    lives = set()
+    incarnations = set()
     for life in range(6):
         await log.raw_append(Message("a", b"%d" % life))
-        lives.add((await log.vchannels())[0].incarnation)
+        incarnations.add((await log.vchannels())[0].incarnation)
         assert await payloads(log, "a") == [b"%d" % life]
         await log.drop_vchannel("a")
         if life == 2 and location != "memory:":
@@ -150,11 +150,11 @@ async def test_dropped_and_made_again_many_times(location: str) -> None:
             log = await open_wal(location)
             assert await log.vchannels() == []
             assert await read_all(log, "a") == []
-    assert len(lives) == 6
+    assert len(incarnations) == 6
     await log.close()
 
 
-async def test_a_reader_that_begins_between_two_lives_reads_the_next(log: WALAccesser) -> None:
+async def test_a_reader_that_begins_between_two_incarnations_reads_the_next(log: WALAccesser) -> None:
     await log.raw_append(Message("a", b"old"))
     await log.drop_vchannel("a")
     async with log.read("a") as scanner:
@@ -162,7 +162,7 @@ async def test_a_reader_that_begins_between_two_lives_reads_the_next(log: WALAcc
         assert (await anext(scanner)).payload == b"new"
 
 
-async def test_appends_around_a_drop_are_of_the_old_life_or_of_the_new(log: WALAccesser) -> None:
+async def test_appends_around_a_drop_belong_to_the_old_incarnation_or_the_new(log: WALAccesser) -> None:
     """In the order of the calls; none is lost and none hangs."""
     for _ in range(10):
         await log.create_vchannel("a")

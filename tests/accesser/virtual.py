@@ -1,4 +1,4 @@
-"""A log whose time stands still until it is told: for leases, timers and promises."""
+"""A log on a virtual clock, for tests of leases, timers and promised ticks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["open_virtual"]
 
 
 async def open_virtual(location: str, clock: VirtualClock, **overrides: object) -> WALAccesser:
-    """As `open_wal` does it, with this clock in the place of the machine's."""
+    """Opens a log as `open_wal` does, with this clock instead of the system's."""
     settings = Settings().replace(**overrides)
 
     async def make() -> LocalLog:

@@ -145,7 +145,7 @@ class SlowKV(MemoryKV):
 
 
 async def test_the_counter_counts_as_saved_only_as_far_as_it_is() -> None:
-    """What is made while a save is under way must move the saved counter too, or a later life would get its number."""
+    """A vchannel created during a save must move the saved counter too, or a later incarnation would get its number."""
     kv = SlowKV()
     directory = VChannelDirectory(kv)
     await directory.load()

@@ -72,7 +72,7 @@ def test_views_over_several_maps(tmp_path: Path) -> None:
         "a": VChannelInfo("a", "p0", 1),
         "b": VChannelInfo("b", "p1", 8),
         "c": VChannelInfo("c", "p1", 2),
-    }, "of two lives the later one counts"
+    }, "of two incarnations the later one counts"
     assert (view.floor("p0"), view.floor("p1")) == (6, 9)
     assert maps.look(places) is view, "nothing was replaced"
     assert not view.is_over("p0", "a", 1)
@@ -88,7 +88,7 @@ def test_views_over_several_maps(tmp_path: Path) -> None:
 
 
 def test_a_change_shows_whatever_the_file_system_says_of_the_file(tmp_path: Path) -> None:
-    """Dropped and made anew between two looks: a later file may get the inode of the first, and its time where clocks are coarse."""
+    """The map is replaced in place, so the file may keep its inode, and its time where clocks are coarse: the look finds the change."""
     folder = tmp_path / "p0"
     folder.mkdir()
     places, path = {"p0": MapPlace(folder, 7)}, folder / MAP_NAME

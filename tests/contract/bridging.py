@@ -1,4 +1,4 @@
-"""What the tests of the bridge share: a log with a bit of everything, and waiting without a loop."""
+"""The helpers of the bridge's tests: a log with a bit of everything, and waiting without a loop."""
 
 from __future__ import annotations
 

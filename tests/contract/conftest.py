@@ -1,4 +1,4 @@
-"""What every test of the contract gets: a location on each backend, a log that is open there, and an end to what hangs."""
+"""The fixtures of every test of the contract: a location on each backend, an open log there, and a watchdog for tests that hang."""
 
 from tests.accesser.conftest import data, location, log, log4, watchdog
 

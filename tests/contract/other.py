@@ -61,7 +61,7 @@ class Other:
         self._line.send(word)
 
     async def hear(self) -> Any:
-        """What it says next; AssertionError when it fails, ends or says nothing for too long."""
+        """Returns what the process says next; AssertionError if it fails, ends, or says nothing for too long."""
         return await asyncio.to_thread(self.hear_now)
 
     def hear_now(self) -> Any:

@@ -15,7 +15,7 @@ async def numbered(log: WALAccesser, count: int, name: str = "orders", first: in
 
 
 async def rest(log: WALAccesser, vchannel: str | Sequence[str] = "orders", **options: Any) -> list[int]:
-    """What a reader is given now, nothing saved."""
+    """Returns what a reader is given now, without saving anything."""
     async with log.read(vchannel, follow=False, **options) as scanner:
         return [int(body.payload) async for message in scanner for body in message.bodies()]
 

@@ -19,7 +19,7 @@ Removal = Callable[[Path], object]
 
 
 def remove_all(directory: Path) -> None:
-    """As `rm -rf`, again until nothing is left that the log had just made."""
+    """Removes the directory as `rm -rf` does, until nothing is left that the log has just created."""
     while directory.exists():
         subprocess.run(["rm", "-rf", str(directory)], check=False)
 
@@ -34,7 +34,7 @@ def replace_by_an_empty_one(directory: Path) -> None:
 
 
 def replace_by_a_copy(directory: Path) -> None:
-    """As a backup that is restored, or a volume of the same content that is mounted anew."""
+    """Replaces the directory by a copy, as a restored backup or a newly mounted volume does."""
     move_away(directory)
     # Without the files that go while it copies: the log still uses those that were moved away.
     subprocess.run(["cp", "-r", str(directory.with_name("moved away")), str(directory)], check=False)
@@ -58,7 +58,7 @@ def remove_the_metadata(directory: Path) -> None:
 
 
 def remove_the_segments(directory: Path) -> None:
-    """What a cleaner of large files leaves."""
+    """Removes the large files, as a cleaner does."""
     for path in (directory / "pchannels" / "p0").glob("*.wal"):
         path.unlink()
 

@@ -181,7 +181,7 @@ def test_errors(data: str, tmp_path: Any) -> None:
 
 
 def test_inside_a_running_loop(data: str, blockbuster: BlockBuster) -> None:
-    """It blocks the loop, and works."""
+    """The iteration blocks the loop, and works."""
     write(data)
     blockbuster.deactivate()
 

@@ -100,7 +100,7 @@ async def test_an_outbox(data: str, pchannels: int) -> None:
             working = asyncio.ensure_future(work(round_number * 100 + 1, 100))
             while len(sent) < (round_number + 1) * 60:
                 sent.append(await relay.hear())
-            sent += await relay.kill_and_hear()  # it may have saved its place behind what it has said
+            sent += await relay.kill_and_hear()  # it may have saved its position after what it has reported
             await working
         relay = Other(relay_outbox, data)
         while 300 not in sent:
@@ -173,7 +173,7 @@ async def test_all_in_one(data: str, pchannels: int) -> None:
 
 
 async def test_exclusive_messages_and_keys(log: WALAccesser) -> None:
-    """What a dropped collection fails was not written: its key is free."""
+    """An append that a dropped collection failed was not written: its key is free."""
     txn = await log.txn("orders", idempotency_key="k")
     await txn.append(b"lost")
     exclusive = await log.raw_append(

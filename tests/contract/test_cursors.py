@@ -1,4 +1,4 @@
-"""Cursors: a reader goes on from what it saved, whoever saved it; what they pin, and when they turn stale."""
+"""Cursors: any reader goes on from a saved cursor, a cursor pins what follows it, and over its bounds it becomes stale."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_handler_can_save(log: WALAccesser) -> None:
         await scanner.done()
     assert seen == [0, 1, 2, 3, 4, 5]
     left = await rest(log, cursor="handled")
-    assert left in ([2, 3, 4, 5], [3, 4, 5]), "saved in the middle of the third: not behind it, not before it"
+    assert left in ([2, 3, 4, 5], [3, 4, 5]), "saved in the middle of the third: neither after it nor before it"
 
 
 async def test_it_is_of_its_vchannels(log4: WALAccesser) -> None:
@@ -123,10 +123,10 @@ async def test_what_it_says_of_itself(log: WALAccesser) -> None:
     assert list(info.vchannels) == ["orders"]
     assert not info.stale
     await log.append_bulk([Message("orders", bytes(1 << 19)) for _ in range(4)])
-    behind = await the_cursor(log, "billing")
-    assert 1 << 21 <= behind.lag_bytes < 3 << 20
+    lagging = await the_cursor(log, "billing")
+    assert 1 << 21 <= lagging.lag_bytes < 3 << 20
     with pytest.raises((AttributeError, TypeError)):
-        behind.stale = True  # type: ignore[misc]
+        lagging.stale = True  # type: ignore[misc]
 
 
 async def test_it_moves_over_what_holds_nothing_for_its_reader(log: WALAccesser) -> None:
@@ -339,7 +339,7 @@ async def test_a_damaged_file_is_loud(data: str) -> None:
 
 
 async def test_truncations_and_many_saves_do_not_lock_each_other_out(log: WALAccesser) -> None:
-    """Twenty readers save all the time; the log is truncated behind them all the time; both go on."""
+    """Twenty readers save all the time, and the log is truncated below them all the time; both go on."""
     results = await numbered(log, 400)
     done = 0
     past = asyncio.Barrier(21)  # a reader that had got nowhere yet would be told of the truncation instead

@@ -399,7 +399,7 @@ async def test_close_drains_keyed_appends(data: str) -> None:
 
 
 async def test_a_failed_write_frees_its_key_and_fails_who_shared_it(small_disk: Path) -> None:
-    """The disk is full: who asked twice hears it twice, and both can ask again."""
+    """The disk is full: both callers of one key get the error, and both can retry."""
     async with open_wal(str(small_disk / "data"), segment_bytes=4 << 20) as log:
         await log.raw_append(Message("orders", b"begin"))
         filler = fill(small_disk)

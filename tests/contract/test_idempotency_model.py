@@ -38,7 +38,7 @@ class Model:
     def judge(self, scope: Scope, key: str | ProducerKey, body: bytes) -> tuple[bool, int | None] | None:
         """Whether it is a duplicate, and which write's result it gets (None: no longer kept).
 
-        None: it comes behind a later one of its producer that is in flight, so that nobody can say yet.
+        None: a later sequence of its producer is in flight, so it is not decided yet.
         """
         if (scope, key) in self.in_flight:
             return True, self.in_flight[scope, key]

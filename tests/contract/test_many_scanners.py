@@ -68,7 +68,7 @@ async def test_with_filters_of_their_own(log: WALAccesser) -> None:
 
 
 async def test_a_slow_one_holds_nobody_up(log: WALAccesser) -> None:
-    """It has read one message and stands still; the others are given all, and it gets the rest afterwards."""
+    """One scanner stands still after one message; the others are given all, and it gets the rest afterwards."""
     async with log.read("orders") as slow:
         followers = [asyncio.ensure_future(follow(log, "orders")) for _ in range(SCANNERS)]
         await log.raw_append(Message("orders", b"0"))

@@ -292,7 +292,7 @@ async def test_later_ones_of_a_failed_sequence_fail(small_disk: Path) -> None:
             failed = [number for number, outcome in outcomes.items() if not isinstance(outcome, AppendResult)]
             sequence += 40
         assert isinstance(outcomes[failed[0]], NoSpaceError)
-        assert failed == list(range(failed[0], sequence)), "nothing behind the failed one was written"
+        assert failed == list(range(failed[0], sequence)), "nothing after the failed one was written"
         for number in failed[1:]:
             assert isinstance(outcomes[number], NoSpaceError | InvalidRequestSeqError), outcomes[number]
         filler.unlink()

@@ -1,4 +1,4 @@
-"""The directory of a log is removed or replaced under those who only read it: they say so, and never call it damage."""
+"""The directory of a log is removed or replaced while other processes read it: they say so, and never call it damage."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_read_that_begins_afterwards_is_told(data: str, removal: Removal
 
 @pytest.mark.parametrize("removal", READER_REMOVALS)
 async def test_a_reader_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> None:
-    """What it misses is no damage. What it had fetched, or can still find, is right."""
+    """A missing file is not called damage, and everything that the reader has fetched or can still find is right."""
     await written(data, MANY, 100_000)
     async with open_wal(data, read_only=True) as log, log.read("orders") as scanner:
         assert (await anext(scanner)).payload.startswith(b"0")

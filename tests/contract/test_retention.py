@@ -1,4 +1,4 @@
-"""Retention by size and by age, and who holds it back; truncation past a cursor is refused whole."""
+"""Retention by size and by age, and its holders; a truncation past a cursor is refused whole."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def numbers(log: WALAccesser, name: str = "orders") -> list[int]:
 
 
 def disk_bytes(data: str) -> int:
-    """What the segments take; one that goes meanwhile takes nothing."""
+    """Returns the bytes of the segments; one that is removed meanwhile counts nothing."""
     total = 0
     for path in Path(data).rglob("*.wal"):
         with contextlib.suppress(FileNotFoundError):
@@ -54,7 +54,7 @@ def disk_bytes(data: str) -> int:
 
 
 async def first_number(log: WALAccesser, name: str = "orders") -> int:
-    """Of the first message still there; more than any when nothing is."""
+    """Returns the number of the first message still there, or one above all numbers without any."""
     while True:
         with contextlib.suppress(TruncatedError):  # what it was about to read went in that moment
             async with log.read(name, follow=False) as scanner:

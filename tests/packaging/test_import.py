@@ -1,4 +1,4 @@
-"""What importing the package loads: nothing that only some programs need, and of the rest as little as the names that were asked for."""
+"""Importing the package loads nothing that only some programs need, and of the rest only what the imported names need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RARELY_NEEDED: Final = (
     "wal.backends.pulsar", "wal.kv.etcd", "wal.spark", "wal.rocksmq", "urllib.request", "http.client", "email", "google.protobuf", "grpc",
     "pulsar", "pyarrow", "pyspark", "rocksdict", "uvloop",
 )  # fmt: skip
-"""What a program that opens a directory never needs."""
+"""The modules that a program which opens a directory never needs."""
 ENGINE: Final = (
     "wal.engine.local.log",
     "wal.engine.read_only.log",
@@ -29,7 +29,7 @@ ENGINE: Final = (
     "sqlite3",
     "tomllib",
 )
-"""What is needed when a log is opened."""
+"""The modules that are needed when a log is opened."""
 IN_MEMORY: Final = """\
 import asyncio
 from wal import open_wal

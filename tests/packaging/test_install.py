@@ -1,4 +1,4 @@
-"""What `pip install '.[arrow]'` of a clone gives: the log and Arrow batches, and hints that install the rest."""
+"""`pip install '.[arrow]'` of a clone installs the log and Arrow batches, and hints that name how to install the rest."""
 
 from __future__ import annotations
 

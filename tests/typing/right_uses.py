@@ -1,4 +1,4 @@
-"""What users write, and the types that they get. Checked by mypy and pyright, never run."""
+"""Uses that type checkers have to accept, and the types that they give. mypy and pyright check this file; nothing runs it."""
 
 from __future__ import annotations
 

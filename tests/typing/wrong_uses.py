@@ -1,4 +1,4 @@
-"""What a type checker has to refuse, each line with the code of mypy's error. Checked by mypy, never run."""
+"""Uses that a type checker has to refuse, each line with the code of mypy's error. mypy checks this file; nothing runs it."""
 
 from __future__ import annotations
 
