@@ -10,7 +10,8 @@ from wal.backends import FramePage, LogSnapshot, ReadOnlyPChannelLog
 from wal.channels import VChannelInfo, VChannelMap, VChannelView
 from wal.cursors import MemoryCursors
 from wal.engine.read_only.core import ReadOnlyCore
-from wal.engine.read_only.source import ReadOnlySource, pauses
+from wal.engine.read_only.source import ReadOnlySource
+from wal.engine.read_only.sources import pauses
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, StorageError
 from wal.message import FORM_JOURNAL
 

@@ -19,7 +19,8 @@ from wal.backends import LogSnapshot, ReadOnlyPChannelLog
 from wal.channels import check_vchannels
 from wal.cursors import Cursor, CursorKey, check_cursor, resumable
 from wal.engine.read_only.core import ReadOnlyCore
-from wal.engine.read_only.source import ReadOnlySource, pauses, source_of
+from wal.engine.read_only.source import ReadOnlySource
+from wal.engine.read_only.sources import pauses, source_of
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError
 from wal.location import parse_location
 from wal.message import ImmutableMessage, MessageID

@@ -16,7 +16,7 @@ __all__ = ["check_readable", "make_engine"]
 
 def check_readable(location: Location) -> None:
     """Raises InvalidArgumentError for a location that only the process which writes there can read."""
-    from wal.engine.read_only.source import check_source  # most programs write
+    from wal.engine.read_only.sources import check_source  # most programs write
 
     check_source(location)
 

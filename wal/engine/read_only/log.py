@@ -20,7 +20,8 @@ from wal.channels import VChannelInfo
 from wal.cursors import CursorService, LogView
 from wal.engine.base import LogStatistics
 from wal.engine.read_only.core import ReadOnlyCore
-from wal.engine.read_only.source import ReadOnlySource, check_source, pauses, source_of
+from wal.engine.read_only.source import ReadOnlySource
+from wal.engine.read_only.sources import check_source, pauses, source_of
 from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError
 from wal.location import Location
 from wal.pchannel import ReadOnlyPChannel, ThreadedLog

@@ -6,23 +6,14 @@ needs no event loop from its caller: one whose client is asyncio runs a loop in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Protocol
 
-from wal.errors import InvalidArgumentError
+from wal.backends import ReadOnlyPChannelLog
+from wal.channels import VChannelView
+from wal.cursors import CursorStore
+from wal.errors import FormatError
 
-if TYPE_CHECKING:
-    from wal.backends import ReadOnlyPChannelLog
-    from wal.channels import VChannelView
-    from wal.cursors import CursorStore
-    from wal.errors import FormatError
-    from wal.location import Location
-    from wal.settings import Settings
-
-__all__ = ["ReadOnlySource", "check_source", "pauses", "source_of"]
-
-PAUSE_MIN_S: Final = 0.005
-PAUSE_MAX_S: Final = 0.1
+__all__ = ["ReadOnlySource"]
 
 
 class ReadOnlySource(Protocol):
@@ -70,33 +61,3 @@ class ReadOnlySource(Protocol):
 
     def close(self) -> None:
         """Releases everything, after the logs were closed. Idempotent, also before `open`."""
-
-
-def check_source(location: Location) -> None:
-    """Checks that the log at this location can be read by another process than the one that writes it; else InvalidArgumentError."""
-    if location.path is None and location.pulsar is None:
-        raise InvalidArgumentError(
-            f"the log at {location} lies in the memory of the process that opened it, and no other opening can read it: read it "
-            "there, with log.read() or blocking(), or name a journal's directory or a log on Pulsar"
-        )
-
-
-def source_of(location: Location, settings: Settings) -> ReadOnlySource:
-    """Returns the source that reads the log at this location; InvalidArgumentError as of `check_source`. Imports its backend."""
-    check_source(location)
-    if location.pulsar is not None:
-        from wal.engine.read_only.pulsar import ReadOnlyPulsarSource
-
-        return ReadOnlyPulsarSource(location.pulsar, settings)
-    assert location.path is not None
-    from wal.engine.read_only.journal import ReadOnlyJournalSource
-
-    return ReadOnlyJournalSource(location.path)
-
-
-def pauses(wait_s: float, now: Callable[[], float]) -> Iterator[float]:
-    """Yields how long to pause before the log is looked for again, until `wait_s` have passed. `now` is a clock in seconds."""
-    deadline, pause_s = now() + wait_s, PAUSE_MIN_S
-    while (left_s := deadline - now()) > 0:
-        yield min(pause_s, left_s)
-        pause_s = min(2 * pause_s, PAUSE_MAX_S)
