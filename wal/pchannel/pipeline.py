@@ -88,7 +88,9 @@ class FramePipeline:
         """Why nothing is written any more; final."""
         self.owes_start: bool = False
         """Whether the first frame of the term found no room: it is written before any other frame."""
-        self.frames = self.bytes = self.events = 0
+        self.frames: int = 0
+        self.bytes: int = 0
+        self.events: int = 0
         self._log = log
         self._owner = owner
         self._ticks = ticks

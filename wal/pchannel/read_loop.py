@@ -42,7 +42,7 @@ class ReadLoop:
     def __init__(self, options: ReadOptions, *, attach: Attach, cursor: CursorUse | None) -> None:
         self._options = options
         self._attach = attach
-        self.cursor = cursor
+        self.cursor: CursorUse | None = cursor
         self.progress: Progress = Progress(options)
         self.pchannel: ReadablePChannel
         self.entered: int = 0

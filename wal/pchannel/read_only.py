@@ -211,7 +211,7 @@ class ThreadedLog(ReadableLog):
     ) -> None:
         self.pchannel: str = log.pchannel
         self.incarnation: int = log.incarnation
-        self.shown = shown
+        self.shown: LogSnapshot = shown
         self.known = shown
         """The log as the last `refresh` or `reach` found it."""
         self._log = log

@@ -48,7 +48,7 @@ class TickSupply:
     __slots__ = ("_fault", "_fenced", "_request", "_requested", "held", "oracle")
 
     def __init__(self, oracle: TickOracle, *, request: Callable[[], None], fenced: Callable[[WALError], None]) -> None:
-        self.oracle = oracle
+        self.oracle: TickOracle = oracle
         self.held: list[tuple[Holder, Any]] = []
         self._request = request
         self._requested = False

@@ -67,7 +67,7 @@ class Broker(Actor):
         self._allocator = allocator
         self._thread = ThreadPoolExecutor(1, "rocksmq")
         self._compactions = ThreadPoolExecutor(1, "rocksmq-compaction")
-        self.consuming = Consuming(store, catalog, self._run, bytes_max=settings.consume_bytes_max)
+        self.consuming: Consuming = Consuming(store, catalog, self._run, bytes_max=settings.consume_bytes_max)
         self._timer: asyncio.TimerHandle | None = None
 
     async def started(self) -> None:

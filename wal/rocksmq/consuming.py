@@ -25,7 +25,7 @@ class Consuming:
 
     def __init__(self, store: Store, catalog: Catalog, run: Callable[..., Awaitable[Any]], *, bytes_max: int) -> None:
         self.consumed: int = 0
-        self.waiting = Waiting()
+        self.waiting: Waiting = Waiting()
         self.serving: list[Consume] = []
         """The calls in hand that waited: neither an inbox nor a batch holds them."""
         self._store = store

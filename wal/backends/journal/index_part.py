@@ -38,8 +38,8 @@ class StoredPart:
         self._frames = frames
         self._counts = (wide, keyed, names, names_len)
         self.columns: list[array[int]] = []
-        self.wide = array("I")
-        self.keyed = array("I")
+        self.wide: array[int] = array("I")
+        self.keyed: array[int] = array("I")
         self.rows: dict[str, array[int]] = {}
 
     def read(self, body: bytes, end: int) -> None:

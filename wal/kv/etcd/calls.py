@@ -29,7 +29,7 @@ class EtcdCalls:
     def __init__(self, connection: Connection, *, root: str, waiting_max: int) -> None:
         self.connection = connection
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.idle = asyncio.Event()
+        self.idle: asyncio.Event = asyncio.Event()
         """Set while no call is under way."""
         self.idle.set()
         self.revision: int = 0

@@ -51,7 +51,7 @@ class EtcdKV(KVBase):
 
     def __init__(self, connection: Connection, *, root_path: str, waiting_max: int) -> None:
         super().__init__(root_path=root_path)
-        self.calls = EtcdCalls(connection, root=self._root, waiting_max=waiting_max)
+        self.calls: EtcdCalls = EtcdCalls(connection, root=self._root, waiting_max=waiting_max)
         self._watchers: dict[Watch, tuple[Watcher, asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._sessions: set[EtcdSession] = set()
