@@ -41,7 +41,7 @@ def read_frame(frame: EncodedFrame, names: set[str] | None) -> Callable[[], int]
 
     def read() -> int:
         view = FrameView.decode(head, lambda start, end: body[start:end], lazy=names is not None)
-        runs = view.runs if names is None else view.find(names)
+        runs = view.runs if names is None else view.runs.find(names)
         return sum(len(view.columns(run).payloads) for run in runs)
 
     return read

@@ -48,7 +48,7 @@ def view_of(data: bytes, *, lazy: bool) -> FrameView:
 
 def read(view: FrameView, names: set[str] | frozenset[str]) -> list[object]:
     """Returns everything that a reader can ask for of these vchannels."""
-    return [(run, view.columns(run), bytes(view.body(run)), view.records()) for run in view.find(names)]
+    return [(run, view.columns(run), bytes(view.body(run)), view.runs.columns()) for run in view.runs.find(names)]
 
 
 @given(wide_plans())
@@ -57,7 +57,7 @@ def test_a_lazy_table_gives_what_the_whole_table_gives(plan: list[Call]) -> None
     whole = view_of(data, lazy=False)
     for names in WANTED:
         view = view_of(data, lazy=True)
-        assert type(view._table) is LazyRunTable
+        assert type(view.runs) is LazyRunTable
         assert read(view, names) == read(whole, names)
         assert read(view, names) == read(whole, names), "once more, from what was kept"
     view = view_of(data, lazy=True)
@@ -72,9 +72,9 @@ def test_a_lazy_table_gives_what_the_whole_table_gives(plan: list[Call]) -> None
 def test_any_other_frame_is_checked_as_a_whole(plan: list[Call]) -> None:
     data = b"".join(encode(build(plan)[0]).buffers)
     view = view_of(data, lazy=True)
-    assert type(view._table) is not LazyRunTable
+    assert type(view.runs) is not LazyRunTable
     for names in ({"a"}, {"orders", "zwölf"}):
-        assert view.find(names) == view_of(data, lazy=False).find(names)
+        assert view.runs.find(names) == view_of(data, lazy=False).runs.find(names)
 
 
 @given(wide_plans(), st.randoms(use_true_random=False))
@@ -134,12 +134,12 @@ BROKEN = [
 def test_a_run_that_is_asked_for_keeps_the_laws(changes: list[tuple[str, int, int]], text: str) -> None:
     assert len(read(view_of(changed(), lazy=True), {"a"})) == 2
     with pytest.raises(CorruptionError, match=text):
-        view_of(changed(*changes), lazy=True).find({"a"})
+        view_of(changed(*changes), lazy=True).runs.find({"a"})
 
 
 def test_an_unknown_flag_is_a_newer_format() -> None:
     with pytest.raises(FormatError, match="flags"):
-        view_of(changed(("flags", 0, 8)), lazy=True).find({"a"})
+        view_of(changed(("flags", 0, 8)), lazy=True).runs.find({"a"})
 
 
 def test_a_name_that_is_no_text_is_refused_when_it_is_read() -> None:
@@ -147,11 +147,11 @@ def test_a_name_that_is_no_text_is_refused_when_it_is_read() -> None:
     data = bytearray(changed())
     data[place] = 0xFF
     view = view_of(sealed(bytes(data)), lazy=True)
-    assert [run.name for run in view.find({"b"})] == ["b"]
+    assert [run.name for run in view.runs.find({"b"})] == ["b"]
     with pytest.raises(CorruptionError, match="UTF-8"):
         view.runs[0]
     with pytest.raises(CorruptionError, match="UTF-8"):
-        view.find({"b", "bo", "c", "d", "e"})
+        view.runs.find({"b", "bo", "c", "d", "e"})
 
 
 def test_other_runs_are_not_checked() -> None:
@@ -159,6 +159,6 @@ def test_other_runs_are_not_checked() -> None:
     with pytest.raises(CorruptionError):
         view_of(data, lazy=False)
     view = view_of(data, lazy=True)
-    assert len(view.find({"b"})) == 1
+    assert len(view.runs.find({"b"})) == 1
     with pytest.raises(CorruptionError, match="ascend"):
-        view.find({"aa"})
+        view.runs.find({"aa"})

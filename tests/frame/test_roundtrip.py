@@ -18,7 +18,7 @@ def test_decode_finds_what_the_model_says(plan: list[Call]) -> None:
     view.check_body()
     assert view.header == frame.header
     assert contents(view) == (model.runs, model.copies)
-    assert [(name, run.index + at) for _, run, names in view.copies() for at, name in enumerate(names)] == [
+    assert [(name, run.index + at) for _, run, names in view.runs.copies() for at, name in enumerate(names)] == [
         (name, index) for name, index, _ in model.copies
     ]
     assert bool(frame.header.compatible & BROADCAST) == bool(model.copies)
@@ -35,7 +35,7 @@ def test_find_gives_the_runs_of_the_names_and_those_for_every_reader(plan: list[
     everyone = [run for run in view.runs if run.kind == RunKind.PCHANNEL]
     for wanted in (set(), {"a"}, {"a", "orders", "zwölf"}, {"nobody"}, {""}):
         expected = [run for run in view.runs if run in everyone or (run.name and run.name in wanted)]
-        assert view.find(wanted) == expected
+        assert view.runs.find(wanted) == expected
 
 
 @given(plans)
@@ -91,7 +91,7 @@ def test_indices_are_dense_and_ascend_with_the_calls(plan: list[Call]) -> None:
 def test_only_the_blocks_of_the_run_are_fetched(plan: list[Call]) -> None:
     data = b"".join(encode(build(plan)[0]).buffers)
     head = view_of(data).header.head_bytes
-    ends = [0, *view_of(data)._table.block_ends]
+    ends = [0, *view_of(data).runs.block_ends]
     asked: list[tuple[int, int]] = []
 
     def body(start: int, end: int) -> bytes:

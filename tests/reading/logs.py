@@ -61,7 +61,7 @@ class ModelLog:
             if frame.view.header.indices:
                 last_event = (frame.position, frame.view.header.indices - 1)
         return FramePage(
-            [frame for frame in looked_at if frame.view.find(names) or random.random() < 0.2],
+            [frame for frame in looked_at if frame.view.runs.find(names) or random.random() < 0.2],
             end * STRIDE,
             last_event,
             max((frame.view.header.promised_tick for frame in looked_at), default=0),

@@ -192,7 +192,7 @@ def broken_commit(view: FrameView, change: str) -> FrameView:
         body[run.body_end - 8 : run.body_end] = (2).to_bytes(4, "little") + (1).to_bytes(4, "little")
     else:
         body[run.body_end - 24 : run.body_end - 16] = (77).to_bytes(8, "little")
-    view._checked[(0, len(view._table.block_ends) - 1)] = bytes(body)
+    view._checked[(0, len(view.runs.block_ends) - 1)] = bytes(body)
     return view
 
 
@@ -201,7 +201,7 @@ def test_indices_of_every_width() -> None:
     columns = RowColumns()
     frame, _ = build([("plain", [Row(("b", 2), b"x", 2, {}) for _ in range(70_000)], ())])
     origin = Origin("p0", 7, 4096)
-    columns.add_frame(frame_rows(frame.view, origin, frame.view.find({"b"})))
+    columns.add_frame(frame_rows(frame.view, origin, frame.view.runs.find({"b"})))
     ids = [row[0] for row in rows_of(columns)]
     assert ids == [bytes(origin.message_id(index)) for index in range(70_000)]
     assert MessageID.from_bytes(ids[-1]).index == 69_999

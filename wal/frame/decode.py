@@ -8,7 +8,7 @@ FormatError, or it returns what was written.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -54,14 +54,13 @@ class TermStart(msgspec.Struct, frozen=True, gc=False):
 class FrameView:
     """A decoded frame. `header` and `runs` are checked; `columns(run)` fetches and checks the blocks of the body that it needs."""
 
-    __slots__ = ("_body", "_checked", "_table", "header", "memo", "runs")
+    __slots__ = ("_body", "_checked", "header", "memo", "runs")
 
     header: FrameHeader
-    runs: Sequence[RunRow]
+    runs: RunTable
     """The runs in their order. A row is made when it is asked for, so prefer `find` to a loop over all of them."""
     memo: dict[int, Any]
     """A cache for the readers of this view: what one of them made of a run, by the ordinal of the run, is shared by all."""
-    _table: RunTable
     _body: BodySource
     _checked: dict[tuple[int, int], bytes]
     """The bytes that were fetched and checked, by their first and last block."""
@@ -90,7 +89,7 @@ class FrameView:
         view = cls.__new__(cls)
         view.header = header
         table = LazyRunTable if lazy and LazyRunTable.suits(header, head, offset + HEADER_BYTES, lazy) else RunTable
-        view.runs = view._table = table(header, head, offset + HEADER_BYTES)
+        view.runs = table(header, head, offset + HEADER_BYTES)
         view._body = body
         view._checked = {}
         view.memo = {}
@@ -98,7 +97,7 @@ class FrameView:
 
     def columns(self, run: RunRow) -> Columns:
         """Returns the records of this run, checked against the CRCs of their blocks."""
-        rows = self._table.rows(run)
+        rows = self.runs.rows(run)
         data, base = self._fetch(run.body_start, run.body_end)
         body = BytesIO(data)  # it shares the bytes; reading from it is the cheapest way to cut them
         body.seek(run.body_start - base)
@@ -117,10 +116,6 @@ class FrameView:
             exts,
         )
 
-    def records(self) -> RecordColumns:
-        """Returns the columns of all records. They were checked with the tables (in a lazy view, those of the runs that were asked for)."""
-        return self._table.columns()
-
     def body(self, run: RunRow) -> memoryview:
         """Returns the payloads of this run, then its properties, then its exts, checked against the CRCs of their blocks."""
         data, base = self._fetch(run.body_start, run.body_end)
@@ -128,7 +123,7 @@ class FrameView:
 
     def whole_body(self) -> memoryview | None:
         """Returns the body if all of it was fetched in one piece before, else None."""
-        blocks = len(self._table.block_ends)
+        blocks = len(self.runs.block_ends)
         data = self._checked.get((0, blocks - 1)) if blocks else b""
         return None if data is None else memoryview(data)
 
@@ -137,26 +132,14 @@ class FrameView:
 
         For a caller that wants only these of many runs, this is several times quicker than `runs` and `columns`.
         """
-        if self._table.ext_lens is None:
+        if self.runs.ext_lens is None:
             return []
         body, _ = self._fetch(0, self.header.body_len)
-        return self._table.exts(body)
-
-    def copies(self) -> list[tuple[int, RunRow, list[tuple[str, int]]]]:
-        """Returns, for each SHARED run, its ordinal, the run, and (name, incarnation) of its copies, whose indices begin at its own."""
-        return self._table.copies()
-
-    def find(self, names: Container[str]) -> list[RunRow]:
-        """Returns the runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""
-        return self._table.find(names)
-
-    def system_runs(self) -> list[RunRow]:
-        """Returns the runs of the log's own records."""
-        return self._table.of_kind(RunKind.SYSTEM)
+        return self.runs.exts(body)
 
     def term_start(self) -> TermStart | None:
         """Returns the term-start record of this frame if it is the first of its term, else None."""
-        for run in self.system_runs():
+        for run in self.runs.of_kind(RunKind.SYSTEM):
             columns = self.columns(run)
             if columns.types is None or SystemRecord.TERM_START not in columns.types:
                 continue
@@ -185,7 +168,7 @@ class FrameView:
         """Returns the checked blocks that cover [start, end), in one piece, and where in the body they begin."""
         if start == end:
             return b"", start
-        ends = self._table.block_ends
+        ends = self.runs.block_ends
         first, last = bisect_right(ends, start), bisect_left(ends, end)
         base = ends[first - 1] if first else 0
         data = self._checked.get((first, last))
@@ -207,7 +190,7 @@ class FrameView:
 
     def _check_blocks(self, first: int, last: int, base: int, data: bytes) -> None:
         """Checks these blocks, which begin at `base` of the body, against their CRCs."""
-        ends, crcs = self._table.block_ends, self._table.block_crcs
+        ends, crcs = self.runs.block_ends, self.runs.block_crcs
         at = 0
         for block in range(first, last + 1):
             end = ends[block] - base

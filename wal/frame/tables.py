@@ -170,7 +170,7 @@ class RunTable(Sequence[RunRow]):
         )
 
     def columns(self) -> RecordColumns:
-        """Returns the columns of all records as they lie."""
+        """Returns the columns of all records as they lie. They are checked (in a lazy table, those of the runs that were asked for)."""
         at, records, mask, head = self._columns_at, self._records, self._mask, self._head
         found: list[Any] = []
         for column, _, width in RECORD_COLUMNS:
@@ -239,7 +239,7 @@ class RunTable(Sequence[RunRow]):
         return found
 
     def copies(self) -> list[tuple[int, RunRow, list[tuple[str, int]]]]:
-        """Returns the SHARED runs with their copies, see `FrameView.copies`."""
+        """Returns, for each SHARED run, its ordinal, the run, and (name, incarnation) of its copies, whose indices begin at its own."""
         kinds = self._kinds
         if _COPY not in kinds:
             return []

@@ -101,7 +101,7 @@ class RowColumns:
     def add_frame(self, rows: FrameRows) -> None:
         """Adds the rows of a frame. A damaged block or transaction is a CorruptionError; after it nothing more may be added."""
         runs = rows.runs
-        columns = rows.view.records()
+        columns = rows.view.runs.columns()
         if len(runs) > 1 and (columns.indices is not None or any(run.kind == RunKind.COPY for run, _, _ in runs)):
             self.in_order = False
         commits: dict[int, int] = {}
@@ -232,7 +232,7 @@ class RowColumns:
         if isinstance(body, TimeTickMessage) and not body.has_event:
             self.without_id.append(self.slots)
         index = _NUMBER.pack(body._index)
-        self._add_positions(body._origin, index, 1, body.time_tick - body._index, below=_ALL)
+        self._add_positions(body._origin, index, 1, body.time_tick - body._index, below=1 << 32)
         self.events.append(index)
         if self._vchannels:
             self._add_vchannel(body.vchannel, 1)
@@ -348,4 +348,3 @@ _TICK: Final = struct.Struct("<Q")
 _TYPE: Final = struct.Struct("<H")
 _INSERT: Final = _TYPE.pack(MessageType.INSERT)
 _NO_TXN: Final = NO_TXN.to_bytes(8, "little", signed=True)
-_ALL: Final = 1 << 32

@@ -60,7 +60,7 @@ class FrameRows(msgspec.Struct, frozen=True, gc=False):
                 last = max(last, run.index)
             elif first < end:
                 if indices is None:
-                    indices = _indices(self.view.records(), self.view.header.records)
+                    indices = _indices(self.view.runs.columns(), self.view.header.records)
                 last = max(last, indices[end - 1])
         return last
 
@@ -111,7 +111,7 @@ def in_parts(rows: FrameRows, *, bytes_max: int) -> Iterator[FrameRows]:
 
 def _between(view: FrameView, runs: Sequence[RunRows], first: int, stop: int) -> list[RunRows]:
     """Returns those of the rows whose events have an index in [first, stop)."""
-    columns = view.records()
+    columns = view.runs.columns()
     indices = _indices(columns, view.header.records)
     found: list[RunRows] = []
     for run, begin, end in runs:

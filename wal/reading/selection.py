@@ -32,7 +32,7 @@ class Selection:
 
     def runs(self, view: FrameView) -> list[RunRow]:
         """Returns the runs of this frame that the reader sees, those for every reader included."""
-        return [run for run in view.find(self.names) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
+        return [run for run in view.runs.find(self.names) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
 
     def incarnation(self, name: str) -> int | None:
         """Returns the incarnation of this vchannel that the reader is bound to; None while it is bound to none."""

@@ -33,14 +33,14 @@ class SharedCopies(msgspec.Struct, frozen=True, gc=False):
 
 def shared_copies(view: FrameView) -> list[SharedCopies]:
     """Returns all copies of broadcasts in a frame. A damaged SHARED run is a CorruptionError."""
-    return [_decode(view, ordinal, run, names) for ordinal, run, names in view.copies()]
+    return [_decode(view, ordinal, run, names) for ordinal, run, names in view.runs.copies()]
 
 
 def shared_by(view: FrameView, ordinal: int) -> SharedCopies:
     """Returns the copies of the SHARED run with this ordinal, decoded once for all readers of the view. Damage is a CorruptionError."""
     known = view.memo.get(ordinal)
     if known is None:
-        for each, run, names in view.copies():
+        for each, run, names in view.runs.copies():
             view.memo.setdefault(each, (run, names))
         known = view.memo[ordinal]
     if not isinstance(known, SharedCopies):

@@ -64,7 +64,7 @@ class RowSelection(Selection):
     def runs(self, view: FrameView) -> list[RunRow]:
         accepted = self._accepted
         found = []
-        for run in view.find(self._wanted):
+        for run in view.runs.find(self._wanted):
             if run.kind == RunKind.PCHANNEL:
                 found.append(run)
             elif run.name:

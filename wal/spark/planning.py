@@ -184,7 +184,7 @@ def weight_of(frame: StoredFrame, wanted: Container[str] | None) -> FrameWeight 
     if wanted is None:
         rows, size = header.indices, header.frame_bytes
     else:
-        runs = [run for run in view.find(wanted) if run.kind != RunKind.SYSTEM]
+        runs = [run for run in view.runs.find(wanted) if run.kind != RunKind.SYSTEM]
         rows = sum(1 if run.kind == RunKind.COPY else run.end - run.first for run in runs)
         size = sum(run.body_end - run.body_start for run in runs)
     if not rows:

@@ -296,7 +296,7 @@ def _keyed(index: SegmentIndex, _: frozenset[str] | None, first: int, end: int) 
 
 def _needed(view: FrameView, names: frozenset[str]) -> list[RunRow]:
     """Returns the runs whose records a reader of these names may ask for: a copy's records are those of its shared run."""
-    runs = view.find(names)
+    runs = view.runs.find(names)
     if any(run.kind == RunKind.COPY for run in runs):
         shared = dict.fromkeys(run.shared for run in runs if run.kind == RunKind.COPY)
         return [run for run in runs if run.kind != RunKind.COPY] + [view.runs[ordinal] for ordinal in shared]

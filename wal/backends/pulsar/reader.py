@@ -92,7 +92,7 @@ class LogReader:
             if names is None:
                 view.check_body()
                 return True
-            runs = view.find(names)
+            runs = view.runs.find(names)
             for run in runs:
                 view.fetch(view.runs[run.shared] if run.kind == RunKind.COPY else run)
             return bool(runs)

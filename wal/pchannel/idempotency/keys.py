@@ -12,6 +12,7 @@ from wal.frame import (
     FLAG_COMMIT,
     KEYED,
     FrameView,
+    RunKind,
     RunName,
     SystemRecord,
     decode_ext,
@@ -120,7 +121,7 @@ def keyed_events(view: FrameView) -> tuple[list[KeyedEvent], list[str]]:
     events: list[KeyedEvent] = []
     commits: dict[int, KeyedEvent] = {}
     forgotten: list[str] = []
-    for run in view.system_runs():
+    for run in view.runs.of_kind(RunKind.SYSTEM):
         columns = view.columns(run)
         forgotten += [
             payload.decode()
