@@ -5,7 +5,8 @@ accesser's calls as blocking methods. Importing this room imports nothing that o
 
 Files:
 
-* iteration            iterate, Iteration, and what it has in common with record batches: a read in the caller's thread
+* blocking_read        BlockingRead: what iterations and record batches have in common: a read in the caller's thread
+* iteration            iterate, Iteration: messages as a plain iterator
 * record_batches       record_batches, RecordBatches: whole frames as Arrow batches
 * arrow                rows as Arrow record batches
 * arrow_properties     the column of properties, made from their stored bytes

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.bridge.arrow import load_pyarrow, record_batch, schema
-from wal.bridge.iteration import BlockingRead
+from wal.bridge.blocking_read import BlockingRead
 from wal.errors import InvalidArgumentError
 from wal.reading import DeliverFilter, DeliverPolicy, FrameRows, Need, Reached, ReadPosition, RowColumns, in_parts
 from wal.settings import Settings
