@@ -3,7 +3,7 @@
     python -m examples.cursors [directory]      (default: data/)
 
 The writer bills orders and saves its cursor after each page. Beside it a second process audits the same orders, reading the files of
-the running writer (`read_only=True`), until it is killed; a third one of the same cursor goes on where that one saved last.
+the running writer (`read_only=True`), until it is killed. A third process with the same cursor continues where that one saved last.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def bill(log: WALAccesser, count: int) -> list[int]:
 async def audit(directory: str, *, kill_after: int | None = None) -> list[int]:
     """Runs an auditor in a process of its own. Returns what it reported until its end."""
     auditor = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "examples.cursors", "--audit", directory, stdout=PIPE
+        sys.executable, "-m", "examples.cursors", "--audit", directory, str(kill_after or 0), stdout=PIPE
     )
     reported: list[int] = []
     pages = 0
@@ -77,14 +77,18 @@ async def audit(directory: str, *, kill_after: int | None = None) -> list[int]:
     return reported
 
 
-async def auditor(directory: str) -> None:
+async def auditor(directory: str, killed_at: str) -> None:
     """Reads while another process writes, without a lock that could delay the writer."""
+    pages = 0
     async with (
         open_wal(directory, read_only=True) as log,
         log.read("orders", cursor="audit", follow=False) as scanner,
     ):
         async for page in scanner.batches(size_max=PAGE):
             print(int(page[0].payload), int(page[-1].payload) + 1, flush=True)
+            pages += 1
+            if pages == int(killed_at):
+                await asyncio.Event().wait()  # the kill comes now, after the page was reported and before it is saved
             await scanner.save()
 
 
