@@ -18,7 +18,7 @@ BENCH_ARGS ?=
 
 .PHONY: help setup servers demo test pythons lint format bench soak protos clean
 
-help: ## what there is
+help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
 
 setup: $(SYNCED) ## .venv/ with everything in uv.lock (needs the network once); leaves what you added
@@ -61,5 +61,5 @@ protos: ## the generated messages of all .proto files, by the version that wal/m
 	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \
 		python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $$(git ls-files '*.proto')
 
-clean: ## what the targets above leave behind, except .venv/ and .venv-3.x/
+clean: ## removes what the targets above create, except .venv/ and .venv-3.x/
 	rm -rf .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
