@@ -64,9 +64,7 @@ def main(directory: str = "data/", flight_count: int = FLIGHTS) -> None:
         )
         writer.finish()
         run(spark, directory, handler, checkpoint)
-        print(
-            f"and the rest: {same(spark, target, flight_count)}; bytes of log behind the cursor: {lag_bytes(directory)}"
-        )
+        print(f"and the rest: {same(spark, target, flight_count)}; bytes that the cursor lags: {lag_bytes(directory)}")
     for row in (
         spark.read.parquet(target).groupBy("airport").agg(f.sum("flights"), f.sum("delay")).sort("airport").collect()
     ):

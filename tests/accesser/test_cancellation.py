@@ -277,16 +277,16 @@ async def test_drop_vchannel(open_again: Open, drive: Drive) -> None:
 
 @DRIVERS
 @pytest.mark.parametrize("how", ["anext", "batches"])
-@pytest.mark.parametrize("behind", [False, True])
-async def test_reading(open_again: Open, drive: Drive, how: str, behind: bool) -> None:
+@pytest.mark.parametrize("lagging", [False, True])
+async def test_reading(open_again: Open, drive: Drive, how: str, lagging: bool) -> None:
     """At the tail and while catching up: what a cancelled read had not handed over, the next one does."""
     log = await open_again()
-    for number in range(300 if behind else 0):
+    for number in range(300 if lagging else 0):
         log.append_nowait(Message("orders", b"%d" % number)) if number % 10 else await log.raw_append(
             Message("orders", b"%d" % number)
         )
     await flush(log)
-    written = 300 if behind else 0
+    written = 300 if lagging else 0
     seen: list[bytes] = []
     async with log.read("orders") as scanner:
 
@@ -300,7 +300,7 @@ async def test_reading(open_again: Open, drive: Drive, how: str, behind: bool) -
 
         at, on = 0, True
         while on:
-            if not behind:
+            if not lagging:
                 log.append_nowait(Message("orders", b"%d" % written))
                 written += 1
             before = scanner.position

@@ -537,7 +537,7 @@ async def test_the_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, m
             assert again.message_id == result.message_id
         assert await payloads(log, "orders") == [b"1", b"2"]
         await log.drop_vchannel("orders")
-        assert not (await log.raw_append(Message("orders", b"anew"), idempotency_key=sequence)).duplicate
+        assert not (await log.raw_append(Message("orders", b"again"), idempotency_key=sequence)).duplicate
         assert [tuple(info.vchannels) for info in await log.producers()] == [("orders",)]
 
 

@@ -26,13 +26,13 @@ async def test_a_failed_write_or_sync_is_final(tmp_path: Path, fault: str) -> No
     async with journal(tmp_path, disk=disk) as log:
         acked = await append_all(log, [maker.data(("v", b"%d" % i)) for i in range(5)])
         setattr(disk, fault, True)
-        hit, behind = append(log, maker.data(("v", b"hit"))), append(log, maker.data(("v", b"behind")))
+        hit, following = append(log, maker.data(("v", b"hit"))), append(log, maker.data(("v", b"following")))
         with pytest.raises(StorageError) as caught:
             await hit
         assert caught.value.outcome_unknown, "a part of it may be on the disk"
         assert ".wal" in str(caught.value)
         with pytest.raises(StorageError) as caught:
-            await behind
+            await following
         assert not caught.value.outcome_unknown, "it was never touched"
         with pytest.raises(StorageError) as caught:
             await append(log, maker.data(("v", b"later")))
@@ -43,7 +43,7 @@ async def test_a_failed_write_or_sync_is_final(tmp_path: Path, fault: str) -> No
         assert not log.state.clean
         found = await read_all(log)
         assert [frame.position for frame in found[:5]] == acked
-        assert len(found) <= 6, "the frame behind the failed one was not written"
+        assert len(found) <= 6, "the frame after the failed one was not written"
         await append(log, FrameMaker(2).data(("v", b"goes on")))
 
 
@@ -103,7 +103,7 @@ async def _fill(log, maker: FrameMaker, rounds: int = 400) -> list[int]:  # type
         pair = [append(log, maker.data(("v", b"x" * 9_000))), append(log, maker.data(("v", b"y")))]
         outcomes = await asyncio.gather(*pair, return_exceptions=True)
         if isinstance(outcomes[0], NoSpaceError):
-            assert isinstance(outcomes[1], NoSpaceError), "the frame behind would leave a gap in the sequence"
+            assert isinstance(outcomes[1], NoSpaceError), "the next frame would leave a gap in the sequence"
             maker.sequence = sequence
             return acked
         acked.append(outcomes[0])  # type: ignore[arg-type]

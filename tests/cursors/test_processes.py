@@ -84,7 +84,7 @@ def test_a_killed_save_leaves_the_old_or_the_new(tmp_path: Path, soak: int) -> N
         assert isinstance(found, Cursor)
         assert found == cursor(start=(found.start[0], found.start[0]))
         files.save(cursor(start=(7, 7)), earliest=lambda: (0, 0))
-        assert len(os.listdir(tmp_path / "cursors")) == 1, "nothing half done is left behind the next save"
+        assert len(os.listdir(tmp_path / "cursors")) == 1, "the next save leaves nothing half done"
 
 
 def test_processes_that_save_and_one_that_truncates_agree(tmp_path: Path, soak: int) -> None:

@@ -51,7 +51,7 @@ def test_spark_parquet(spark: SparkSession, data_dir: Path, capsys: pytest.Captu
     assert lines[:3] == [
         "failed in batch 2; the log is kept from there: True",
         "run again, 1 batch is a replay; as in the CSV: True",
-        "and the rest: True; bytes of log behind the cursor: 0",
+        "and the rest: True; bytes that the cursor lags: 0",
     ]
     assert [line.split()[0] for line in lines[3:]] == ["EWR:", "JFK:", "LGA:"]
 

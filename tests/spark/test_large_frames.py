@@ -22,7 +22,7 @@ def broadcast(data: Path, *, copies: int, size: int) -> None:
         log.raw_append(Message("v0", b"before"))
         vchannels = [f"v{number}" for number in range(copies)]
         log.broadcast().append(BroadcastMessage(vchannels=vchannels, payload=b"x" * size, needs_ack=False))
-        log.raw_append(Message("v0", b"behind"))
+        log.raw_append(Message("v0", b"after"))
 
 
 def test_a_wide_broadcast_is_read_a_few_copies_at_a_time(data_dir: Path) -> None:

@@ -4,7 +4,7 @@ Files, in the order in which a read meets them:
 
 * options        what a read asks for: deliver policies, deliver filters, and all of it checked
 * start          where a read begins
-* truncated      the first event of a log, and the errors of readers that are behind it
+* truncated      the first event of a log, and the errors of readers that it has overtaken
 * progress       what a read needs next, what it has handed over, and where it ends
 * position       how far a reader has got, and the text that it resumes from
 * selection      which vchannels, in which incarnation, a reader reads
