@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from tests.backends.frames import FrameMaker, append, append_all
 from tests.backends.journals import PCHANNEL, journal
 from wal.backends import FramePage, LogSnapshot
 from wal.backends.journal import JournalLog, ReadOnlyJournal, ReadOnlyJournalLog
-from wal.errors import ClosedError, CorruptionError
+from wal.errors import ClosedError, CorruptionError, UnavailableError, WALError
 from wal.message import FORM_JOURNAL
 from wal.pchannel import ReadOnlyPChannel, Scanner, ThreadedLog
 from wal.reading import Latest, ReadOptions, Selection
@@ -30,9 +31,12 @@ class CountedLog(ThreadedLog):
         super().__init__(log, pool, log.refresh())
         self.looks = self.pages = 0
         self.damaged = False
+        self.failure: WALError | None = None
 
     async def refresh(self) -> LogSnapshot:
         self.looks += 1
+        if self.failure is not None:
+            raise self.failure
         return await super().refresh()
 
     async def read_to(self, end: int, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
@@ -172,3 +176,33 @@ async def test_closing_ends_the_scanners_that_wait(log: JournalLog, pchannel: Re
         await pchannel.close(ClosedError("closed"))
         with pytest.raises(ClosedError):
             await taking
+
+
+async def test_a_server_that_does_not_answer_is_its_own_error(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
+    async with scanner(pchannel) as reading:
+        taking = asyncio.ensure_future(anext(reading))
+        while not pchannel.tail.is_awaited():
+            await asyncio.sleep(0)
+        counted(pchannel).failure = UnavailableError("as if the metadata did not answer")
+        async with asyncio.timeout(10):
+            with pytest.raises(UnavailableError, match="did not answer"):
+                await taking
+
+
+async def test_a_log_is_closed_in_a_thread(tmp_path: Path, log: JournalLog) -> None:
+    """On Pulsar closing asks the broker, which an event loop must not wait for."""
+    threads: list[int] = []
+
+    class SlowLog(ReadOnlyJournalLog):
+        def close(self) -> None:
+            threads.append(threading.get_ident())
+            super().close()
+
+    with ThreadPoolExecutor(1) as pool:
+        core = await asyncio.to_thread(lambda: ReadOnlyJournal(tmp_path).open(PCHANNEL))
+        core.__class__ = SlowLog
+        closing = ThreadedLog(core, pool, core.refresh())
+        await closing.close()
+        await closing.close()
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]

@@ -150,6 +150,6 @@ def stale(cursor: Cursor) -> str:
 def other_incarnation(cursor: Cursor) -> str:
     """Returns the error text for a cursor of another incarnation of its pchannel."""
     return (
-        f"{cursor.key} was saved in another incarnation of pchannel {cursor.pchannel} ( {cursor.incarnation:x}): "
+        f"{cursor.key} was saved in another incarnation of pchannel {cursor.pchannel} ({cursor.incarnation:x}): "
         f"delete_cursor({cursor.key.name!r}) and begin again"
     )

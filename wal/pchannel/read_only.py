@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from actors import Clock
 from wal.backends import FramePage, LogSnapshot, ReadableLog, ReadOnlyPChannelLog
-from wal.errors import ClosedError, StorageError, UnknownError, WALError
+from wal.errors import ClosedError, UnknownError, WALError
 from wal.message import MessageID
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.tail import Tail
@@ -122,7 +122,7 @@ class ReadOnlyPChannel(ReadablePChannel):
                 else:
                     await self._rest(delay_s)
                     delay_s = min(delay_s * LOOK_SLOWER, LOOK_MAX_S)
-        except (ClosedError, StorageError) as error:  # the log was created again, or its directory was removed
+        except WALError as error:  # the log was created again, its directory was removed, or a server does not answer
             self.tail.fail(error)
         except Exception as defect:
             failure = UnknownError(f"looking after pchannel {self.channel} failed: {defect!r}; please report it")
@@ -260,7 +260,8 @@ class ThreadedLog(ReadableLog):
             self._closed = True
             if calls := list(self._calls):
                 await asyncio.wait([asyncio.wrap_future(call) for call in calls])
-            self._log.close()
+            # Not in the pool: all of its threads may be busy with other logs. On Pulsar each reader's end is a question to the broker.
+            await asyncio.get_running_loop().run_in_executor(None, self._log.close)
 
     def abandon(self) -> None:
         """Lets go of the log once the event loop has ended and nothing runs in the pool any more. Idempotent."""
