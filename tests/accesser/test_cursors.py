@@ -276,7 +276,9 @@ async def test_one_of_another_incarnation_of_the_log_is_an_error(tmp_path: Path)
         await numbered(log, 5)
     shutil.copytree(tmp_path / "old" / "cursors", tmp_path / "new" / "cursors")
     async with open_wal(str(tmp_path / "new")) as log:
-        with pytest.raises(InvalidArgumentError, match=r"another incarnation.* \([0-9a-f]+\): delete_cursor\('billing'\)"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"another incarnation.* \([0-9a-f]+\): delete_cursor\('billing'\)"
+        ):
             await numbers(log, cursor="billing")
         (result,) = await numbered(log, 1, first=5)
         await log.truncate(up_to=result.message_id)  # it pins nothing
