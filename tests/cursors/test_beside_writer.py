@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
 from tests.cursors.samples import cursor
 from wal.cursors import Cursor, CursorsBesideWriter, CursorsInKV
-from wal.errors import TruncatedError
+from wal.errors import TruncatedError, UnavailableError
 from wal.kv import MemoryKV
 
 
@@ -75,6 +76,37 @@ async def test_the_next_writer_removes_the_mark_of_one_that_was_killed() -> None
     assert not saving.done()
     await CursorsInKV(kv).begin()
     assert await saving
+
+
+@pytest.mark.parametrize("lost", ["compare_and_swap", "save"])
+async def test_a_mark_goes_although_the_metadata_cannot_be_reached_for_a_while(
+    lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal fails once, or the answer to the save of the mark is lost: other processes can save their cursors soon after."""
+    kv = MemoryKV()
+    writer, beside = CursorsInKV(kv), CursorsBesideWriter(kv)
+    real = getattr(kv, lost)
+    failures = 0
+
+    async def unreachable(*arguments: Any) -> Any:
+        nonlocal failures
+        if lost == "save":
+            await real(*arguments)
+        failures += 1
+        monkeypatch.setattr(kv, lost, real)
+        raise UnavailableError("the metadata cannot be reached")
+
+    monkeypatch.setattr(kv, lost, unreachable)
+    if lost == "save":
+        with pytest.raises(UnavailableError):
+            await asyncio.to_thread(writer.acquire, 1.0)
+    else:
+        await asyncio.to_thread(writer.acquire, 1.0)
+        writer.release()
+    assert await asyncio.to_thread(save, beside, Log(), at(50))
+    assert failures == 1
+    await asyncio.to_thread(writer.acquire, 1.0)
+    writer.release()
 
 
 @pytest.mark.parametrize("rounds", [30])

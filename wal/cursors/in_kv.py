@@ -24,7 +24,7 @@ from wal.cursors.codec import decode_cursor, encode_cursor, file_name, file_pref
 from wal.cursors.cursor import Cursor, CursorKey
 from wal.cursors.memory import LockedByThreads
 from wal.cursors.store import LOCK_TIMEOUT_S, DamagedCursor, stale
-from wal.errors import CorruptionError, KeyNotExistError, StorageError, TruncatedError, WALError, WouldBlockError
+from wal.errors import ClosedError, CorruptionError, KeyNotExistError, StorageError, TruncatedError, WALError, WouldBlockError
 
 __all__ = ["CursorsBesideWriter", "CursorsInKV"]
 
@@ -33,6 +33,7 @@ ANSWER_TIMEOUT_S: Final = 30.0
 MARK: Final = "truncating"
 """The key of the mark. It is not the name of a cursor, and empty while there is no truncation."""
 _POLL_S: Final = 0.01
+_RETRY_S: Final = 0.5
 
 
 class CursorTexts(Protocol):
@@ -70,17 +71,30 @@ class CursorsInKV(LockedByThreads):
         try:
             self._ask(self._kv.save(MARK, self._mark))
         except BaseException:
-            super().release()
+            self.release()  # the mark may be stored all the same
             raise
 
     def release(self) -> None:
-        # Not waited for; the mark of a later truncation, which may be stored already, stays.
-        removing = self._kv.compare_and_swap(MARK, self._mark, "")
+        removing = self._remove_mark(self._mark)  # not waited for
         try:
             asyncio.run_coroutine_threadsafe(removing, self._loop)
         except RuntimeError:  # the loop has ended: the next writer removes the mark
             removing.close()
         super().release()
+
+    async def _remove_mark(self, mark: str) -> None:
+        """Removes this mark, also if the metadata cannot be reached for a while: no other process can save a cursor until then.
+
+        The mark of a later truncation stays. A mark that is still there when the KV is closed is removed by the next writer.
+        """
+        while True:
+            try:
+                await self._kv.compare_and_swap(MARK, mark, "")
+                return
+            except ClosedError:
+                return
+            except WALError:
+                await asyncio.sleep(_RETRY_S)
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float = LOCK_TIMEOUT_S, *, since_s: float | None = None) -> Iterator[None]:
