@@ -24,7 +24,15 @@ from wal.cursors.codec import decode_cursor, encode_cursor, file_name, file_pref
 from wal.cursors.cursor import Cursor, CursorKey
 from wal.cursors.memory import LockedByThreads
 from wal.cursors.store import LOCK_TIMEOUT_S, DamagedCursor, stale
-from wal.errors import ClosedError, CorruptionError, KeyNotExistError, StorageError, TruncatedError, WALError, WouldBlockError
+from wal.errors import (
+    ClosedError,
+    CorruptionError,
+    KeyNotExistError,
+    StorageError,
+    TruncatedError,
+    WALError,
+    WouldBlockError,
+)
 
 __all__ = ["CursorsBesideWriter", "CursorsInKV"]
 
