@@ -59,6 +59,28 @@ async def test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcom
     assert not caught.value.outcome_unknown
 
 
+async def test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that finds the oracle taken over does not wait for ticks that never come, nor does a call after it."""
+    await log.raw_append(Message("orders", b"0"))
+
+    def taken_over(count: int) -> int | None:
+        raise ChannelFencedError("another oracle took over")
+
+    async def begin() -> None:
+        await log.txn("orders")
+
+    monkeypatch.setattr(local(log).oracle, "take", taken_over)
+    async with asyncio.timeout(10):
+        outcomes = await asyncio.gather(
+            begin(), log.raw_append(Message("orders", b"1")), begin(), return_exceptions=True
+        )
+        responses = await log.append_messages(Message("orders", b"2"), Message("orders", b"3"))
+    assert [type(outcome) for outcome in (*outcomes, *responses)] == [ChannelFencedError] * 5
+    assert log.statistics().bytes_in_flight == 0
+
+
 async def test_a_defect_in_making_a_frame_reaches_every_caller(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
