@@ -17,7 +17,7 @@ from wal.backends.pulsar.read_only import ReadOnlyTopic
 from wal.channels import VChannelInfo, VChannelMap, VChannelView
 from wal.cursors import CursorStore
 from wal.engine.metadata import pulsar_address
-from wal.engine.read_only.pulsar_metadata import PulsarMetadata
+from wal.engine.read_only.pulsar_metadata import KnownVChannels, PulsarMetadata
 from wal.engine.read_only.source import ReadOnlySource
 from wal.errors import FormatError, InvalidArgumentError
 from wal.location import PulsarLocation, parse_kv
@@ -43,6 +43,9 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         self._connection = Connection(self._address)
         self._admin = Admin(self._address)
         self._logs: dict[str, ReadOnlyTopic] = {}
+        self._view = VChannelView({}, {})
+        self._viewed: tuple[KnownVChannels | None, int] = (None, 0)
+        """What `_view` was made of, and for how many logs."""
 
     def absence(self, waited_s: float) -> FormatError | None:
         if self._opened().pchannels():
@@ -76,11 +79,16 @@ class ReadOnlyPulsarSource(ReadOnlySource):
 
     def vchannels(self) -> VChannelView:
         known = self._opened().vchannels()
-        maps = {
-            pchannel: VChannelMap(log.incarnation, known.next_incarnation, known.on(pchannel))
-            for pchannel, log in self._logs.items()
-        }
-        return VChannelView({name: VChannelInfo(name, *at) for name, at in known.records.items()}, maps)
+        viewed, logs = self._viewed
+        # A reader looks every 50 ms, and a view of tens of thousands of vchannels takes almost as long to make.
+        if viewed is not known or logs != len(self._logs):
+            maps = {
+                pchannel: VChannelMap(log.incarnation, known.next_incarnation, known.on(pchannel))
+                for pchannel, log in self._logs.items()
+            }
+            self._view = VChannelView({name: VChannelInfo(name, *at) for name, at in known.records.items()}, maps)
+            self._viewed = known, len(self._logs)
+        return self._view
 
     def close(self) -> None:
         self._connection.abandon()
