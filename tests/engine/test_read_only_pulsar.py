@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from wal.backends.pulsar import PulsarAddress
+from wal.backends.pulsar.connection import Connection
+from wal.backends.pulsar.read_only import ReadOnlyTopic
 from wal.engine.read_only.pulsar import ReadOnlyPulsarSource
 from wal.engine.read_only.pulsar_metadata import KnownVChannels
+from wal.errors import ClosedError, StorageError
 from wal.location import parse_location
 from wal.settings import Settings
 
@@ -50,3 +56,22 @@ def test_a_log_that_was_opened_since_has_a_map(source: Any) -> None:
     view = source.vchannels()
     assert view.maps["p1"].records == {"b": 2}
     assert view.is_over("p1", "b", 1)
+
+
+def test_closing_ends_the_wait_for_a_broker_that_is_away() -> None:
+    asked = threading.Event()
+
+    def last(_: str) -> None:
+        asked.set()
+        raise StorageError("as if the broker were away")
+
+    connection = Connection(PulsarAddress("pulsar://localhost:1", "public", "default"))
+    admin: Any = SimpleNamespace(last=last)
+    topic = ReadOnlyTopic(connection, admin, pytest.fail, pchannel="p0", incarnation=1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reaching = pool.submit(topic.reach)
+        assert asked.wait(10)
+        topic.close()
+        with pytest.raises(ClosedError):
+            reaching.result(timeout=10)
+    connection.abandon()

@@ -15,7 +15,7 @@ from actors import SystemClock
 from tests.backends.frames import FrameMaker, append, append_all
 from tests.backends.journals import PCHANNEL, journal
 from wal.backends import FramePage, LogSnapshot
-from wal.backends.journal import JournalLog, ReadOnlyJournal, ReadOnlyJournalLog
+from wal.backends.journal import Disk, JournalLog, ReadOnlyJournal, ReadOnlyJournalLog
 from wal.errors import ClosedError, CorruptionError, UnavailableError, WALError
 from wal.message import FORM_JOURNAL
 from wal.pchannel import ReadOnlyPChannel, Scanner, ThreadedLog
@@ -189,20 +189,37 @@ async def test_a_server_that_does_not_answer_is_its_own_error(log: JournalLog, p
                 await taking
 
 
-async def test_a_log_is_closed_in_a_thread(tmp_path: Path, log: JournalLog) -> None:
-    """On Pulsar closing asks the broker, which an event loop must not wait for."""
-    threads: list[int] = []
+class AwayLog(ReadOnlyJournalLog):
+    """A log whose server is away: what asks it waits until the log is closed."""
 
-    class SlowLog(ReadOnlyJournalLog):
-        def close(self) -> None:
-            threads.append(threading.get_ident())
-            super().close()
+    refresh_waits = True
 
+    def __init__(self, directory: Path) -> None:
+        super().__init__(Disk(), directory, PCHANNEL)
+        self.asked = threading.Event()
+        self.given_up = threading.Event()
+        self.closing_threads: set[int] = set()
+
+    def reach(self) -> LogSnapshot:
+        self.asked.set()
+        assert self.given_up.wait(10)
+        raise ClosedError("closed")
+
+    def close(self) -> None:
+        self.closing_threads.add(threading.get_ident())
+        self.given_up.set()
+        super().close()
+
+
+async def test_closing_ends_calls_that_wait_for_a_server(tmp_path: Path, log: JournalLog) -> None:
+    """It asks the server too, so it does not run on the event loop."""
     with ThreadPoolExecutor(1) as pool:
-        core = await asyncio.to_thread(lambda: ReadOnlyJournal(tmp_path).open(PCHANNEL))
-        core.__class__ = SlowLog
-        closing = ThreadedLog(core, pool, core.refresh())
-        await closing.close()
-        await closing.close()
-    assert len(threads) == 1
-    assert threads != [threading.get_ident()]
+        away = await asyncio.to_thread(AwayLog, tmp_path / "pchannels" / PCHANNEL)
+        threaded = ThreadedLog(away, pool, away.refresh())
+        reaching = asyncio.ensure_future(threaded.reach())
+        await asyncio.to_thread(away.asked.wait)
+        async with asyncio.timeout(5):
+            await threaded.close()
+            with pytest.raises(ClosedError):
+                await reaching
+    assert threading.get_ident() not in away.closing_threads

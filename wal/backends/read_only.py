@@ -70,4 +70,4 @@ class ReadOnlyPChannelLog(Protocol):
         """Returns about how many bytes of log lie in [start, end). Waits for nothing."""
 
     def close(self) -> None:
-        """Lets go of the log. Idempotent; nothing may be under way."""
+        """Lets go of the log. Idempotent. Where `refresh_waits`, calls under way end with a ClosedError; elsewhere none may be."""

@@ -258,10 +258,14 @@ class ThreadedLog(ReadableLog):
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
+            loop = asyncio.get_running_loop()
+            if (
+                self._log.refresh_waits
+            ):  # calls that wait for a server end with this; it asks the server too, so not on the loop
+                await loop.run_in_executor(None, self._log.close)
             if calls := list(self._calls):
                 await asyncio.wait([asyncio.wrap_future(call) for call in calls])
-            # Not in the pool: all of its threads may be busy with other logs. On Pulsar each reader's end is a question to the broker.
-            await asyncio.get_running_loop().run_in_executor(None, self._log.close)
+            await loop.run_in_executor(None, self._log.close)
 
     def abandon(self) -> None:
         """Lets go of the log once the event loop has ended and nothing runs in the pool any more. Idempotent."""

@@ -125,7 +125,7 @@ class ReadOnlyTopic:
         return self._admin.producers(self.topic) > 0
 
     def close(self) -> None:
-        """Closes the readers; every later call is a ClosedError. Idempotent."""
+        """Closes the readers; calls that wait for the broker and every later call are a ClosedError. Idempotent."""
         self._closed = True
         self._reader.close()
 
@@ -248,6 +248,7 @@ class ReadOnlyTopic:
             try:
                 return ask()
             except StorageError:
+                self._check_open()
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_S)
