@@ -18,7 +18,7 @@ from wal.accesser.lifecycle import Lifecycle
 from wal.accesser.responses import AppendOption, AppendResponses, append_groups
 from wal.accesser.txn import Txn, TxnOpening, TxnOptions, check_keepalive, txn_vchannels
 from wal.channels import VChannelInfo, check_vchannel, check_vchannels
-from wal.cursors import CursorInfo, CursorKey, CursorService, CursorUse, check_cursor
+from wal.cursors import CursorInfo, CursorKey, Cursors, CursorUse, check_cursor
 from wal.engine.base import LogStatistics
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, Message, MessageID
@@ -237,7 +237,7 @@ class WALAccesser:
         if cursor is not None:
             if resume is not None:
                 raise InvalidArgumentError("resume=… and cursor=… both say where to go on: give one of them")
-            use = CursorUse(check_cursor(cursor), names, self._cursor_service)
+            use = CursorUse(check_cursor(cursor), names, self._cursors)
         if not isinstance(auto_ack, bool):
             raise TypeError(f"auto_ack must be a bool, not {auto_ack!r}")
         if not auto_ack:
@@ -255,7 +255,7 @@ class WALAccesser:
 
     async def cursors(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels. A damaged one is left out with a warning, and `retention()` names it."""
-        return await (await self._cursor_service()).infos()
+        return await (await self._cursors()).infos()
 
     async def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
         """Deletes the cursor of this name and these vchannels, or (None) all of this name, also stale and damaged ones.
@@ -274,7 +274,7 @@ class WALAccesser:
                 raise InvalidArgumentError(
                     "delete_cursor(vchannels=[]) names no vchannel: name them, or None for all cursors of this name"
                 )
-        await (await self._cursor_service()).delete(name, names)
+        await (await self._cursors()).delete(name, names)
 
     # -- housekeeping
 
@@ -333,7 +333,7 @@ class WALAccesser:
         """Returns when the log is open; raises the error of the opening."""
         await self._lifecycle.readable()
 
-    async def _cursor_service(self) -> CursorService:
+    async def _cursors(self) -> Cursors:
         return (await self._lifecycle.readable()).cursors
 
     async def _attach(

@@ -16,7 +16,7 @@ from wal.cursors.cursor import CURSOR_NAME_BYTES_MAX, Cursor, CursorInfo, Cursor
 from wal.cursors.files import CursorFiles
 from wal.cursors.in_kv import CursorsBesideWriter, CursorsInKV
 from wal.cursors.memory import MemoryCursors
-from wal.cursors.service import CursorService, CursorUse
+from wal.cursors.service import Cursors, CursorService, CursorUse
 from wal.cursors.status import CursorStatus, LogRange, LogView, cursor_status, resumable, shown
 from wal.cursors.store import CursorStore, DamagedCursor
 
@@ -30,6 +30,7 @@ __all__ = [
     "CursorStatus",
     "CursorStore",
     "CursorUse",
+    "Cursors",
     "CursorsBesideWriter",
     "CursorsInKV",
     "DamagedCursor",

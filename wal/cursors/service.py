@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from wal.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.cursors.status import LogView, resumable, shown
@@ -20,16 +20,49 @@ from wal.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor
 from wal.errors import ClosedError
 from wal.message import Origin
 
-__all__ = ["CursorService", "CursorUse"]
+__all__ = ["CursorService", "CursorUse", "Cursors"]
 
 _T = TypeVar("_T")
 _THREADS: Final = 4
 _log: Final = logging.getLogger("wal.cursors")
 
 
+class Cursors(Protocol):
+    """The cursors of a log, as its callers and scanners use them; each engine has them."""
+
+    async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
+        """Returns the cursor to resume from on this pchannel, None when nothing is saved; see `resumable` for its errors."""
+
+    async def save(
+        self,
+        key: CursorKey,
+        incarnations: tuple[int | None, ...],
+        at: Origin,
+        *,
+        start: tuple[int, int],
+        event: tuple[int, int] | None,
+        time_tick: int,
+        earliest: Callable[[], tuple[int, int]],
+        since_s: float,
+    ) -> None:
+        """Stores a reader's position durably. `at` names the log; `since_s` is when the caller began to wait, in monotonic time.
+
+        TruncatedError if the log no longer has what the reader needs, or the cursor is stale; WouldBlockError if others hold the
+        cursors for too long; NoSpaceError or StorageError if the position could not be stored.
+        """
+
+    async def infos(self) -> list[CursorInfo]:
+        """Returns all cursors, by name and vchannels, without those of dropped vchannels."""
+
+    async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        """Deletes the cursor of this name and set, or all of this name; a missing one is fine."""
+
+
 class CursorService:
-    """The cursor service of a log. `view` returns, on the loop, the logs with which cursors are compared; `wall` is the wall time in
-    seconds."""
+    """The `Cursors` of a log whose store blocks: its calls run in threads.
+
+    `view` returns, on the loop, the logs with which cursors are compared; `wall` is the wall time in seconds.
+    """
 
     def __init__(self, store: CursorStore, *, view: Callable[[], LogView], wall: Callable[[], float]) -> None:
         self.store = store
@@ -44,7 +77,7 @@ class CursorService:
         """Called before cursors are read: in the writer's process it marks those over a bound, in another one it looks at the logs."""
 
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
-        """Returns the cursor to resume from on this pchannel, None when nothing is saved; see `resumable` for its errors."""
+        """Returns the cursor to resume from on this pchannel; see `Cursors.load`."""
         if self.judge is not None:
             await self.judge()
         return resumable(await self.run(lambda: self.store.load(key)), self.view(), pchannel=pchannel)
@@ -66,8 +99,24 @@ class CursorService:
                 infos.append(info)
         return infos
 
+    async def save(
+        self,
+        key: CursorKey,
+        incarnations: tuple[int | None, ...],
+        at: Origin,
+        *,
+        start: tuple[int, int],
+        event: tuple[int, int] | None,
+        time_tick: int,
+        earliest: Callable[[], tuple[int, int]],
+        since_s: float,
+    ) -> None:
+        """Stores a reader's position; see `Cursors.save` and `CursorStore.save`."""
+        cursor = Cursor(key, incarnations, at.pchannel, at.incarnation, start, event, time_tick, self.wall(), at.form)
+        await self.run(lambda: self.store.save(cursor, earliest=earliest, since_s=since_s))
+
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
-        """Deletes the cursor of this name and set, or all of this name; a missing one is fine."""
+        """Deletes cursors; see `Cursors.delete`."""
         await self.run(lambda: self.store.delete_named(name, vchannels))
 
     async def drop(self, vchannel: str, incarnation: int) -> None:
@@ -156,14 +205,15 @@ class CursorService:
 class CursorUse:
     """One scanner's use of a cursor. Its saves reach the store in the order of the calls, also those that were cancelled."""
 
-    def __init__(self, name: str, vchannels: tuple[str, ...], service: Callable[[], Awaitable[CursorService]]) -> None:
+    def __init__(self, name: str, vchannels: tuple[str, ...], cursors: Callable[[], Awaitable[Cursors]]) -> None:
+        """`cursors` returns the cursors of the log, once it is open."""
         self.key: CursorKey = CursorKey.of(name, vchannels)
-        self._service = service
+        self._cursors = cursors
         self._saving: asyncio.Future[None] | None = None
 
     async def load(self, *, pchannel: str) -> Cursor | None:
-        """Returns the saved cursor, see `CursorService.load`."""
-        return await (await self._service()).load(self.key, pchannel=pchannel)
+        """Returns the saved cursor; see `Cursors.load`."""
+        return await (await self._cursors()).load(self.key, pchannel=pchannel)
 
     async def save(
         self,
@@ -175,36 +225,24 @@ class CursorUse:
         time_tick: int,
         earliest: Callable[[], tuple[int, int]],
     ) -> None:
-        """Stores the reader's position, after the saves before this one; see `CursorStore.save`. `at` names the log."""
-        service = await self._service()
-        cursor = Cursor(
-            self.key,
-            tuple(incarnations[name] for name in self.key.vchannels),
-            at.pchannel,
-            at.incarnation,
-            start,
-            event,
-            time_tick,
-            service.wall(),
-            at.form,
-        )
-        self._saving = asyncio.ensure_future(self._save(self._saving, service, cursor, earliest, time.monotonic()))
-        self._saving.add_done_callback(_seen)
-        await asyncio.shield(self._saving)
-
-    async def _save(
-        self,
-        before: asyncio.Future[None] | None,
-        service: CursorService,
-        cursor: Cursor,
-        earliest: Callable[[], tuple[int, int]],
-        called_s: float,
-    ) -> None:
-        if before is not None and not before.done():
-            await asyncio.wait((before,))
+        """Stores the reader's position, after the saves before this one; see `Cursors.save`."""
+        cursors = await self._cursors()
+        before = self._saving
         # The time counts from the call: of many saves that wait for a thread, and for a lock that is not released, none waits longer
         # than the first.
-        await service.run(lambda: service.store.save(cursor, earliest=earliest, since_s=called_s))
+        since_s = time.monotonic()
+
+        async def save() -> None:
+            if before is not None and not before.done():
+                await asyncio.wait((before,))
+            saved = tuple(incarnations[name] for name in self.key.vchannels)
+            await cursors.save(
+                self.key, saved, at, start=start, event=event, time_tick=time_tick, earliest=earliest, since_s=since_s
+            )
+
+        self._saving = asyncio.ensure_future(save())
+        self._saving.add_done_callback(_seen)
+        await asyncio.shield(self._saving)
 
 
 def _seen(saving: asyncio.Future[None]) -> None:

@@ -5,8 +5,8 @@ that of a log that another process writes; `factory.py` chooses. Calls are at th
 connections serve them is the engine's own matter.
 
 The accesser checks the types and the values of its arguments, and `checks.py` has the checks of messages that every engine makes before it
-sends anything. The accesser calls an engine only between `open` and `close`, and only on the event loop that called `open`, with three
-exceptions: `abandon`, `released` and `EngineTxn.abandon` may be called from any thread.
+sends anything. The accesser calls an engine only between `open` and `close`, and only on the event loop that called `open`, with these
+exceptions: `place` may be read at any time, and `abandon`, `released` and `EngineTxn.abandon` may be used from any thread.
 
 Every call may raise a WALError for an engine that failed (the original cause, each time) or that is being closed (ClosedError). The
 docstrings name the other errors. Cancelling a caller never undoes a write.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from actors import Actor, ActorRef
     from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
     from wal.channels import VChannelInfo
-    from wal.cursors import CursorService
+    from wal.cursors import Cursors
     from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, TxnContext
     from wal.pchannel import Key, ProducerInfo, ReadablePChannel
     from wal.reading import Selection
@@ -52,7 +52,10 @@ class ReadableEngine(Protocol):
 
     place: str
     """Where the log is: its directory, or another location as a text."""
-    cursors: CursorService
+
+    @property
+    def cursors(self) -> Cursors:
+        """The saved positions of readers."""
 
     @property
     def name(self) -> str:
@@ -67,7 +70,11 @@ class ReadableEngine(Protocol):
         """Whether the engine holds no file, thread, lock or connection any more."""
 
     async def open(self) -> None:
-        """Opens the log. A failure releases everything and raises: LockedError, FormatError, CorruptionError or StorageError."""
+        """Opens the log. A failure releases everything and raises.
+
+        LockedError, FormatError, CorruptionError, StorageError, ChannelFencedError when another writer takes the log over meanwhile,
+        or InvalidArgumentError for settings that do not fit the log.
+        """
 
     async def close(self) -> None:
         """Drains what was taken, ends every reader and releases everything. Raises the first failure after everything is released."""

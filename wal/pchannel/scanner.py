@@ -123,7 +123,7 @@ class Scanner(AsyncOnly):
         loop = self._loop
         if loop.entered == os.getpid() and not loop.ended and loop.pchannel.tail.failure is None:
             warnings.warn(
-                f"the scanner of {named(self.vchannels)} was collected while it was open: read within `async with` (without "
+                f"the scanner of {named(self.vchannels)} was garbage-collected while it was open: read within `async with` (without "
                 "an event loop: `with`), or close() it",
                 ResourceWarning,
                 source=self,

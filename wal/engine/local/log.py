@@ -2,7 +2,7 @@
 
 Owns the parts of the log and the order in which they are opened: storage (lock, metadata), ticks, the directory of vchannels, every
 pchannel in a term of its own, maps for readers in other processes, cursors, and last the broadcaster, which completes what earlier
-incarnations of the log left unfinished. They are closed in reverse: broadcasts, the intake of appends, what is in flight, one closing
+openings of the log left unfinished. They are closed in reverse: broadcasts, the intake of appends, what is in flight, one closing
 tick for all pchannels, and then everything that was opened.
 """
 
