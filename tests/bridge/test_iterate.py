@@ -16,6 +16,8 @@ import pytest
 from tests.accesser.probes import facts
 from tests.bridge.logs import Writer, numbers, write_mixture
 from wal import Latest, Message, MessageTypes, StartAfter, StartFrom, bridge
+from wal.backends import LogSnapshot
+from wal.backends.journal import ReadOnlyJournalLog
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, TruncatedError
 
 WAIT_TIMEOUT_S = 10.0
@@ -150,6 +152,36 @@ def test_another_thread_closes_an_iteration(data: str) -> None:
         assert seen.result(WAIT_TIMEOUT_S) == list(range(len(seen.result())))
     assert list(messages) == []
     messages.close()
+
+
+class AwayLog(ReadOnlyJournalLog):
+    """A log whose server is away once it was read: the next question waits until the log is closed."""
+
+    refresh_waits = True
+    asked = threading.Event()
+    given_up = threading.Event()
+
+    def refresh(self) -> LogSnapshot:
+        self.asked.set()
+        assert self.given_up.wait(WAIT_TIMEOUT_S)
+        raise ClosedError("closed")
+
+    def close(self) -> None:
+        self.given_up.set()
+        super().close()
+
+
+def test_a_close_ends_the_wait_for_a_server(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_of(data)
+    monkeypatch.setattr("wal.backends.journal.read_only.ReadOnlyJournalLog", AwayLog)
+    messages = bridge.iterate(data, "orders")
+    with ThreadPoolExecutor(1) as pool:
+        seen = pool.submit(lambda: list(messages))
+        assert AwayLog.asked.wait(WAIT_TIMEOUT_S)
+        began = time.monotonic()
+        messages.close()
+        assert seen.result(WAIT_TIMEOUT_S) == []
+    assert time.monotonic() - began < WAIT_TIMEOUT_S / 2
 
 
 def test_threads_share_an_iteration(data: str) -> None:

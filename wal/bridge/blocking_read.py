@@ -109,6 +109,7 @@ class BlockingRead:
     def close(self) -> None:
         """Ends the read cleanly, from any thread; a thread that waits for a message sees the end. Idempotent."""
         self._closing.set()
+        self._core.end_waits()  # a thread that waits for a server holds the lock
         with self._lock:
             self._finish(None)
 
@@ -250,6 +251,11 @@ class BlockingRead:
                 return need, self._look()
         except Exception as error:
             if self._ended:  # the handler of a signal closed the read during the step
+                return Need.OVER, False
+            if (
+                isinstance(error, ClosedError) and self._closing.is_set()
+            ):  # another thread closes the read, and waits for the lock
+                self._finish(None)
                 return Need.OVER, False
             self._finish(error)
             raise

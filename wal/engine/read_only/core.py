@@ -136,6 +136,12 @@ class ReadOnlyCore:
                 if log.refresh().earliest == snapshot.earliest:
                     raise  # otherwise it was truncated while it was read, and another event is the first one now
 
+    def end_waits(self) -> None:
+        """Closes the logs that ask a server, so that calls which wait for it end with a ClosedError. From any thread, before `close`."""
+        for log in self.logs.values():
+            if log.refresh_waits:
+                log.close()
+
     def close(self) -> None:
         """Closes the logs and the source. Idempotent; no other call may be under way."""
         with self._looking:
