@@ -226,6 +226,32 @@ async def test_many_read_only_openings_in_one_process(data: str) -> None:
         assert await payloads(writer, "orders") == [b"1"]
 
 
+async def test_an_attach_that_waits_for_its_log_holds_up_no_other(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may take long to say how far a pchannel reaches; readers of the others are attached meanwhile."""
+    reach, answer = ReadOnlyJournalLog.reach, threading.Event()
+
+    def held(log: ReadOnlyJournalLog) -> LogSnapshot:
+        if log.pchannel == "p0":
+            assert answer.wait(20)
+        return reach(log)
+
+    async with open_wal(data, pchannels=2) as writer:
+        for name, pchannel in (("slow", "p0"), ("orders", "p1")):
+            await writer.create_vchannel(name, pchannel=pchannel)
+            await writer.raw_append(Message(name, b"1"))
+        async with open_wal(data, read_only=True) as reader:
+            monkeypatch.setattr(ReadOnlyJournalLog, "refresh_waits", True)
+            monkeypatch.setattr(ReadOnlyJournalLog, "reach", held)
+            waiting = start(payloads(reader, "slow"))
+            try:
+                assert await payloads(reader, "orders") == [b"1"]
+                assert [info.name for info in await reader.vchannels()] == ["orders", "slow"]
+                assert not waiting.done()
+            finally:
+                answer.set()
+            assert await waiting == [b"1"]
+
+
 async def test_a_log_whose_refresh_waits_is_asked_in_threads(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log on a server is such a log: the event loop waits for no answer, and readers get the same messages."""
     asking: set[int] = set()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from wal.backends.pulsar import PulsarAddress
+from wal.backends.pulsar import PulsarAddress, read_only
 from wal.backends.pulsar.connection import Connection
 from wal.backends.pulsar.read_only import ReadOnlyTopic
 from wal.engine.read_only.pulsar import ReadOnlyPulsarSource
 from wal.engine.read_only.pulsar_metadata import KnownVChannels
-from wal.errors import ClosedError, StorageError
+from wal.errors import ClosedError, StorageError, UnavailableError
 from wal.location import parse_location
 from wal.settings import Settings
 
@@ -74,4 +74,24 @@ def test_closing_ends_the_wait_for_a_broker_that_is_away() -> None:
         topic.close()
         with pytest.raises(ClosedError):
             reaching.result(timeout=10)
+    connection.abandon()
+
+
+def test_metadata_that_do_not_answer_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that follows a log outlasts a restart of etcd, as it outlasts one of the broker."""
+    monkeypatch.setattr(read_only, "RETRY_S", 0.01)
+    answers = [
+        UnavailableError("as if etcd were away"),
+        UnavailableError("and still"),
+        ClosedError("it was asked again"),
+    ]
+
+    def look() -> Any:
+        raise answers.pop(0)
+
+    connection = Connection(PulsarAddress("pulsar://localhost:1", "public", "default"))
+    admin: Any = SimpleNamespace(last=lambda _: None)
+    with pytest.raises(ClosedError, match="asked again"):
+        ReadOnlyTopic(connection, admin, look, pchannel="p0", incarnation=1).reach()
+    assert answers == []
     connection.abandon()

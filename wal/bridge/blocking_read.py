@@ -7,6 +7,7 @@ nothing; `close` from any thread ends a wait. It writes nothing but its cursor.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -20,7 +21,7 @@ from wal.cursors import Cursor, CursorKey, check_cursor, resumable
 from wal.engine.read_only.core import ReadOnlyCore
 from wal.engine.read_only.source import ReadOnlySource
 from wal.engine.read_only.sources import pauses, source_of
-from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError
+from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.location import parse_location
 from wal.message import MessageID
 from wal.reading import (
@@ -284,7 +285,10 @@ class BlockingRead:
         now = time.monotonic()
         if now - self._looked_s >= LOOK_S:
             self._looked_s = now
-            self._core.look()
+            with contextlib.suppress(
+                UnavailableError
+            ):  # known vchannels stay; an outage that lasts ends `refresh` above
+                self._core.look()
             if self._follow_vchannels():
                 return True
         return tail.durable_end != before.durable_end or tail.promised_tick != before.promised_tick

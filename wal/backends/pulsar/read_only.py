@@ -4,7 +4,7 @@ Owns: the end of the log, the promised tick there, and the ledgers, as the last 
 fencing floor as for the writer's own readers decides which messages count. It writes nothing, neither to the topic nor to the metadata,
 and leaves no subscription.
 
-It blocks, for up to `PATIENCE_S` while a broker is away. Any number of threads may call it.
+It blocks, for up to `PATIENCE_S` while the broker or the metadata is away. Any number of threads may call it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wal.backends.pulsar.ledgers import LedgerTable
 from wal.backends.pulsar.reader import LogReader
 from wal.backends.pulsar.recovery import end_before
 from wal.backends.read_only import LogSnapshot
-from wal.errors import ClosedError, CorruptionError, StorageError
+from wal.errors import ClosedError, CorruptionError, StorageError, UnavailableError
 
 __all__ = ["LookAtControl", "ReadOnlyTopic"]
 
@@ -100,8 +100,8 @@ class ReadOnlyTopic:
     def reach(self) -> LogSnapshot:
         """Returns the log as it is now: one question to the broker, one to the metadata, and the messages that were added since.
 
-        CorruptionError when Pulsar does not have what the metadata knows of, StorageError when it does not answer, ClosedError when
-        another log was created in its place.
+        CorruptionError when Pulsar does not have what the metadata knows of, StorageError or UnavailableError when one of them does not
+        answer for `PATIENCE_S`, ClosedError when another log was created in its place.
         """
         with self._lock:
             self._check_open()
@@ -134,7 +134,7 @@ class ReadOnlyTopic:
     def _look_at_all(self) -> LogSnapshot:
         # In this order: what the metadata says is never older than the messages it is compared with, nor than the list of ledgers.
         end = self._find_end()
-        record, terms = self._look()
+        record, terms = self._patiently(self._look)
         if end <= max((mark for mark in terms.values() if mark >= record.kept_from), default=-1):
             end = self._find_end()  # that mark may have been written since
         self._take_over(record, terms, end)
@@ -242,12 +242,12 @@ class ReadOnlyTopic:
             raise
 
     def _patiently(self, ask: Callable[[], _T]) -> _T:
-        """Returns what Pulsar's admin REST answers; waits for a broker that is away."""
+        """Returns what the admin REST, or the metadata, answers; waits for a server that is away."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 return ask()
-            except StorageError:
+            except (StorageError, UnavailableError):
                 self._check_open()
                 if time.monotonic() > deadline:
                     raise

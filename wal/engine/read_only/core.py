@@ -71,15 +71,19 @@ class ReadOnlyCore:
             pchannel = self.pchannel_of(names)
             log = self.logs[pchannel]
             log.reach()
-            view = self.look()
+            self.look()
             if self.pchannel_of(names) == pchannel:
-                break
-        self._unknown.note(names, view.records)
-        return log, Selection({name: _incarnation(view, name) for name in names}, floor=view.floor(pchannel))
+                return log, self.selection(pchannel, names)
 
     def pchannel_of(self, names: tuple[str, ...]) -> str:
         """Returns the pchannel that these vchannels lie on, as far as the last look knows."""
         return common_place(names, self.view.records, list(self.logs), create_vchannels=self._create_vchannels)
+
+    def selection(self, pchannel: str, names: tuple[str, ...]) -> Selection:
+        """Returns these vchannels of a pchannel in their incarnations of the last look. Warns once of a name that does not exist."""
+        view = self.view
+        self._unknown.note(names, view.records)
+        return Selection({name: _incarnation(view, name) for name in names}, floor=view.floor(pchannel))
 
     def changes(
         self, pchannel: str, names: tuple[str, ...], incarnation: Callable[[str], int | None]

@@ -160,17 +160,30 @@ class ReadOnlyLog:
         self, names: tuple[str, ...]
     ) -> tuple[ReadOnlyPChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, caught up, the vchannels as they are known now, and what starts an actor."""
+        await self.refresh()
+        self._used.set()
         while True:
-            log, selection = await self._look(lambda: self.core.attach(names))
-            self._used.set()
-            pchannel = self.pchannels[log.pchannel]
-            await pchannel.catch_up()
-            if self.core.pchannel_of(names) == pchannel.channel:
-                return pchannel, selection, self.spawn
+            pchannel = self.pchannels.get(channel := self.core.pchannel_of(names))
+            if pchannel is None:  # another look has found it a moment ago
+                await self.refresh()
+                continue
+            await pchannel.catch_up()  # beside other looks: a server may take long to answer
+            if self.core.pchannel_of(names) == channel:
+                return pchannel, self.core.selection(channel, names), self.spawn
 
     async def refresh(self) -> None:
         """Brings what is known of pchannels and vchannels up to date, and tells the readers."""
-        await self._look(self.core.look)
+        async with self._looking:  # one thread at most looks, and others read
+            await self._in_thread(self.core.look)
+            for name, log in self.core.logs.items():
+                if name not in self.pchannels:
+                    threaded = ThreadedLog(log, self._pool, await self._in_thread(log.refresh))
+                    self._logs.append(threaded)
+                    pchannel = self.pchannels[name] = ReadOnlyPChannel(
+                        threaded, form=self.core.source.form, clock=self.clock, awaited=self._used.set
+                    )
+                    pchannel.start()
+            self._tell()
 
     # -- looking
 
@@ -205,21 +218,6 @@ class ReadOnlyLog:
                 return
             else:
                 self._failing = False
-
-    async def _look(self, call: Callable[[], _T]) -> _T:
-        """Runs a call of the core that looks, then starts the pchannels that it found and tells the readers."""
-        async with self._looking:  # one thread at most looks, and others read
-            found = await self._in_thread(call)
-            for name, log in self.core.logs.items():
-                if name not in self.pchannels:
-                    threaded = ThreadedLog(log, self._pool, await self._in_thread(log.refresh))
-                    self._logs.append(threaded)
-                    pchannel = self.pchannels[name] = ReadOnlyPChannel(
-                        threaded, form=self.core.source.form, clock=self.clock, awaited=self._used.set
-                    )
-                    pchannel.start()
-            self._tell()
-            return found
 
     def _tell(self) -> None:
         """Ends the readers of vchannels that were dropped, and moves those that wait for one that was created on another pchannel."""
