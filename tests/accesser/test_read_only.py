@@ -226,6 +226,26 @@ async def test_many_read_only_openings_in_one_process(data: str) -> None:
         assert await payloads(writer, "orders") == [b"1"]
 
 
+async def test_a_pchannel_that_could_not_be_asked_is_opened_again(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refresh, failing = ReadOnlyJournalLog.refresh, ["p1"]
+
+    def recreated(log: ReadOnlyJournalLog) -> LogSnapshot:
+        if log.pchannel in failing:
+            failing.clear()
+            raise ClosedError("as if the pchannel had been recreated since it was opened")
+        return refresh(log)
+
+    await (await open_wal(data)).close()
+    async with open_wal(data, read_only=True) as reader:
+        async with open_wal(data, pchannels=2) as writer:
+            await writer.create_vchannel("orders", pchannel="p1")
+            await writer.raw_append(Message("orders", b"1"))
+        monkeypatch.setattr(ReadOnlyJournalLog, "refresh", recreated)
+        with pytest.raises(ClosedError, match="recreated"):
+            await reader.vchannels()
+        assert await payloads(reader, "orders") == [b"1"]
+
+
 async def test_an_attach_that_waits_for_its_log_holds_up_no_other(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server may take long to say how far a pchannel reaches; readers of the others are attached meanwhile."""
     reach, answer = ReadOnlyJournalLog.reach, threading.Event()

@@ -61,6 +61,14 @@ class ReadOnlyCore:
             self.view = self.source.vchannels()
             return self.view
 
+    def forget(self, pchannel: str) -> None:
+        """Closes a log that could not be used, for example because the pchannel was recreated meanwhile; the next look opens it again."""
+        with self._looking:
+            logs = dict(self.logs)
+            log = logs.pop(pchannel)
+            self.logs = logs
+            log.close()
+
     def attach(self, names: tuple[str, ...]) -> tuple[ReadOnlyPChannelLog, Selection]:
         """Returns the log to read these vchannels in, with its newest event known, and the vchannels as they are now.
 

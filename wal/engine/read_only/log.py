@@ -11,6 +11,7 @@ import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
@@ -177,7 +178,12 @@ class ReadOnlyLog:
             await self._in_thread(self.core.look)
             for name, log in self.core.logs.items():
                 if name not in self.pchannels:
-                    threaded = ThreadedLog(log, self._pool, await self._in_thread(log.refresh))
+                    try:
+                        snapshot = await self._in_thread(log.refresh)
+                    except WALError:
+                        await self._in_thread(partial(self.core.forget, name))
+                        raise
+                    threaded = ThreadedLog(log, self._pool, snapshot)
                     self._logs.append(threaded)
                     pchannel = self.pchannels[name] = ReadOnlyPChannel(
                         threaded, form=self.core.source.form, clock=self.clock, awaited=self._used.set
