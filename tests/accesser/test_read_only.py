@@ -227,11 +227,13 @@ async def test_many_read_only_openings_in_one_process(data: str) -> None:
 
 
 async def test_a_pchannel_that_could_not_be_asked_is_opened_again(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    refresh, failing = ReadOnlyJournalLog.refresh, ["p1"]
+    refresh = ReadOnlyJournalLog.refresh
+    failing: list[ReadOnlyJournalLog] = []
 
     def recreated(log: ReadOnlyJournalLog) -> LogSnapshot:
-        if log.pchannel in failing:
-            failing.clear()
+        if log.pchannel == "p1" and not failing:
+            failing.append(log)
+        if log in failing:
             raise ClosedError("as if the pchannel had been recreated since it was opened")
         return refresh(log)
 
