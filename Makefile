@@ -35,7 +35,7 @@ servers: setup ## etcd and Pulsar for the tests, into ~/.cache/wal/ (a few minut
 	-@$(PYTHON) -m tests.servers etcd pulsar
 
 test: servers ## all tests, in PROCESSES (2) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
-	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 pythons: setup ## the quick tests on every other Python that pyproject.toml claims and this machine has, each in a .venv-3.x/ of its own
 	@$(PYTHON) -m tests.pythons
@@ -55,7 +55,7 @@ bench: setup ## beside the bare disk and SQLite, a quarter of an hour; BENCH="w1
 	@$(PYTHON) -m benchmarks $(BENCH) $(BENCH_ARGS)
 
 soak: servers ## all tests in their long form
-	@SOAK=1 $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+	@SOAK=1 $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 protos: ## the generated messages of all .proto files, by the version that wal/message/wire.proto explains
 	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \

@@ -38,8 +38,9 @@ EACH_LOOP: Final = ("actors", "channels", "pchannel")
 SHARED: Final = {"shared_spark": "spark", "pulsar_host": "pulsar"}
 """Fixtures that take long to start, with the group of the tests that use them: one process runs all of a group."""
 TOGETHER: Final = {"docs": "pulsar", "pulsar": "pulsar"}
-"""Folders that share what is dear to start, and what that is: of several processes one runs them, while the others take each other file
-where there is room."""
+"""Folders whose tests all belong to a group."""
+ORDER: Final = ("spark", "pulsar")
+"""The groups, the longest first."""
 
 PRODUCT: Final = ("wal", "actors", "broadcaster")
 SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwritev", "posix_fallocate", "ftruncate")
@@ -60,12 +61,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups the tests that one of several processes runs as a whole: those of a shared fixture or folder, else those of a file."""
+    """Assigns the tests that one process runs as a whole: those that share a server, else those of a file.
+
+    Those that share a server come first, because they take longest: `make test` keeps this order.
+    """
+    ranks: dict[pytest.Item, int] = {}
     for item in items:
         path = item.path.relative_to(Path(__file__).parent)
         fixtures = getattr(item, "fixturenames", ())
         shared = next((group for fixture, group in SHARED.items() if fixture in fixtures), None)
-        item.add_marker(pytest.mark.xdist_group(shared or TOGETHER.get(path.parts[0], path.as_posix())))
+        shared = shared or TOGETHER.get(path.parts[0])
+        item.add_marker(pytest.mark.xdist_group(shared or path.as_posix()))
+        ranks[item] = ORDER.index(shared) if shared else len(ORDER)
+    items.sort(key=ranks.__getitem__)
 
 
 def pytest_collection_finish() -> None:
