@@ -1,4 +1,4 @@
-"""AsyncOnly: an error that helps when an object for `async with` is entered by `with`.
+"""AsyncOnly: a helpful error when an object for `async with` is entered by `with`.
 
 Python's own error names a missing method. Type checkers do not see the methods here, so they still refuse `with`.
 """
@@ -11,7 +11,7 @@ __all__ = ["AsyncOnly"]
 
 
 class AsyncOnly:
-    """A base of classes that only an event loop can enter. `_with_form` is what the error says to write instead."""
+    """A base of classes that only an event loop can enter. `_with_form` is the code that the error suggests instead."""
 
     __slots__ = ()
     _with_form: ClassVar[str]

@@ -1,7 +1,7 @@
-"""What can go wrong, and what a caller can do about it.
+"""The errors of the product, and what a caller can do about each.
 
 The errors form one shallow tree. Every error has a numeric `code` (the seeds' `StreamingCode`, which a wire can carry), and `retryable`
-says whether the same call may succeed later; a class exists only where a caller would act differently. A log that the caller closed
+says whether the same call may succeed later; a class exists only if a caller would act differently. A log that the caller closed
 (`ClosedError`) and one that broke (`StorageError`, `UnknownOutcomeError`) raise different classes. An error with `outcome_unknown` does
 not say whether the call took effect.
 
@@ -110,7 +110,7 @@ class WALError(Exception):
     code: ClassVar[StreamingCode] = StreamingCode.UNKNOWN
     retryable: ClassVar[bool] = False
     outcome_unknown: bool = False
-    """True when the call may or may not have taken effect: retry it with the same idempotency key."""
+    """True if the call may or may not have taken effect: retry it with the same idempotency key."""
 
 
 class BulkAppendError(WALError):
@@ -155,7 +155,7 @@ class KeyNotExistError(InvalidArgumentError, KeyError):
 
 
 class ClosedError(WALError):
-    """The log was closed or released by the caller: open it again to go on."""
+    """The log was closed or released by the caller: open it again to continue."""
 
     code = StreamingCode.ON_SHUTDOWN
 
@@ -235,7 +235,7 @@ class UnknownOutcomeError(WALError):
 
 
 class TruncatedError(WALError):
-    """The position to read from has been truncated. `.earliest` is the id of the first event still there, or None."""
+    """The position to read from has been truncated. `.earliest` is the id of the first event that still exists, or None."""
 
     code = StreamingCode.TRUNCATED
 
@@ -247,7 +247,7 @@ class TruncatedError(WALError):
 class CorruptionError(WALError):
     """Data at or below the durable position is damaged. It is never skipped and never delivered.
 
-    `path` and `offset` say where (in bytes from the start of that file), `expected` says what should be there.
+    `path` and `offset` (in bytes from the start of that file) say where, `expected` says what should be there.
     """
 
     code = StreamingCode.CORRUPTION
@@ -294,7 +294,7 @@ class LockedError(WALError):
 
 
 class FormatError(WALError):
-    """The files are no journal, or a newer version wrote them; or there is no log yet, and none is to be created."""
+    """The files are no journal, or a newer version wrote them; or there is no log yet, and the call must not create one."""
 
     code = StreamingCode.FORMAT
 
@@ -313,7 +313,7 @@ class NotLocalError(WALError):
 
 
 class UnavailableError(WALError):
-    """A server could not be reached or did not answer, or the process has no file descriptor left. Nothing was changed: try again."""
+    """A server could not be reached or did not answer, or the process has no file descriptor left. Nothing was changed: retry."""
 
     code = StreamingCode.UNAVAILABLE
     retryable = True

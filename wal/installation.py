@@ -1,4 +1,4 @@
-"""The check of what is installed: the packages beside this one, and the remedy for one that is missing.
+"""The check of the installation: the packages next to this one, and the remedy for a missing one.
 
 `import wal` runs this file, so its imports at the top are modules that every Python process has loaded already.
 """
@@ -19,13 +19,13 @@ SIBLINGS = ("actors", "broadcaster")
 def install_hint(*extras: str) -> str:
     """Returns the command that installs these extras: `pip install '/path/to/clone[arrow]'`.
 
-    The command names the place that this installation came from, since the package is found by its name only in an index.
+    The command names the source of this installation, since only an index finds the package by its name.
     """
     return f"pip install '{_source()}[{','.join(extras)}]'"
 
 
 def reinstall_hint() -> str:
-    """Returns the command that installs this distribution again, whatever became of its files."""
+    """Returns the command that reinstalls this distribution, whatever happened to its files."""
     return f"pip install --force-reinstall --no-deps '{_source()}'"
 
 
@@ -53,7 +53,7 @@ def check_siblings() -> None:
 
 
 def _source() -> str:
-    """Returns what pip can install this distribution from: the clone that holds this code, else its origin, else its name."""
+    """Returns the source for pip to install this distribution from: the clone that holds this code, else its origin, else its name."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path
@@ -74,7 +74,7 @@ def _source() -> str:
 def _find(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
-    except ValueError:  # a module of this name is loaded that was not imported in the usual way
+    except ValueError:  # a loaded module of this name was not imported in the usual way
         return None
 
 

@@ -1,9 +1,9 @@
 """Locations: one string says where the log is, and another where its metadata is.
 
-This file parses only: it opens nothing and looks at no file. A path becomes absolute, so that it means the same file whatever the current
+This file only parses: it opens nothing and looks at no file. A path becomes absolute, so that it means the same file whatever the current
 directory is later, and errors show it whole. A leading `~` or `~user` is expanded; symbolic links are left to the system.
 
-No error shows a password or a token in a location, also one that does not belong there.
+No error shows a password or a token in a location, not even a misplaced one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Location(msgspec.Struct, frozen=True):
 def parse_location(location: str | os.PathLike[str]) -> Location:
     """Parses `data/` or `journal:data/` (a directory), `memory:`, or `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`).
 
-    A directory's path becomes absolute, with a leading `~` expanded. Any other text is an InvalidArgumentError that lists the forms.
+    A directory's path becomes absolute, with a leading `~` expanded. Any other text raises an InvalidArgumentError that lists the forms.
     """
     if isinstance(location, os.PathLike):
         return Location("journal", absolute_path(str(Path(location)), "location"))
@@ -94,7 +94,7 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
 def absolute_path(path: str, what: str) -> Path:
     """Returns the absolute path, with a leading `~` expanded; symbolic links and `..` are left to the system.
 
-    InvalidArgumentError for a user that is not known, and in a current directory that was removed; the error calls the path `what`.
+    Raises InvalidArgumentError for an unknown user, or if the current directory was removed; the error calls the path `what`.
     """
     expanded = os.path.expanduser(path)
     if expanded.startswith("~"):
@@ -111,7 +111,7 @@ def absolute_path(path: str, what: str) -> Path:
 
 
 def check_admin_url(name: str, url: str) -> None:
-    """Raises InvalidArgumentError for a text that is not the URL of an admin REST, also for a URL with a user or a token.
+    """Raises InvalidArgumentError for a text that is not the URL of an admin REST API, and for a URL with a user or a token.
 
     The error does not show them; it calls the URL `name`.
     """
@@ -126,7 +126,7 @@ def check_admin_url(name: str, url: str) -> None:
 
 
 def check_token(name: str, token: Secret) -> None:
-    """Raises InvalidArgumentError, without showing the token, for one that cannot be sent in a header of HTTP."""
+    """Raises InvalidArgumentError, without showing the token, if it cannot be sent in an HTTP header."""
     if not _TOKEN.fullmatch(token.reveal()):
         raise InvalidArgumentError(
             f"{name} holds a character that no token has, such as a line break or a space: give the token alone, without the line's end"
@@ -227,7 +227,7 @@ def parse_kv(kv: str | Secret) -> EtcdLocation | Path:
 
 
 def with_password(kv: str, password: str) -> Secret:
-    """Returns the `kv` setting `etcd://user@host/root` with this password. InvalidArgumentError if it names no user, or has a password."""
+    """Returns the `kv` setting `etcd://user@host/root` with this password. Raises InvalidArgumentError if it has no user, or a password."""
     location = parse_kv(kv)
     if isinstance(location, Path) or location.user is None or location.password or location.password_file is not None:
         raise InvalidArgumentError(f"kv={shown(kv)!r} takes no password: use etcd://user@host:port/root with it")

@@ -1,9 +1,9 @@
 """LoopThread: an event loop in a thread of its own, for calls from threads that have none.
 
 It owns the thread, anyio's blocking portal in it, and the count of calls under way. A call returns what the coroutine returns, or raises
-what it raises; an interrupted caller cancels its call. Once the loop is stopped, a call is a ClosedError and nothing hangs, also in a
-forked child. Its owner stops it, or the exit of the interpreter does, while the thread pools that closing a log needs still run. One that
-is collected without being stopped ends by itself: its loop does not hold it.
+what it raises; an interrupted caller cancels its call. Once the loop is stopped, a call raises ClosedError and nothing hangs, even in a
+forked child. Its owner stops it, or the exit of the interpreter does, while the thread pools that closing a log needs still run. A
+LoopThread that is garbage-collected without being stopped ends by itself: its loop does not hold it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LoopThread:
     """A running loop; the constructor starts it."""
 
     def __init__(self, *, collected: Callable[[asyncio.AbstractEventLoop], Awaitable[None]] | None = None) -> None:
-        """`collected` is awaited in the loop before it ends because the LoopThread was collected, to finish what runs there."""
+        """`collected` is awaited in the loop if the LoopThread was garbage-collected, before the loop ends, to finish what runs there."""
         self.closing: Callable[[], Awaitable[None]] | None = None
         """Awaited in the loop, once, before `stop` stops it; it may be set later."""
         self._pid = os.getpid()
@@ -91,7 +91,7 @@ class LoopThread:
     def stop(self) -> None:
         """Awaits `closing` in the loop, waits for the calls under way, and ends loop and thread. Idempotent; several callers all wait.
 
-        After an interrupt it can be called again and goes on. In a forked child there is nothing to stop.
+        After an interrupt it can be called again and continues. In a forked child there is nothing to stop.
         """
         if self._pid != os.getpid():
             return
@@ -129,7 +129,7 @@ class LoopThread:
 
 
 class _Running:
-    """The loop in its thread. It does not hold its LoopThread, which can so be collected before it is stopped."""
+    """The loop in its thread. It does not hold its LoopThread, which can therefore be garbage-collected before it is stopped."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _Running:
         self._ending: asyncio.Task[None] | None = None
 
     def end_soon(self) -> None:
-        """Begins to end the loop. A garbage collector may call it at any point in any thread."""
+        """Begins to end the loop. The garbage collector may call it at any point in any thread."""
         try:
             self._loop.call_soon_threadsafe(self._end_in_loop)
         except RuntimeError:  # it has ended
@@ -181,7 +181,7 @@ async def _serve(started: concurrent.futures.Future[tuple[BlockingPortal, asynci
 
 
 _all: Final[set[_Running]] = set()
-"""All loops that run. At exit those whose owner still exists are stopped, and the others are waited for."""
+"""All running loops. The exit stops those whose owner still exists, and waits for the others."""
 
 
 def _stop_all() -> None:
@@ -192,7 +192,7 @@ def _stop_all() -> None:
                 running.thread.join()
             else:
                 owner.stop()
-        except Exception:  # at exit nobody can be told
+        except Exception:  # at exit there is no caller to raise it to
             pass
 
 

@@ -1,6 +1,6 @@
-"""Secret: a text that is used and never shown, and how a URL that may hold one is shown.
+"""Secret: a text that is used and never shown, and how a URL that may hold a secret is shown.
 
-Owns the text that reprs, errors and log lines have in the place of a password or a token. Code that needs the text itself calls
+Owns the text that reprs, errors and log lines show instead of a password or a token. Code that needs the text itself calls
 `reveal()`, so a search for that name finds every place that can leak one.
 """
 
@@ -26,7 +26,7 @@ class Secret:
     """A text that is never shown: `repr`, `str` and formatting give `***`, and `reveal()` gives the text.
 
     Two secrets are equal if their texts are, compared in constant time; a secret never equals a str. A secret is immutable, hashable, and
-    false if it is empty; it can be copied, and pickled for a process that needs it. `mask` is what is shown in its place, such as
+    false if it is empty; it can be copied, and pickled for a process that needs it. `mask` is shown in its place, for example
     a URL without its password.
     """
 
@@ -48,7 +48,7 @@ class Secret:
 
     @classmethod
     def of_url(cls, url: str | Secret) -> Secret:
-        """Returns a secret of a URL, whose password alone is masked; a secret is returned as it is."""
+        """Returns a secret of a URL, of which only the password is masked; a secret is returned unchanged."""
         return url if isinstance(url, Secret) else cls(url, mask=shown(url))
 
     def reveal(self) -> str:
@@ -88,7 +88,7 @@ class Secret:
 
 
 def shown(url: str) -> str:
-    """Returns a URL, or a text that was given as one, with `***` for each part that may be a password or a token.
+    """Returns a URL, or a text passed as one, with `***` for each part that may be a password or a token.
 
     Three parts are masked: everything before the last `@` except the name of a user, so that a password whose `/`, `?` or `@` was not
     percent-encoded is not shown in part; the value of each option that is neither a file's name nor a number of seconds; and a port that is
@@ -104,7 +104,7 @@ def shown(url: str) -> str:
         if colon:
             userinfo = f"{user if is_name else ''}:{MASK}"
         elif not (scheme.startswith("etcd") and is_name):
-            userinfo = MASK  # for other servers than etcd it may be a token
+            userinfo = MASK  # for servers other than etcd it may be a token
     rest, *options = _OPTIONS.split(rest)
     if separator:
         hosts, slash, path = rest.partition("/")

@@ -1,4 +1,4 @@
-"""Settings: every number that a user may choose, in one frozen struct.
+"""Settings: every value that a user may choose, in one frozen struct.
 
 Everything has a bound (D11); a setting that drops data is None unless a user gives it. `Settings.load` reads a TOML file; `WAL_…`
 environment variables override it, and keywords override both. An unknown name or a wrong value is an error that lists what is accepted,
@@ -44,11 +44,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     open_txn_bytes_max: int = 256 * MIB
     """The bodies of all open transactions of a pchannel."""
     in_flight_bytes_max: int = 64 * MIB
-    """The appends that are not durable yet; over this bound `raw_append` waits and `append_nowait` is a WouldBlockError."""
+    """The appends that are not durable yet; over this bound `raw_append` waits and `append_nowait` raises WouldBlockError."""
     segment_bytes: int = 64 * MIB
     """The size of a full-grown segment file of the journal."""
     group_readable: bool | None = None
-    """Whether the group of a journal's files may read them; None: as the journal has it, and only their owner for a new one."""
+    """Whether the group of a journal's files may read them; None: unchanged, and only the owner for a new journal."""
     time_tick_interval_s: float = 0.2
     """How often the promised tick of an idle pchannel advances."""
     idempotency_window_count: int = 65_536
@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     broadcast_tasks_max: int = 65_536
     broadcast_vchannels_max: int = 16_384
     kv: str | Secret | None = None
-    """Where the metadata is, if not in the log's directory. A text with a password is kept as a `Secret`."""
+    """The location of the metadata, if not the log's directory. A text with a password is kept as a `Secret`."""
     pulsar_admin_url: str | None = None
     """The admin REST address of Pulsar; None: the host of the location, at Pulsar's default port (8080, with TLS 8443)."""
     pulsar_token: str | Secret | None = None
@@ -85,8 +85,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def load(cls, path: str | os.PathLike[str] | None = None, **overrides: Unpack[SettingsOverrides]) -> Settings:
         """Returns settings from a TOML file, overridden by `WAL_…` variables (WAL_PCHANNELS=4), overridden by keywords.
 
-        A missing file, an unknown name, a wrong type or a wrong value in the file or in a variable is an InvalidArgumentError that names
-        the file or the variable. Keywords are checked as by `Settings(…)`: a wrong type is a TypeError.
+        A missing file, an unknown name, a wrong type or a wrong value in the file or in a variable raises an InvalidArgumentError that
+        names the file or the variable. Keywords are checked as by `Settings(…)`: a wrong type raises TypeError.
         """
         values: dict[str, Any] = {}
         if path is not None:
@@ -100,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return cls()._with({**values, **overrides})
 
     def replace(self, **overrides: Unpack[SettingsOverrides]) -> Settings:
-        """Returns these settings with some of them changed; an unknown name is an InvalidArgumentError that lists the known ones."""
+        """Returns these settings with some changed; an unknown name raises an InvalidArgumentError that lists the known ones."""
         return self._with(overrides)
 
     def _with(self, overrides: Mapping[str, Any]) -> Settings:
@@ -201,7 +201,7 @@ def _check(name: str, value: object) -> None:
 
 
 def _checked(where: str, name: str, value: Any) -> Any:
-    """Returns a value from outside the program. A wrong name, type or value is an InvalidArgumentError that begins with `where`."""
+    """Returns a value from outside the program. A wrong name, type or value raises an InvalidArgumentError that begins with `where`."""
     if name not in Settings.__struct_fields__:
         raise InvalidArgumentError(f"{where}: {_unknown(name)}")
     try:
@@ -222,7 +222,7 @@ def _from_file(path: Path, where: str) -> dict[str, Any]:
         raise InvalidArgumentError(f"{where} is not TOML: {error}") from error
     except UnicodeDecodeError as error:
         wrong = f"{where} is not TOML: byte {error.start} is not UTF-8"
-    raise InvalidArgumentError(wrong)  # after the handler: the error of the codec holds the whole file
+    raise InvalidArgumentError(wrong)  # after the handler: the codec's error holds the whole file
 
 
 def _from_text(variable: str, name: str, text: str) -> Any:

@@ -1,4 +1,4 @@
-"""The checks of times that callers give: time ticks, and seconds to wait."""
+"""The checks of callers' times: time ticks, and seconds to wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["check_tick", "check_wait"]
 
 
 def check_tick(name: str, tick: object) -> int:
-    """Returns the tick, if it is an int of 64 bits; TypeError or InvalidArgumentError otherwise."""
+    """Returns the tick if it is an int of 64 bits; raises TypeError or InvalidArgumentError otherwise."""
     if not isinstance(tick, int) or isinstance(tick, bool):
         raise TypeError(f"{name} must be a time tick (int), not {tick!r}")
     if not 0 <= tick < 1 << 64:
@@ -19,7 +19,7 @@ def check_tick(name: str, tick: object) -> int:
 
 
 def check_wait(wait_s: object) -> float:
-    """Returns the seconds that an opening waits, from 0 to infinity; TypeError or InvalidArgumentError for any other value."""
+    """Returns the seconds that an opening waits, from 0 to infinity; raises TypeError or InvalidArgumentError for any other value."""
     if not isinstance(wait_s, int | float) or isinstance(wait_s, bool):
         raise TypeError(f"wait_s must be a number of seconds, not {wait_s!r}")
     if not wait_s >= 0:

@@ -5,9 +5,9 @@ Files:
 * opening:   `open_wal`, and `init` / `WAL` / `release` for the log that a process shares
 * accesser:  every public call of an open log, with the checks of its arguments
 * broadcast: `log.broadcast()`, the calls of the log's broadcaster
-* responses: `append_messages`: how messages are grouped, and what is answered for each of them
+* responses: `append_messages`: how messages are grouped, and the response for each of them
 * txn:       a transaction as its user holds it
-* lifecycle: whether the log is open for a call, and how it is opened and closed
+* lifecycle: the check that the log is open for a call, and how it is opened and closed
 * releases:  how a log is released that was garbage-collected without being closed
 """
 

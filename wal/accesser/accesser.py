@@ -1,4 +1,4 @@
-"""WALAccesser: the log as its users see it. Every public call begins here.
+"""WALAccesser: the log as its users see it. Every public call starts here.
 
 Owns the checks of arguments: a wrong type is a TypeError, a wrong value an InvalidArgumentError, and both are raised before anything is
 sent. It has no state of its own: `Lifecycle` knows whether the log is open, and the engine that it opened serves the calls
@@ -68,13 +68,13 @@ class WALAccesser:
     ) -> AppendResult | ForgottenResult:
         """Appends a message; it is durable when the call returns.
 
-        The call waits for room when too much is in flight. Cancelling the caller does not take the append back. With a barrier, everything
+        The call waits for room when too much is in flight. Cancelling the caller does not undo the append. With a barrier, everything
         at or below the barrier is in the log before the message, and the message's tick is above it.
 
-        With an idempotency key that this vchannel has seen, nothing is written, and the first result is returned with `duplicate`. A key
-        in flight shares the result of the append in flight, also its failure. An older duplicate of a producer, whose result is no longer
-        kept, is a ForgottenResult. InvalidRequestSeqError for a producer's sequence below one in flight, or after one that failed;
-        WouldBlockError past `producers_max`.
+        With an idempotency key that this vchannel has seen, nothing is written, and the first result is returned with `duplicate`. If an
+        append with the key is in flight, the call shares its result, or its failure. An older duplicate of a producer, whose result is no
+        longer kept, returns a ForgottenResult. Raises InvalidRequestSeqError if a producer's sequence is below one in flight, or follows a
+        failed one; WouldBlockError past `producers_max`.
         """
         lifecycle = self._lifecycle
         engine = lifecycle.engine
@@ -103,7 +103,7 @@ class WALAccesser:
     ) -> asyncio.Future[Any]:
         """Appends a message without waiting, and returns a future of the result.
 
-        Calls are ordered within a pchannel; only an append that waits for its barrier is set aside. WouldBlockError if too
+        Calls are ordered within a pchannel, except that others may pass an append that waits for its barrier. Raises WouldBlockError if too
         much is in flight, or while the log is being opened.
         """
         appends = self._lifecycle.ready_nowait().appends
@@ -117,7 +117,7 @@ class WALAccesser:
         return future
 
     async def append_messages(self, *messages: Message) -> AppendResponses:
-        """Appends messages; two or more for one vchannel are one transaction, with its bodies in input order.
+        """Appends messages; two or more for one vchannel form one transaction, with its bodies in input order.
 
         Returns one response for each message, in input order: the result or the error of its vchannel. Vchannels are independent of each
         other.
@@ -157,10 +157,10 @@ class WALAccesser:
         keepalive: float = 0.0,
         idempotency_key: str | ProducerKey | None = None,
     ) -> TxnOpening[AppendResult | ForgottenResult]:
-        """Opens a transaction on one vchannel, or on several that lie on one pchannel: await it, or use `async with`.
+        """Opens a transaction on one vchannel, or on several of one pchannel: await it, or use `async with`.
 
         `async with` commits at the end, and rolls back on an exception. The transaction expires after `keepalive` seconds without an
-        append; 0 means the setting `txn_keepalive`. An idempotency key is judged at the commit, for the vchannel or the set of vchannels:
+        append; 0 means the setting `txn_keepalive`. An idempotency key is checked at the commit, for the vchannel or the set of vchannels:
         a commit with a key that was seen returns the first result.
         """
         self._lifecycle.check_writable()
@@ -181,16 +181,16 @@ class WALAccesser:
         return sorted(found, key=lambda info: (info.name, info.vchannels))
 
     async def forget_producer(self, name: str) -> None:
-        """Forgets a producer on all vchannels, durably. That makes room under `producers_max`, and its sequences may begin again.
+        """Forgets a producer on all vchannels, durably. That makes room under `producers_max`, and its sequences may start over.
 
-        InvalidArgumentError if the producer is not known, WouldBlockError while its appends are in flight.
+        Raises InvalidArgumentError if the producer is not known, WouldBlockError while its appends are in flight.
         """
         if not isinstance(name, str):
             raise TypeError(f"a producer is named by a str, not {type(name).__name__}")
         await (await self._lifecycle.ready()).appends.forget_producer(name)
 
     async def allocate_time_tick(self) -> int:
-        """Returns a time tick above every one given before, for use as a barrier."""
+        """Returns a time tick above every tick allocated before, for use as a barrier."""
         return await (await self._lifecycle.ready()).allocate_time_tick()
 
     def broadcast(self) -> LogBroadcast:
@@ -217,9 +217,9 @@ class WALAccesser:
         """Returns a scanner over one vchannel, or over several of one pchannel in tick order. The read begins when the scanner is entered.
 
         With `follow=False` the read ends after the last event that was durable when it began, with `until_time_tick=T` after everything at
-        or below T. `resume` continues exactly after a `scanner.position`, and excludes a policy. `cursor` continues after what
-        `scanner.save()` stored under that name for these vchannels; if nothing was stored, the policy says where to begin. With a `handler`
-        the scanner runs by itself from entry. `auto_ack` acknowledges copies of broadcasts: each when the handler has returned, or when the
+        or below T. `resume` continues exactly after a `scanner.position`, and excludes a policy. `cursor` continues after the position that
+        `scanner.save()` stored under that name for these vchannels; if none was stored, the policy says where to begin. With a `handler`
+        the scanner runs by itself once entered. `auto_ack` acknowledges each copy of a broadcast when the handler has returned, or when the
         loop asks for the next message or page.
         """
         names = check_vchannels(vchannel, READ_TAKES)
@@ -248,7 +248,7 @@ class WALAccesser:
     async def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
         """Returns a tick that covers every write to this vchannel that has returned; `scanner.wait_for` it to read your own writes.
 
-        NotLocalError if another process writes the vchannel.
+        Raises NotLocalError if another process writes the vchannel.
         """
         check_vchannel(vchannel)
         return await (await self._lifecycle.readable()).latest_tick(vchannel)
@@ -258,10 +258,10 @@ class WALAccesser:
         return await (await self._cursors()).infos()
 
     async def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
-        """Deletes the cursor of this name and these vchannels, or (None) all of this name, also stale and damaged ones.
+        """Deletes the cursor of this name and these vchannels, or (None) all of this name, including stale and damaged ones.
 
-        The deletion is durable when the call returns. It is no error if there is none: somebody else may have deleted it. A reader that
-        uses the cursor is not disturbed, and its next `save()` creates it again.
+        The deletion is durable when the call returns. A missing cursor is no error: another caller may have deleted it. A reader that
+        uses the cursor is not disturbed, and its next `save()` recreates it.
         """
         check_cursor(name)
         names: tuple[str, ...] | None = None
@@ -283,22 +283,22 @@ class WALAccesser:
         return sorted(await (await self._lifecycle.readable()).list_vchannels(), key=lambda info: info.name)
 
     async def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
-        """Creates a vchannel durably; ChannelExistError if there is one of that name."""
+        """Creates a vchannel durably; raises ChannelExistError if the name is taken."""
         return await (await self._lifecycle.ready()).create_vchannel(name, pchannel)
 
     async def drop_vchannel(self, name: str) -> None:
         """Drops a vchannel: its transactions fail, its readers end, and a recreated vchannel shows nothing of it.
 
-        From when it returns, no read that begins in any process shows anything of it, also after a crash. If readers in other processes
-        cannot be told, that is a NoSpaceError or StorageError: the vchannel is gone here, and the call may be repeated when there is room.
+        Once the call has returned, no new read in any process shows anything of it, even after a crash. If readers in other processes
+        cannot be told, the call raises NoSpaceError or StorageError: the vchannel is gone here; repeat the call when there is room.
         """
         await (await self._lifecycle.ready()).drop_vchannel(name)
 
     async def truncate(self, *, up_to: MessageID) -> None:
         """Truncates a pchannel up to this event, inclusive. Reads end there exactly; files are removed segment by segment.
 
-        It is no error if the id is truncated already. One above the durable end, or of another log, is an InvalidArgumentError. So is one
-        past what a live cursor or an unfinished broadcast still needs: nothing is truncated then, and the error names the holders.
+        An id that is truncated already is no error. An id above the durable end, or of another log, raises an InvalidArgumentError. So does
+        an id past what a live cursor or an unfinished broadcast still needs: nothing is truncated then, and the error names the holders.
         """
         if not isinstance(up_to, MessageID):
             raise TypeError(f"up_to must be a MessageID, not {type(up_to).__name__}")
@@ -321,7 +321,7 @@ class WALAccesser:
         """Drains what is in flight, then closes the log. Idempotent; concurrent calls all wait, and cancelling one does not stop it.
 
         Once the event loop that opened the log has ended, a task of any other loop may call it: files, threads and locks are released, and
-        the next opening recovers as after a crash. What was in flight when the loop ended has an unknown outcome.
+        the next opening recovers as after a crash. Appends in flight when the loop ended have an unknown outcome.
         """
         await self._lifecycle.close()
 

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["BroadcastAppendResult", "BroadcastMessage", "BroadcastState", "BroadcastTask", "LogBroadcast"]
 
 RUN_BYTES: Final = 20
-"""The bytes that each vchannel takes in a frame beside its name: the row of a run, or the head of its name in the header."""
+"""The bytes that each vchannel takes in a frame besides its name: the row of a run, or the head of its name in the header."""
 FRAME_OVERHEAD: Final = 1024
 
 
 class LogBroadcast:
-    """Appends one message to many vchannels: in the end each of them gets it once, whatever crashes.
+    """Appends one message to many vchannels: each of them eventually gets it once, whatever crashes.
 
-    A broadcast holds its resource keys until every vchannel has acknowledged its copy, so that one broadcast at a time changes what they
-    name.
+    A broadcast holds its resource keys until every vchannel has acknowledged its copy, so that only one broadcast at a time changes what
+    they name.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
@@ -42,9 +42,9 @@ class LogBroadcast:
         waits in line instead, after earlier calls that want the same keys. With `needs_ack=False` the keys are free when it returns.
 
         If a vchannel cannot take its copy, the call raises an UnrecoverableError, and the broadcast stays until the vchannel can or until
-        `abort`; if no vchannel can, nothing stays and the vchannel's error is raised. If the write itself failed, the outcome is unknown: a
-        StorageError with `outcome_unknown`, and the next opening completes what is durable of the broadcast. WouldBlockError over a bound.
-        Cancelling the call takes it out of the line; a broadcast that has begun is completed nevertheless.
+        `abort`; if no vchannel can, nothing stays and the vchannel's error is raised. If the write itself failed, the outcome is unknown:
+        the call raises a StorageError with `outcome_unknown`, and the next opening completes a broadcast of which anything is durable.
+        Raises WouldBlockError over a bound. Cancelling the call takes it out of the line; a broadcast that has begun is still completed.
         """
         lifecycle = self._lifecycle
         engine = lifecycle.engine
@@ -57,13 +57,13 @@ class LogBroadcast:
     async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
         """Acknowledges a vchannel's copy: `ack(broadcast_id, vchannel)` or `ack(message)`. It is durable when the call returns.
 
-        The keys are free after the last acknowledgement. A second one, or one of a broadcast that has ended or is unknown, does nothing; a
+        The keys are free after the last acknowledgement. Acknowledging twice, or a broadcast that has ended or is unknown, does nothing; a
         vchannel that is not in the broadcast is an InvalidArgumentError.
         """
         await (await self._lifecycle.ready()).broadcasts.ack(broadcast, vchannel)
 
     async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
-        """Returns when each broadcast that holds the key now was acknowledged by one vchannel; at once if none holds it."""
+        """Returns when each broadcast that holds the key now was acknowledged by at least one vchannel; at once if none holds it."""
         await (await self._lifecycle.ready()).broadcasts.block_until_resource_key_ack_once(key)
 
     async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
@@ -71,13 +71,13 @@ class LogBroadcast:
         await (await self._lifecycle.ready()).broadcasts.block_until_resource_key_ack_all(key)
 
     async def tasks(self) -> list[BroadcastTask]:
-        """Returns the unfinished broadcasts, also those that cannot go on."""
+        """Returns the unfinished broadcasts, including those that cannot continue."""
         return await (await self._lifecycle.ready()).broadcasts.tasks()
 
     async def abort(self, broadcast_id: int, reason: str) -> None:
         """Aborts a broadcast: each vchannel that has a copy gets an ABORT_BROADCAST with the same header, then the keys are free.
 
-        The reason is the payload of that message. A second abort waits for the same end; a broadcast that is unknown, or ended in another
+        The reason is the payload of that message. A second abort waits for the first; a broadcast that is unknown, or ended in another
         way, is an InvalidArgumentError. A caller that still waits in `append` gets an UnrecoverableError.
         """
         await (await self._lifecycle.ready()).broadcasts.abort(broadcast_id, reason)
@@ -99,7 +99,7 @@ def _check_size(engine: WritableEngine, message: BroadcastMessage) -> None:
         )
     keys = sum(len(key.domain.encode()) + len(key.key.encode()) + RUN_BYTES for key in message.resource_keys)
     stored = len(message.payload) + (len(encode_properties(message.properties)) if message.properties else 0)
-    # On whichever pchannels its vchannels are: a frame of it names each of them once.
+    # Its frames name each vchannel once, whichever pchannels the vchannels are on.
     named = names_of(tuple(message.vchannels)).stored_bytes + RUN_BYTES * count
     if (size := stored + keys + named + FRAME_OVERHEAD) > engine.frame_bytes_max:
         raise InvalidArgumentError(

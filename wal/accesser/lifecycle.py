@@ -1,6 +1,6 @@
-"""Lifecycle: whether the log is open for a call, and how it is opened and closed.
+"""Lifecycle: the state of a log (open or not), and how it is opened and closed.
 
-    (made) --begin--> OPENING --> OPEN --close--> CLOSED        OPENING --fails--> FAILED: every call raises the cause
+    (created) --begin--> OPENING --> OPEN --close--> CLOSED        OPENING --fails--> FAILED: every call raises the cause
 
 Owns the state above, and the check that a call comes from the event loop and the process that the log belongs to. A call from another
 loop, or from a forked child, is refused before it touches anything; but once that loop has ended, `close` on any other loop releases what
@@ -33,7 +33,7 @@ __all__ = ["Lifecycle"]
 class Lifecycle:
     """`engine` is the open log if it can be written, None in every other state; `loop` and `thread` are those it belongs to.
 
-    A call from `thread` while `is_running()` comes from the log's loop: asking that is cheaper than asking which loop is running.
+    A call from `thread` while `is_running()` comes from the log's loop: this check is cheaper than asking which loop is running.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Lifecycle:
         _all.add(self)
 
     def begin(self) -> None:
-        """Starts opening the log on the running loop; else the first call that needs the log starts it."""
+        """Starts opening the log on the running loop. Without it, the first call that needs the log starts the opening."""
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.is_running = self.loop.is_running  # bound once: `get_running_loop` costs a system call in Python 3.11
@@ -68,7 +68,7 @@ class Lifecycle:
         self._opening.add_done_callback(self._opened)
 
     async def ready(self) -> WritableEngine:
-        """Returns the engine to write with, waiting for the opening. Raises the error of the opening; ClosedError after `close`."""
+        """Returns the engine to write with, after waiting for the opening. Raises the error of the opening; ClosedError after `close`."""
         self.check_writable()
         if self.engine is None:
             await self.readable()
@@ -83,7 +83,7 @@ class Lifecycle:
         return self.engine
 
     async def readable(self) -> ReadableEngine:
-        """Returns the engine, whether it can be written or only read; otherwise as `ready`."""
+        """Returns the engine, whether it can be written or only read; otherwise like `ready`."""
         self._check()
         if self._readable is None:
             if self._opening is None:
@@ -93,7 +93,7 @@ class Lifecycle:
         return self.readable_nowait()
 
     def readable_nowait(self) -> ReadableEngine:
-        """Returns the engine without waiting; otherwise as `ready_nowait`."""
+        """Returns the engine without waiting, whether it can be written or only read; otherwise like `ready_nowait`."""
         self._check()
         if self._readable is None:
             raise _still_opening()
@@ -149,7 +149,7 @@ class Lifecycle:
         if self._read_only:
             opening.cancel()  # it may be waiting for the first writer, for as long as wait_s says
         await asyncio.wait((opening,))
-        if not opening.cancelled() and opening.exception() is None:  # a failed opening undid itself
+        if not opening.cancelled() and opening.exception() is None:  # a failed opening has cleaned up after itself
             await opening.result().close()
 
     def _check(self) -> None:

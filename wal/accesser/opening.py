@@ -1,4 +1,4 @@
-"""Opening a log: `open_wal` for one that the caller owns, `init` / `WAL` / `release` for one that the process shares."""
+"""Opening a log: `open_wal` for a log that the caller owns, `init` / `WAL` / `release` for the log that the process shares."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def open_wal(
     """Opens the log at a location: `async with open_wal(…) as log`, or `log = await open_wal(…)`.
 
     The location is `data/` or `journal:data/` (files in a directory), `memory:`, or `pulsar://host:6650/tenant/namespace` (also
-    `pulsar+ssl://`) with the setting `kv` for the metadata. Keywords override single `settings`. A location of no known form and a wrong
+    `pulsar+ssl://`) with the setting `kv` for the metadata. Keywords override single `settings`. An unknown form of location and a wrong
     setting raise here. Awaiting the opening raises a LockedError for a journal that another process has open for writing, and a
-    FormatError for a directory that is no journal. On Pulsar a new writer takes the log over from the one before.
+    FormatError for a directory that is no journal. On Pulsar a new writer takes the log over from the previous writer.
 
     `read_only=True` opens a log that another process may be writing, and creates and writes nothing but cursors. It gives the reading
-    half of the API; the writing half is an InvalidArgumentError. Where there is no log, the opening waits up to `wait_s` seconds for the
-    first writer to create it, then raises a FormatError. `create=False` has a writer raise that FormatError too, and create nothing.
+    half of the API; the writing half raises InvalidArgumentError. Where there is no log, the opening waits up to `wait_s` seconds for the
+    first writer to create it, then raises a FormatError. With `create=False` a writer raises that FormatError too, and creates nothing.
     """
     return LogOpening(_maker(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s))
 
 
 class LogOpening(AsyncOnly):
-    """What `open_wal` returns: use it in `async with`, or await it for the accesser and `close()` that yourself."""
+    """The result of `open_wal`: use it in `async with`, or await it to get the accesser, and `close()` that yourself."""
 
     __slots__ = ("_log", "_make")
     _with_form = "'async with open_wal(…) as log', or use wal.bridge.blocking(…) in code that has no event loop"
@@ -92,8 +92,8 @@ def init(
 ) -> None:
     """Starts opening the log that the process shares, which `WAL()` returns from now on. The arguments are those of `open_wal`.
 
-    In a running event loop the opening begins at once, otherwise with the first call that needs the log; that call awaits the opening and
-    raises its error. A second `init` without `release` is an InvalidArgumentError.
+    In a running event loop the opening starts at once, otherwise with the first call that needs the log; that call awaits the opening and
+    raises its error. A second `init` without `release` raises InvalidArgumentError.
     """
     global _shared
     if _shared is not None:
@@ -118,13 +118,13 @@ def WAL() -> WALAccesser:
 
 
 async def release() -> None:
-    """Closes the shared log, after what is in flight. Idempotent; after a failed opening it raises nothing."""
+    """Closes the shared log, after draining what is in flight. Idempotent; after a failed opening it raises nothing."""
     global _shared
     log, _shared = _shared, None
     if log is not None:
         try:
             await log.close()
-        except InvalidArgumentError:  # refused, in another loop or a forked child: it is as open as before
+        except InvalidArgumentError:  # refused, in another loop or a forked child: the log is as open as before
             _shared = _shared or log
             raise
 
@@ -138,7 +138,7 @@ def _maker(
     create: bool,
     wait_s: float,
 ) -> Callable[[], WALAccesser]:
-    """Checks the arguments, and returns a function that makes an accesser of them."""
+    """Checks the arguments, and returns a function that creates an accesser from them."""
     if settings is not None and not isinstance(settings, Settings):
         raise TypeError(
             f"settings must be a Settings, not {type(settings).__name__}: Settings(…) or Settings.load(path)"

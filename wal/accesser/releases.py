@@ -1,8 +1,8 @@
 """Releases: how a log is released that was garbage-collected without being closed.
 
-While the log's event loop lives, the log is closed there, as by `close()`. Once that loop has ended, a thread releases the log's files,
-threads and locks, and the next opening recovers as after a crash. An opening of the same place in this process waits for the release. A
-garbage collector may begin a release at any point in any thread, so `begin` takes no lock and waits for nothing.
+While the log's event loop exists, the log is closed there, as by `close()`. Once that loop has ended, a thread releases the log's files,
+threads and locks, and the next opening recovers as after a crash. An opening of the same location in this process waits for the release.
+The garbage collector may begin a release at any point in any thread, so `begin` takes no lock and waits for nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log: Final = logging.getLogger("wal")
 
 
 class Release:
-    """The release of one engine, which no caller holds any more; `loop` is the event loop that it belongs to."""
+    """The release of one engine that no caller holds any more; `loop` is the event loop that it belongs to."""
 
     def __init__(self, engine: ReadableEngine, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -37,7 +37,7 @@ class Release:
 
     def begin(self) -> None:
         """Begins the release. The finalizer of the object that held the engine calls this."""
-        if sys.is_finalizing():  # the process ends, and what it holds ends with it
+        if sys.is_finalizing():  # the process ends, and releases everything it holds
             return
         _pending.append(weakref.ref(self))
         if not self.loop.is_closed():
@@ -49,7 +49,7 @@ class Release:
         self._abandon()
 
     async def over(self) -> None:
-        """Returns when the log is released; at once if its loop stands still, so that waiting would not end."""
+        """Returns when the log is released; at once if its loop is not running, since waiting would never end."""
         if self._abandoned or self.loop.is_running():
             await asyncio.shield(asyncio.wrap_future(self._over))
 
@@ -60,7 +60,7 @@ class Release:
 
     @property
     def place(self) -> str:
-        """Returns where the log lives."""
+        """Returns where the log is."""
         return self._engine.place
 
     def _close(self) -> None:
@@ -97,7 +97,7 @@ class Release:
 
 
 async def released(place: str) -> None:
-    """Returns when every log of this place that was garbage-collected unclosed is released."""
+    """Returns when every log at this location that was garbage-collected unclosed is released."""
     for reference in _pending[:]:
         release = reference()
         if release is None or release.is_over:
@@ -108,7 +108,7 @@ async def released(place: str) -> None:
 
 
 async def all_released(loop: asyncio.AbstractEventLoop) -> None:
-    """Returns when every log of this loop, the running one, that was garbage-collected unclosed is released."""
+    """Returns when every log of this loop, which must be the running loop, that was garbage-collected unclosed is released."""
     for release in [reference() for reference in _pending[:]]:
         if release is not None and release.loop is loop:
             await release.over()
@@ -121,5 +121,5 @@ def _is_same(place: str, other: str) -> bool:
 _pending: Final[list[weakref.ref[Release]]] = []
 """Changed only by `append` and `remove`, which a garbage collection cannot interrupt halfway."""
 
-# A forked child has copies of what its parent releases; releasing them would release the parent's own locks.
+# A forked child has copies of the parent's pending releases; running them would release the parent's own locks.
 os.register_at_fork(after_in_child=_pending.clear)

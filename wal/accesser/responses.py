@@ -1,4 +1,4 @@
-"""AppendResponses: what `append_messages` answers, one entry for each message in input order, and how its messages are grouped."""
+"""AppendResponses: the result of `append_messages`, one entry for each message in input order, and how its messages are grouped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AppendOption", "AppendResponses", "append_groups"]
 
 
 class AppendOption(msgspec.Struct, frozen=True):
-    """`barrier_time_tick`: the appends wait until everything at or below this tick is in the log (0: no barrier)."""
+    """`barrier_time_tick`: appends wait until everything at or below this tick is in the log (0: no barrier)."""
 
     barrier_time_tick: int = 0
 
@@ -49,7 +49,7 @@ class AppendResponses(Sequence[AppendResult | WALError]):
 
     @property
     def max_time_tick(self) -> int:
-        """Returns the largest tick among the results, or 0 without any."""
+        """Returns the largest tick among the results, or 0 if there are none."""
         return max(
             (response.time_tick for response in self._responses if isinstance(response, AppendResult)), default=0
         )
@@ -73,7 +73,7 @@ class AppendResponses(Sequence[AppendResult | WALError]):
 async def append_groups(appends: Appends, messages: Sequence[Message], barrier_time_tick: int) -> AppendResponses:
     """Appends each vchannel's messages, as one transaction if there are two or more; vchannels are independent of each other.
 
-    A message that no engine takes is raised before anything is sent; what fails after that is the response of its vchannel.
+    A message that no engine accepts raises before anything is sent; a later failure is the response of its vchannel.
     """
     groups: dict[str, list[Message]] = {}
     for message in messages:

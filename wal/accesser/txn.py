@@ -1,6 +1,6 @@
 """Txn: a transaction as its user holds it.
 
-The engine keeps its bodies until the commit, and until then nothing of it is in the log. It ends once, by commit or by rollback.
+The engine keeps its bodies until the commit; until then nothing of it is in the log. It ends once, by commit or by rollback.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wal.message import AppendResult, Message
 from wal.reading import named
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # one with a default; the standard library has it from Python 3.13 on
+    from typing_extensions import TypeVar  # supports defaults; the standard library's does from Python 3.13 on
 
     from wal.engine.base import EngineTxn
     from wal.message import TxnContext
@@ -34,11 +34,11 @@ else:
 __all__ = ["R_co", "Txn", "TxnOpening", "TxnOptions", "check_keepalive", "txn_vchannels"]
 
 KEEPALIVE_MIN: Final = 0.001
-"""The shortest keepalive in seconds, as in the system that the seeds describe."""
+"""The shortest keepalive in seconds, as in the seeds' system."""
 
 
 BODIES_A_TURN: Final = 256
-"""After so many bodies a transaction lets others have a turn of the loop: about half a millisecond."""
+"""After this many bodies, about half a millisecond, a transaction yields to the event loop."""
 
 
 class TxnOptions(TypedDict, total=False):
@@ -68,7 +68,7 @@ class Txn(Generic[R_co]):
 
     @property
     def result(self) -> R_co:
-        """What `commit` returned. InvalidTransactionStateError before the commit, and if it failed or there was none."""
+        """The result of `commit`. Raises InvalidTransactionStateError before the commit, and if it failed or there was none."""
         if self._result is None:
             raise InvalidTransactionStateError(
                 f"transaction {self.context.txn_id} has no result, it is {self._ending or 'open'}: only a commit that succeeded has one"
@@ -78,7 +78,7 @@ class Txn(Generic[R_co]):
     async def append(self, message: Message | bytes, *, barrier_time_tick: int = 0) -> None:
         """Adds a message and refreshes the lease. `bytes` mean an INSERT on the transaction's only vchannel.
 
-        The barrier applies to the commit. WouldBlockError (open transactions hold too much) and InvalidArgumentError (a wrong
+        The barrier applies to the commit. WouldBlockError (open transactions hold too much) and InvalidArgumentError (an invalid
         message, or the transaction would be too large) leave the transaction open; TransactionExpiredError means that it has ended.
         """
         if self._ending:
@@ -110,8 +110,8 @@ class Txn(Generic[R_co]):
 
         With an idempotency key that was seen before, nothing is written, and the first result is returned. WouldBlockError (no
         room for the call, or for one more producer) leaves the transaction open: commit again, or roll back. Any other error ends it; a
-        NoSpaceError or an UnavailableError says that nothing of it was written: begin a new one, with the same key if it had one.
-        A second end is an InvalidTransactionStateError.
+        NoSpaceError or an UnavailableError means that nothing of it was written: begin a new one, with the same key if it had one.
+        Ending it a second time raises InvalidTransactionStateError.
         """
         self._end("committed")
         try:
@@ -123,7 +123,7 @@ class Txn(Generic[R_co]):
         return result
 
     async def rollback(self) -> None:
-        """Forgets the transaction; it is no error if it has expired. A second end is an InvalidTransactionStateError."""
+        """Forgets the transaction; it is no error if it has expired. Ending it a second time raises InvalidTransactionStateError."""
         self._end("rolled back")
         await self._lifecycle.ready()
         await self._served.rollback()
@@ -155,7 +155,7 @@ class Txn(Generic[R_co]):
 
 
 class TxnOpening(AsyncOnly, Generic[R_co]):
-    """What `log.txn(…)` returns: await it for a `Txn`, or use it in `async with`, which commits at the end or rolls back."""
+    """The result of `log.txn(…)`: await it to get a `Txn`, or use it in `async with`, which commits at the end or rolls back."""
 
     __slots__ = ("_begin", "_txn")
     _with_form = "'async with log.txn(…) as txn', or 'txn = await log.txn(…)'"
@@ -185,7 +185,7 @@ class TxnOpening(AsyncOnly, Generic[R_co]):
 
 
 def txn_vchannels(vchannel: object, vchannels: object) -> tuple[str, ...]:
-    """Returns the names that `txn(…)` was given. TypeError or InvalidArgumentError if they are none."""
+    """Returns the names passed to `txn(…)`. Raises TypeError or InvalidArgumentError if they are invalid."""
     if (vchannel is None) == (vchannels is None):
         raise InvalidArgumentError("txn() takes either vchannel=… or vchannels=[…]")
     if vchannels is None:
@@ -199,7 +199,7 @@ def txn_vchannels(vchannel: object, vchannels: object) -> tuple[str, ...]:
 
 
 def check_keepalive(keepalive: object) -> None:
-    """Raises TypeError or InvalidArgumentError for a keepalive that no transaction may have."""
+    """Raises TypeError or InvalidArgumentError for an invalid keepalive."""
     if not isinstance(keepalive, int | float) or isinstance(keepalive, bool):
         raise TypeError(f"keepalive must be a number of seconds, not {keepalive!r}")
     if keepalive != 0 and not KEEPALIVE_MIN <= keepalive < float("inf"):

@@ -5,11 +5,11 @@ accesser's calls as blocking methods. Importing this room imports nothing that o
 
 Files:
 
-* blocking_read        BlockingRead: what iterations and record batches have in common: a read in the caller's thread
+* blocking_read        BlockingRead: the base of iterations and record batches: a read in the caller's thread
 * iteration            iterate, Iteration: messages as a plain iterator
 * record_batches       record_batches, RecordBatches: whole frames as Arrow batches
 * arrow                rows as Arrow record batches
-* arrow_properties     the column of properties, made from their stored bytes
+* arrow_properties     the column of properties, built from their stored bytes
 * blocking             blocking, BlockingWAL: the accesser's calls as blocking methods
 * blocking_scanner     BlockingScanner: a scanner as a plain iterator
 * blocking_writes      BlockingTxn, BlockingBroadcast: transactions and broadcasts

@@ -1,7 +1,7 @@
-"""Arrow: rows as a `pyarrow.RecordBatch`, made column by column, without a Python object for a row.
+"""Arrow: rows as a `pyarrow.RecordBatch`, built column by column, without a Python object per row.
 
 Packed columns become Arrow's columns here: Arrow's kernels compute order, ticks, times, names and types, and the payloads are copied into
-its memory. pyarrow is imported when the first batch is made, never by importing the bridge.
+its memory. pyarrow is imported when the first batch is built, never by importing the bridge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["load_pyarrow", "record_batch", "schema"]
 
 
 def load_pyarrow() -> Any:
-    """Returns the module pyarrow; ImportError, with what to install, if there is none."""
+    """Returns the module pyarrow; raises an ImportError that says what to install if it is missing."""
     try:
         import pyarrow
         import pyarrow.compute
@@ -41,8 +41,8 @@ def schema(columns: Sequence[str] | None = None) -> pa.Schema:
 def record_batch(rows: RowColumns, columns: Sequence[str] | None = None) -> pa.RecordBatch:
     """Returns a batch of these rows. It takes over their memory, so nothing may be added to them afterwards.
 
-    `columns` names some of the columns that were gathered, in the order wanted; None is all of them. CorruptionError if properties that
-    were asked for are damaged.
+    `columns` names some of the gathered columns, in the wanted order; None means all of them. Raises CorruptionError if requested
+    properties are damaged.
     """
     pa = load_pyarrow()
     wanted = tuple(rows.columns if columns is None else columns)
@@ -51,7 +51,7 @@ def record_batch(rows: RowColumns, columns: Sequence[str] | None = None) -> pa.R
 
 
 class _Making:
-    """A batch while it is made, with what several of its columns need."""
+    """A batch under construction, with the parts that several of its columns share."""
 
     def __init__(self, pa: Any, rows: RowColumns) -> None:
         self.pa = pa
@@ -75,7 +75,7 @@ class _Making:
 
 
 def _picked(pa: Any, rows: RowColumns) -> Any:
-    """Returns the slots that are rows, in the rows' order; None if all slots are, in the order they have."""
+    """Returns the slots that are rows, in the rows' order; None if all slots are rows and in order."""
     kept = None
     if rows.keep:
         kept = pa.compute.indices_nonzero(_pieces(pa, pa.uint8(), rows.slots, 1, rows.keep))
@@ -180,7 +180,7 @@ def _pieces(pa: Any, kind: Any, count: int, width: int, pieces: Sequence[bytes |
 
 
 def _binary(pa: Any, count: int, lengths: Sequence[bytes], pieces: Sequence[Any], size: int) -> Any:
-    """Returns a column of byte strings, of the joined bytes and the length of each string."""
+    """Returns a column of byte strings, built from the joined bytes and the length of each string."""
     offsets = pa.compute.cumulative_sum(_pieces(pa, pa.int32(), count + 1, 4, [bytes(4), *lengths])).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), count, [None, offsets, _joined(pa, pieces, size)])
 

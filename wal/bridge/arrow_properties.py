@@ -1,8 +1,8 @@
 """Properties as an Arrow column of maps.
 
 Stored maps (MessagePack, see `wal.message.properties`) become Arrow's maps here. The many messages of one producer mostly have few
-different maps, so equal ones are decoded once. If most maps differ, because each holds an id for example, Arrow's kernels parse all of them
-at once, one text after the other. CorruptionError if something that was stored is no map of str to str.
+different maps, so equal ones are decoded once. If most maps differ, for example because each holds an id, Arrow's kernels parse all of
+them at once, one text after the other. Raises CorruptionError if a stored value is no map of str to str.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from wal.errors import CorruptionError
 __all__ = ["properties_column"]
 
 PARSED_MIN: Final = 512
-"""So many different maps are parsed by the kernels; to decode fewer than that takes less time than to call the kernels."""
+"""From this many different maps on, the kernels parse them; decoding fewer takes less time than calling the kernels."""
 
 
 def properties_column(pa: Any, stored: Any, rows: int, *, parsed_min: int = PARSED_MIN) -> Any:
-    """Returns the maps that `stored` holds, a binary array in which no bytes mean no properties. None is `rows` rows without any.
+    """Returns the maps of `stored`, a binary array in which no bytes mean no properties. None means `rows` rows without properties.
 
-    At least `parsed_min` different maps are parsed together.
+    The kernels parse the maps if at least `parsed_min` of them differ.
     """
     if stored is None:
         return _maps(pa, [0] * (rows + 1), [], [])
@@ -40,7 +40,7 @@ def _decoded(pa: Any, stored: Any) -> Any:
     some = stored.to_pylist()
     filled = sum(map(bool, some))
     try:
-        # Maps in a row, after the header of an array, are an array of maps: one call decodes all.
+        # With an array header in front, consecutive maps are an array of maps: one call decodes all.
         maps = _decoder.decode(b"\xdd" + filled.to_bytes(4, "big") + b"".join(some))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(
@@ -77,7 +77,7 @@ def _parsed(pa: Any, stored: Any) -> Any:
 
 
 def _parsed_alike(pa: Any, stored: Any, pairs: int) -> Any:
-    """Returns maps of `pairs` pairs each. Where a text begins and ends is found text by text, for all maps at once."""
+    """Returns maps of `pairs` pairs each. The bounds of the texts are found text by text, for all maps at once."""
     pc, count = pa.compute, len(stored)
     _, offsets, data = stored.buffers()
     ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets], offset=stored.offset)
@@ -121,7 +121,7 @@ def _texts(pa: Any, entries: Any, first: int, count: int) -> Any:
 
 
 def _steps(pa: Any, first: int, step: int, count: int) -> Any:
-    """Returns `count` numbers from `first` on, each `step` above the one before."""
+    """Returns `count` numbers that start at `first` and grow by `step`."""
     steps = pa.compute.cumulative_sum(pa.repeat(pa.scalar(step, pa.int32()), count))
     return pa.compute.add(steps, pa.scalar(first - step, pa.int32()))
 

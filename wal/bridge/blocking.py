@@ -1,8 +1,8 @@
 """BlockingWAL: the accesser's calls as blocking methods, for threads without an event loop.
 
-It owns a loop in a thread of its own (`LoopThread`) and the log that is open there. Every public call of `WALAccesser` has its twin here,
-with the same arguments, results and errors; any number of threads may call at once. It ends with `close()` from any thread, at the end of
-its `with` block, or at the exit of the interpreter; a thread that waits in a call then gets the error that the accesser raises.
+It owns a loop in a thread of its own (`LoopThread`) and the log that is open there. Every public call of `WALAccesser` has its counterpart
+here, with the same arguments, results and errors; any number of threads may call at once. It ends with `close()` from any thread, at the
+end of its `with` block, or at the exit of the interpreter; a thread that waits in a call then gets the error that the accesser raises.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def blocking(
 
 
 class BlockingOpening:
-    """A log to be opened, as `blocking` returns it: by `with`, or by `open()` and `close()`, for example in the cells of a notebook."""
+    """The result of `blocking`: a log to open by `with`, or by `open()` and `close()`, for example in the cells of a notebook."""
 
     def __init__(self, opening: LogOpening) -> None:
         self._opening = opening
@@ -68,7 +68,7 @@ class BlockingOpening:
     def open(self) -> BlockingWAL:
         """Opens the log. `close()`, here or of the log, closes it; then, or if the opening failed, it can be opened again.
 
-        InvalidArgumentError if it is open.
+        Raises InvalidArgumentError if it is open.
         """
         with self._turn:
             if self._thread is not None and not self._thread.stopped:
@@ -86,7 +86,7 @@ class BlockingOpening:
             return log
 
     def close(self) -> None:
-        """Closes the log after what is in flight is done. Idempotent; before `open()` it does nothing."""
+        """Closes the log after draining what is in flight. Idempotent; before `open()` it does nothing."""
         with self._turn:
             log = self._log
         if log is not None:
@@ -125,7 +125,7 @@ class BlockingWAL:
     def raw_append(
         self, message: Message, *, barrier_time_tick: int = 0, idempotency_key: str | ProducerKey | None = None
     ) -> AppendResult | ForgottenResult:
-        """Appends a message; durable when it returns. An interrupt of the caller does not take the append back."""
+        """Appends a message, which is durable on return. Interrupting the caller does not undo the append."""
 
         async def append() -> AppendResult | ForgottenResult:
             return await self._log.raw_append(
@@ -149,7 +149,7 @@ class BlockingWAL:
     ) -> concurrent.futures.Future[Any]:
         """Appends a message without waiting for the disk; returns a future of the result, which cannot be cancelled.
 
-        The calls of one thread are ordered. WouldBlockError if too much is in flight.
+        The calls of one thread are ordered. Raises WouldBlockError if too much is in flight.
         """
 
         def start() -> asyncio.Future[Any]:
@@ -164,7 +164,7 @@ class BlockingWAL:
         return self._call(self._log.append_messages, *messages)
 
     def append_messages_with_option(self, option: AppendOption, *messages: Message) -> AppendResponses:
-        """Does what `append_messages` does, with a barrier for each of its appends."""
+        """Appends messages as `append_messages` does, with a barrier for each append."""
         return self._call(self._log.append_messages_with_option, option, *messages)
 
     def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
@@ -213,11 +213,11 @@ class BlockingWAL:
         return self._call(self._log.producers)
 
     def forget_producer(self, name: str) -> None:
-        """Forgets a producer on all vchannels, durably; InvalidArgumentError if it is not known."""
+        """Forgets a producer on all vchannels, durably; raises InvalidArgumentError if it is not known."""
         self._call(self._log.forget_producer, name)
 
     def allocate_time_tick(self) -> int:
-        """Returns a time tick above every one given before, for use as a barrier."""
+        """Returns a time tick above every tick allocated before, for use as a barrier."""
         return self._call(self._log.allocate_time_tick)
 
     def broadcast(self) -> BlockingBroadcast:
@@ -279,7 +279,7 @@ class BlockingWAL:
         return self._call(self._log.vchannels)
 
     def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
-        """Creates a vchannel, durably; ChannelExistError if there is one of that name."""
+        """Creates a vchannel durably; raises ChannelExistError if the name is taken."""
         return self._call(self._log.create_vchannel, name, pchannel=pchannel)
 
     def drop_vchannel(self, name: str) -> None:
@@ -291,7 +291,7 @@ class BlockingWAL:
         self._call(self._log.truncate, up_to=up_to)
 
     def retention(self) -> list[PChannelRetention]:
-        """Returns, for each pchannel, what of its log is held, under which bounds, and by whom."""
+        """Returns, for each pchannel, what is held, by which bounds, and who holds it."""
         return self._call(self._log.retention)
 
     def statistics(self) -> LogStatistics:
@@ -304,7 +304,7 @@ class BlockingWAL:
         return self._call(on_loop, lambda: self._log.wal_name)
 
     def close(self) -> None:
-        """Waits for what is in flight, closes the log and ends the thread. Idempotent, from any thread; concurrent calls all wait."""
+        """Drains what is in flight, closes the log and ends the thread. Idempotent, from any thread; concurrent calls all wait."""
         self._thread.stop()
 
     def __enter__(self) -> Self:
@@ -321,7 +321,7 @@ async def _awaited(awaitable: Awaitable[_T]) -> _T:
 
 
 async def _started(start: Callable[[], asyncio.Future[_T]]) -> concurrent.futures.Future[_T]:
-    """Returns a future for any thread of a future of the loop. It cannot be cancelled, which would take nothing back."""
+    """Returns a thread-safe future for a future of the loop. It cannot be cancelled, since that would undo nothing."""
     inner = start()
     outer: concurrent.futures.Future[_T] = concurrent.futures.Future()
     outer.set_running_or_notify_cancel()

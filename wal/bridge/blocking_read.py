@@ -1,8 +1,8 @@
 """BlockingRead: one read of a log in the caller's thread, without an event loop and without a thread of its own.
 
 It owns the read-only core of the log, the `Progress` of the read, and the wait at the log's tail: it asks the log every 1 to 20 ms, and
-looks for vchannels every 50 ms. Each message is given once, whichever threads take them; a timeout or an interrupt during the wait loses
-nothing; `close` from any thread ends a wait. It writes nothing but its cursor.
+looks for vchannels every 50 ms. Each message is delivered once, whichever threads take them; a timeout or an interrupt during the wait
+loses nothing; `close` from any thread ends a wait. It writes nothing but its cursor.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from wal.ticks import check_wait
 __all__ = ["BlockingRead"]
 
 PAGE_BYTES: Final = 1024 * 1024
-"""About so much log is fetched at a time."""
+"""About this many bytes of the log are fetched at a time."""
 POLL_MIN_S: Final = 0.001
 POLL_MAX_S: Final = 0.02
 LOOK_S: Final = 0.05
-"""How often vchannels are looked for."""
+"""The pause in seconds between two looks for vchannels."""
 
 
 class BlockingRead:
     """One read in the caller's thread. A subclass says in `_step` how messages are handed over.
 
-    The constructor checks the arguments and that there is a log, which it waits for, for at most `wait_s`. The read begins when it is
+    The constructor checks the arguments, and waits at most `wait_s` seconds for the log to exist. The read begins when it is
     entered, or with the first message.
     """
 
@@ -87,7 +87,7 @@ class BlockingRead:
         _wait_until_present(source, check_wait(wait_s))
         self._core = ReadOnlyCore(source, create_vchannels=settings.create_vchannels)
         self._progress = Progress(options)
-        self._lock = threading.RLock()  # a handler of a signal may close what its own thread is reading
+        self._lock = threading.RLock()  # a signal handler may close what its own thread is reading
         self._closing = threading.Event()
         self._log: ReadOnlyPChannelLog
         self._tail: LogSnapshot
@@ -116,14 +116,14 @@ class BlockingRead:
 
     @property
     def position(self) -> ReadPosition | None:
-        """The position after what was handed over and after what held nothing for this reader; None before anything."""
+        """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
         with self._lock:
             return self._progress.position_of(self._reached())
 
     def save(self) -> None:
-        """Stores the position under the name of the cursor, durably. Without `cursor=…` it is an InvalidArgumentError.
+        """Stores the position under the name of the cursor, durably. Raises InvalidArgumentError without `cursor=…`,
 
-        TruncatedError if the cursor has turned stale or the log was truncated past it.
+        TruncatedError if the cursor has become stale or the log was truncated past it.
         """
         with self._lock:
             if self._cursor is None:
@@ -174,7 +174,7 @@ class BlockingRead:
         )
 
     def _load_cursor(self) -> Cursor | None:
-        """Returns the saved cursor to go on from, None if nothing is saved; see `resumable` for what it raises."""
+        """Returns the saved cursor to continue from, or None if none is saved; see `resumable` for the errors."""
         if self._cursor is None:
             return None
         core, log = self._core, self._log
@@ -191,7 +191,7 @@ class BlockingRead:
             self._progress.let_go()
         self._core.close()
 
-    # -- going on
+    # -- continuing
 
     def _ready(self) -> bool:
         """Whether there is something to hand over."""
@@ -202,15 +202,15 @@ class BlockingRead:
         return self._progress.advance(self._tail)
 
     def _flush(self) -> bool:
-        """When the time is up: makes what was gathered ready, and returns whether there is something to hand over."""
+        """Makes what was gathered ready, since the time is up; returns whether there is something to hand over."""
         return False
 
     def _reached(self) -> Reached:
-        """Returns how far the read has got with what was handed over."""
+        """Returns the progress of the read, counting what was handed over."""
         return self._progress.reached
 
     def _fill(self) -> bool:
-        """Goes on until there is something to hand over; False at the end. TimeoutError if it takes longer than `timeout_s`."""
+        """Continues until there is something to hand over; returns False at the end. Raises TimeoutError after `timeout_s` seconds."""
         deadline: float | None = None
         pause_s = POLL_MIN_S
         while True:
@@ -235,7 +235,7 @@ class BlockingRead:
                 pause_s = min(2 * pause_s, POLL_MAX_S)
 
     def _turn(self) -> tuple[Need, bool]:
-        """Takes one step of the read, under the lock; returns what it needs, and at the tail whether that has moved."""
+        """Takes one step of the read, under the lock; returns what it needs, and at the tail whether the tail has moved."""
         if self._ready():  # another thread read on while this one waited
             return Need.MESSAGES, False
         self._begin()
@@ -251,7 +251,7 @@ class BlockingRead:
             elif need is Need.TAIL:
                 return need, self._look()
         except Exception as error:
-            if self._ended:  # the handler of a signal closed the read during the step
+            if self._ended:  # a signal handler closed the read during the step
                 return Need.OVER, False
             if (
                 isinstance(error, ClosedError) and self._closing.is_set()
@@ -261,7 +261,7 @@ class BlockingRead:
             self._finish(error)
             raise
         except BaseException as error:
-            # A step that was interrupted may have moved on by half of what was at hand; the position has not.
+            # An interrupted step may have consumed half of the current messages; the position has not moved.
             reason = ClosedError(
                 f"this read was ended by {type(error).__name__}: go on with a new one, from its position"
             )
@@ -279,7 +279,7 @@ class BlockingRead:
         progress.take(page)
 
     def _look(self) -> bool:
-        """Asks the log again, and at times looks for vchannels; returns whether there is anything to go on with."""
+        """Asks the log again, and from time to time looks for vchannels; returns whether there is anything new."""
         before, tail = self._tail, self._log.refresh()
         self._tail = tail
         now = time.monotonic()
@@ -287,16 +287,16 @@ class BlockingRead:
             self._looked_s = now
             with contextlib.suppress(
                 UnavailableError
-            ):  # known vchannels stay; an outage that lasts ends `refresh` above
+            ):  # known vchannels stay; a lasting outage makes `refresh` above raise
                 self._core.look()
             if self._follow_vchannels():
                 return True
         return tail.durable_end != before.durable_end or tail.promised_tick != before.promised_tick
 
     def _follow_vchannels(self) -> bool:
-        """Goes to the pchannel on which a vchannel was created that the read waits for; returns whether it did.
+        """Moves to the pchannel of a vchannel that the read waits for, if it was created elsewhere; returns whether it did.
 
-        ChannelNotExistError if a vchannel that it reads was dropped.
+        Raises ChannelNotExistError if a vchannel that it reads was dropped.
         """
         core, selection = self._core, self._progress.selection
         for name, change in core.changes(self._log.pchannel, self._names, selection.incarnation):
@@ -316,7 +316,7 @@ class BlockingRead:
 
 
 def _wait_until_present(source: ReadOnlySource, wait_s: float) -> None:
-    """Returns when there is a log to open; FormatError if there is none after `wait_s`."""
+    """Returns when there is a log to open; raises FormatError if there is none after `wait_s` seconds."""
     try:
         for pause_s in pauses(wait_s, time.monotonic):
             if source.absence(0.0) is None:

@@ -1,8 +1,8 @@
 """BlockingScanner: a scanner for blocking callers, as a context manager and a plain iterator.
 
-It owns the page at hand: messages come from the loop one frame at a time, and are given out in the caller's thread without asking the
-loop. Each message is given once, whichever threads take them, and an interrupted `next` loses none. The scanner in the loop is told what
-was given out whenever it is asked something, so `position`, `save` and `close` are exact.
+It owns the current page: messages come from the loop one frame at a time, and are delivered in the caller's thread without asking the
+loop. Each message is delivered once, whichever threads take them, and an interrupted `next` loses none. Every call to the scanner in the
+loop first reports what was delivered, so `position`, `save` and `close` are exact.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class BlockingScanner:
         self._lock = threading.Lock()
         self._page: list[ImmutableMessage] = []
         self._at = 0
-        self._given = 0  # messages given out so far
-        self._told = 0  # messages of which the scanner was told that they were given out; only its loop touches this
+        self._given = 0  # messages delivered so far
+        self._told = 0  # delivered messages that were reported to the scanner; only its loop touches this
         self._fetching: concurrent.futures.Future[list[ImmutableMessage]] | None = None
         self._waiting = 0
         self._closed = False
         self._acking = scanner if isinstance(scanner, AckingScanner) else None
-        self._owing = False  # whether a copy of a broadcast was given out and is not acknowledged yet
+        self._owing = False  # whether a copy of a broadcast was delivered and is not acknowledged yet
 
     @property
     def vchannels(self) -> tuple[str, ...]:
-        """The vchannels it reads."""
+        """The vchannels that it reads."""
         return self._scanner.vchannels
 
     def __enter__(self) -> Self:
@@ -92,18 +92,18 @@ class BlockingScanner:
 
     @property
     def position(self) -> ReadPosition | None:
-        """The position after what was handed over and after what held nothing for this reader; None before anything."""
+        """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
         return self._settled(lambda: self._scanner.position)
 
     def save(self) -> None:
-        """Stores `position` under the name of its cursor; durable when it returns. See `Scanner.save`."""
+        """Stores `position` durably under the name of its cursor. See `Scanner.save`."""
         self._settled(lambda: None)
         self._thread.call(self._scanner.save)
 
     def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below `time_tick` was handed over. Another thread, or the handler, drives the scanner."""
         with self._lock:
-            self._waiting += 1  # from now on the loop is told of every message that is given out
+            self._waiting += 1  # from now on every delivered message is reported to the loop
         try:
             self._settled(lambda: None)
             self._thread.call(self._scanner.wait_for, time_tick)
@@ -134,16 +134,16 @@ class BlockingScanner:
             self._thread.call(self._scanner.close)
 
     def _give_up(self) -> None:
-        """Drops the rest of the page at hand."""
+        """Drops the rest of the current page."""
         with self._lock:
             self._closed = True
             self._page, self._at = [], 0
         self._settled(lambda: None)
 
-    # -- the page at hand
+    # -- the current page
 
     def _take(self, size_max: int) -> list[ImmutableMessage]:
-        """Returns the next messages, which it waits for; an empty list at the end."""
+        """Waits for the next messages and returns them; an empty list at the end."""
         if self._owing:
             self._acknowledge()
         while True:
@@ -159,7 +159,7 @@ class BlockingScanner:
                 if fetching is None:
                     if self._ended():
                         return []
-                    # It is kept until its page is taken over, so that an interrupted caller leaves the page to the next one.
+                    # Kept until its page is taken over, so that an interrupted caller leaves the page to the next caller.
                     fetching = self._fetching = self._thread.start(self._fetch, self._given)
             try:
                 concurrent.futures.wait((fetching,))
@@ -174,7 +174,7 @@ class BlockingScanner:
         return taken
 
     def _acknowledge(self) -> None:
-        """Acknowledges what was given out: the caller that asks for more has processed it."""
+        """Acknowledges what was delivered: a caller that asks for more has processed it."""
         with self._lock:
             given, self._owing = self._given, False
         try:
@@ -189,7 +189,7 @@ class BlockingScanner:
         await self._acking.settle()
 
     def _take_over(self, fetching: concurrent.futures.Future[list[ImmutableMessage]]) -> None:
-        """Makes the fetched page the one at hand, once."""
+        """Makes the fetched page the current one, once."""
         with self._lock:
             if self._fetching is fetching and fetching.done():
                 self._fetching = None
@@ -197,7 +197,7 @@ class BlockingScanner:
                     self._page, self._at = fetching.result(), 0
 
     def _ended(self) -> bool:
-        """Returns whether the scanner has ended, as far as it is known without asking the loop; raises the error that ended it."""
+        """Returns whether the scanner is known to have ended, without asking the loop; raises the error that ended it."""
         if not self._closed and not (self._thread.stopped and self._scanner.statistics().ended):
             return False
         if self._scanner.error is not None:
@@ -209,13 +209,13 @@ class BlockingScanner:
         return await self._scanner.page()
 
     def _tell(self, given: int) -> None:
-        """Tells the scanner, in its loop, how many messages were given out in all."""
+        """Reports to the scanner, in its loop, how many messages were delivered in all."""
         if given > self._told:
             self._scanner.hand_over(given - self._told)
             self._told = given
 
     def _settled(self, ask: Callable[[], _T]) -> _T:
-        """Tells the scanner what was given out, then asks it, in its loop."""
+        """Reports to the scanner what was delivered, then asks it, in its loop."""
         with self._lock:
             given = self._given
         if not self._thread.stopped:
@@ -229,7 +229,7 @@ class BlockingScanner:
 
 
 def blocking_handler(handler: BlockingHandler | None) -> Handler | None:
-    """Returns a handler for the scanner in the loop that calls this one in a thread. TypeError for one that has to be awaited."""
+    """Returns a handler for the scanner in the loop that calls this handler in a thread. Raises TypeError if it has to be awaited."""
     if handler is None:
         return None
     check_handler(handler)

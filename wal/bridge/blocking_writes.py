@@ -1,6 +1,6 @@
 """BlockingTxn and BlockingBroadcast: transactions and broadcasts for callers without an event loop.
 
-They own nothing but the way to the loop: `Txn` is the transaction, and `LogBroadcast` makes the broadcasts.
+They own nothing but the way to the loop: `Txn` is the transaction, and `LogBroadcast` sends the broadcasts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BlockingTxn(Generic[R_co]):
 
     @property
     def result(self) -> R_co:
-        """The result of `commit`. InvalidTransactionStateError as long as there is none: before the commit, or after one that failed."""
+        """The result of `commit`. Raises InvalidTransactionStateError if there is none: before the commit, or after a failed one."""
         return self._txn.result
 
     @property
@@ -82,7 +82,7 @@ class BlockingBroadcast:
         self._call = thread.call
 
     def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
-        """Appends a copy for each vchannel; when it returns all of them are durable."""
+        """Appends a copy for each vchannel; all of them are durable on return."""
         return self._call(self._broadcast.append, message, wait=wait)
 
     def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
@@ -90,7 +90,7 @@ class BlockingBroadcast:
         self._call(self._broadcast.ack, broadcast, vchannel)
 
     def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
-        """Returns when each broadcast that holds the key now was acknowledged by one vchannel."""
+        """Returns when each broadcast that holds the key now was acknowledged by at least one vchannel."""
         self._call(self._broadcast.block_until_resource_key_ack_once, key)
 
     def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
@@ -98,11 +98,11 @@ class BlockingBroadcast:
         self._call(self._broadcast.block_until_resource_key_ack_all, key)
 
     def tasks(self) -> list[BroadcastTask]:
-        """Returns the broadcasts under way, stuck ones among them."""
+        """Returns the unfinished broadcasts, including those that cannot continue."""
         return self._call(self._broadcast.tasks)
 
     def abort(self, broadcast_id: int, reason: str) -> None:
-        """Gives up a broadcast; every vchannel that has its copy is told."""
+        """Aborts a broadcast; every vchannel that has its copy gets an ABORT_BROADCAST."""
         self._call(self._broadcast.abort, broadcast_id, reason)
 
     def statistics(self) -> BroadcasterStatistics:
@@ -111,5 +111,5 @@ class BlockingBroadcast:
 
 
 async def on_loop(call: Callable[[], _T]) -> _T:
-    """Makes a call that does not wait, but has to be made on the loop."""
+    """Runs a call that does not wait, but must run on the loop."""
     return call()

@@ -31,13 +31,13 @@ def iterate(
 ) -> Iteration:
     """Reads a log without an event loop: `with iterate("data/", "orders") as messages: for message in messages: …`.
 
-    It reads while another process writes the log, or none does, in any thread and any process. The options are those of
+    It works in any thread and any process, whether or not another process writes the log. The options are those of
     `WALAccesser.read`; `auto_ack=True` is an InvalidArgumentError, because only the process that writes the log can acknowledge. A
-    `next()` that waits longer than `timeout_s` raises TimeoutError, and the iteration can go on. It blocks: in an event loop use
-    `log.read`. `settings` are those that say where the log is and how it is reached, for example `kv`.
+    `next()` that waits longer than `timeout_s` raises TimeoutError, and the iteration can continue. It blocks: in an event loop use
+    `log.read`. `settings` are those for locating and reaching the log, for example `kv`.
 
-    A log in `memory:` cannot be read so, which is an InvalidArgumentError. If there is no log, the call raises FormatError; with `wait_s`
-    it first waits for at most so many seconds for a process that creates one.
+    A log in `memory:` cannot be read this way: InvalidArgumentError. If there is no log, the call raises FormatError; with `wait_s`
+    it first waits up to that many seconds for a process to create one.
     """
     return Iteration(
         location,

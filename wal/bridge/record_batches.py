@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["RecordBatches", "record_batches"]
 
 _PIECE_BYTES: Final = 1 << 20
-"""A frame of more than `bytes_max` is cut, but not into parts smaller than this: positions lie between frames, and have to move on."""
+"""A frame over `bytes_max` is cut, but not into parts smaller than this: positions are between frames, and have to advance."""
 
 
 def record_batches(
@@ -46,11 +46,11 @@ def record_batches(
     """Reads a log as `pyarrow.RecordBatch`es: one row for each plain message and each body of a transaction, in the order of `iterate`.
 
     The columns are vchannel string, message_id binary, time_tick int64, message_type string, txn_id int64 (null for plain messages),
-    payload binary, properties map<string, string>, append_time timestamp[us, UTC]. `columns` names some of them, in the order wanted; None
-    is all. Fewer columns cost less: what only the others need is not gathered.
+    payload binary, properties map<string, string>, append_time timestamp[us, UTC]. `columns` names some of them, in the wanted order; None
+    means all. Fewer columns cost less: data that only the others need is not gathered.
 
-    A batch has at most `rows_max` rows and about `bytes_max` bytes. At the tail of the log the rows gathered so far make a batch, without
-    a wait for more. The other options, and the errors, are those of `iterate`. Without pyarrow the call is an ImportError.
+    A batch has at most `rows_max` rows and about `bytes_max` bytes. At the tail of the log the rows gathered so far become a batch, without
+    waiting for more. The other options, and the errors, are those of `iterate`. Without pyarrow the call raises ImportError.
     """
     load_pyarrow()
     for name, value in (("rows_max", rows_max), ("bytes_max", bytes_max)):
@@ -81,8 +81,8 @@ def record_batches(
 class RecordBatches(BlockingRead):
     """Batches in the order of the log; an iterator and, like `Iteration`, a context manager with `position`, `save` and `close`.
 
-    `position` is the position after the batches that were given. Rows come from whole frames; only the one or two frames that a position
-    or a tick cuts are made into messages.
+    `position` is the position after the delivered batches. Rows come from whole frames; only the one or two frames that a position
+    or a tick cuts are turned into messages.
     """
 
     def __init__(
@@ -100,18 +100,18 @@ class RecordBatches(BlockingRead):
         self._bytes_max = bytes_max
         self._columns = columns
         self._batches: deque[pa.RecordBatch] = deque()
-        self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the frame at hand, not yet added to the rows
-        self._given: Reached | None = None  # where the batches that were given end, while there are rows that were not
+        self._parts: deque[FrameRows | ImmutableMessage] = deque()  # of the current frame, not yet added to the rows
+        self._given: Reached | None = None  # the end of the delivered batches, while some rows are undelivered
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of every batch, also of a read that gives none."""
+        """The schema of every batch, even if the read yields none."""
         return schema(self._columns)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Returns the read as a stream of Arrow's C interface, which pyarrow, DuckDB and Polars read a batch at a time.
 
-        The read begins here, so that its own errors at the beginning are raised here, and not as errors of Arrow.
+        The read begins here, so that its first errors are raised as they are, and not as errors of Arrow.
         """
         self.__enter__()
         reader = load_pyarrow().RecordBatchReader.from_batches(self.schema, self)
@@ -132,7 +132,7 @@ class RecordBatches(BlockingRead):
         return bool(self._batches)
 
     def _step(self) -> Need:
-        """Takes frames as rows until the rows make a batch, or until there is nothing more to read at the moment."""
+        """Takes frames as rows until they fill a batch, or until there is nothing more to read at the moment."""
         progress, rows = self._progress, self._rows
         if not rows.rows and not self._parts:
             self._given = progress.reached
@@ -171,7 +171,7 @@ class RecordBatches(BlockingRead):
         return super()._reached()
 
     def _cut(self) -> None:
-        """Makes batches of the rows; several if one frame holds more than a batch should."""
+        """Turns the rows into batches; several if one frame holds more than a batch should."""
         rows, self._rows = self._rows, RowColumns(self._columns)
         batch = record_batch(rows)
         step = self._rows_max

@@ -1,12 +1,12 @@
-"""The engines that serve an open log, and the seam that the accesser knows them by.
+"""The engines that serve an open log, and the seam through which the accesser calls them.
 
 Files:
 
-* base:        the seam between the accesser and an engine, in two halves: what is read and what is written
+* base:        the seam between the accesser and an engine, in two halves: reading and writing
 * checks:      the checks of messages and keys that every engine makes before it sends anything
 * factory:     the choice of the engine for a location
 * hosting:     one pchannel in a given term: opened, recovered, run and closed
-* late_import: importing what only an opening needs without holding up the event loop
+* late_import: importing what only an opening needs without blocking the event loop
 * metadata:    opening the KV that a setting names
 * local:       the engine of a log that this process writes
 * read_only:   the engine of a log that another process writes

@@ -2,7 +2,7 @@
 
 A `ReadableEngine` is read; a `WritableEngine` is also written. `local/` is the engine of a log that this process writes, `read_only/`
 that of a log that another process writes; `factory.py` chooses. Calls are at the level of messages and results: which actors, files or
-connections serve them is the engine's own matter.
+connections serve them is up to the engine.
 
 The accesser checks the types and the values of its arguments, and `checks.py` has the checks of messages that every engine makes before it
 sends anything. The accesser calls an engine only between `open` and `close`, and only on the event loop that called `open`, with these
@@ -38,7 +38,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class LogStatistics(msgspec.Struct, frozen=True):
-    """Counts of an open log: `bytes_in_flight` were handed over and are not durable yet, `appends_waiting` callers wait for room."""
+    """Counts of an open log: `bytes_in_flight` were accepted and are not durable yet, `appends_waiting` callers wait for room."""
 
     wal_name: str
     vchannels: int
@@ -51,7 +51,7 @@ class ReadableEngine(Protocol):
     """An engine that serves the reading half of the API."""
 
     place: str
-    """Where the log is: its directory, or another location as a text."""
+    """Where the log is: its directory, or another location as text."""
 
     @property
     def cursors(self) -> Cursors:
@@ -72,12 +72,12 @@ class ReadableEngine(Protocol):
     async def open(self) -> None:
         """Opens the log. A failure releases everything and raises.
 
-        LockedError, FormatError, CorruptionError, StorageError, ChannelFencedError when another writer takes the log over meanwhile,
+        Raises LockedError, FormatError, CorruptionError, StorageError, ChannelFencedError if another writer takes the log over meanwhile,
         or InvalidArgumentError for settings that do not fit the log.
         """
 
     async def close(self) -> None:
-        """Drains what was taken, ends every reader and releases everything. Raises the first failure after everything is released."""
+        """Drains what is in flight, ends every reader and releases everything. Raises the first failure after everything is released."""
 
     def abandon(self) -> None:
         """Releases everything once the event loop has ended; what was in flight has an unknown outcome. Blocks; idempotent."""
@@ -87,8 +87,8 @@ class ReadableEngine(Protocol):
     ) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, the vchannels as they are now, and a function that starts the scanner's actor.
 
-        ChannelNotExistError for a vchannel that does not exist and must not be created; InvalidArgumentError for vchannels on several
-        pchannels.
+        Raises ChannelNotExistError for a vchannel that does not exist and must not be created; InvalidArgumentError for vchannels on
+        several pchannels.
         """
 
     async def list_vchannels(self) -> list[VChannelInfo]:
@@ -97,7 +97,7 @@ class ReadableEngine(Protocol):
     async def latest_tick(self, vchannel: str) -> int:
         """Returns a tick that covers every write to this vchannel that has returned.
 
-        NotLocalError where another process writes it; ChannelNotExistError for a vchannel that does not exist and must not be created.
+        Raises NotLocalError if another process writes it; ChannelNotExistError for a vchannel that does not exist and must not be created.
         """
 
     async def retention_report(self) -> list[PChannelRetention]:
@@ -122,29 +122,29 @@ class WritableEngine(ReadableEngine, Protocol):
     async def create_vchannel(self, name: str, pchannel: str | None) -> VChannelInfo:
         """Creates a vchannel durably, on this pchannel or on one that the engine chooses.
 
-        ChannelExistError if there is one of that name; InvalidArgumentError for a pchannel that does not exist, or past `vchannels_max`;
+        Raises ChannelExistError if the name is taken; InvalidArgumentError for a pchannel that does not exist, or past `vchannels_max`;
         NoSpaceError, UnavailableError or StorageError if it could not be saved: then there is no such vchannel.
         """
 
     async def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel durably, with its transactions, readers and cursors; ChannelNotExistError if there is none.
+        """Drops a vchannel durably, with its transactions, readers and cursors; raises ChannelNotExistError if there is none.
 
-        NoSpaceError or StorageError if readers in other processes could not be told: the vchannel is gone, and the call may be repeated.
+        Raises NoSpaceError or StorageError if other processes' readers could not be told: the vchannel is gone, the call may be repeated.
         """
 
     async def truncate(self, up_to: MessageID) -> None:
         """Truncates a pchannel up to this event, inclusive.
 
-        InvalidArgumentError for an id that is above the durable end or of no pchannel of this log, and for one past what a cursor or a
+        Raises InvalidArgumentError for an id that is above the durable end, of no pchannel of this log, or past what a cursor or a
         broadcast still needs.
         """
 
     async def allocate_time_tick(self) -> int:
-        """Returns a tick above every one given before. StorageError if the limit of ticks cannot be saved."""
+        """Returns a tick above every tick allocated before. Raises StorageError if the limit of ticks cannot be saved."""
 
 
 class Appends(Protocol):
-    """The writing calls. Calls for one pchannel are ordered as they were made, also those of different vchannels.
+    """The writing calls. Calls for one pchannel are executed in the order they were made, also across its vchannels.
 
     A call that is refused before anything is sent (TypeError, InvalidArgumentError, WouldBlockError) changes nothing, and creates no
     vchannel. A result is durable. A failed write is a StorageError, a lost connection an UnknownOutcomeError, both with
@@ -155,17 +155,17 @@ class Appends(Protocol):
     """The most bytes that the payload and the properties of a message may have."""
 
     def append(self, message: Message, barrier_time_tick: int) -> asyncio.Future[AppendResult] | None:
-        """Sends a message; None if it has to wait for room in flight. The hot path: no coroutine, one future a message.
+        """Sends a message; returns None if it has to wait for room in flight. The hot path: no coroutine, one future per message.
 
-        A message for a vchannel that does not exist creates it, or is a ChannelNotExistError where the settings forbid that.
+        A message for a vchannel that does not exist creates it, or raises ChannelNotExistError where the settings forbid that.
         """
 
     def append_keyed(
         self, message: Message, barrier_time_tick: int, key: Key
     ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
-        """Sends a message with an idempotency key; None as for `append`.
+        """Sends a message with an idempotency key; returns None as `append` does.
 
-        InvalidRequestSeqError for a producer's sequence below one in flight, or after one that failed.
+        Raises InvalidRequestSeqError if a producer's sequence is below one in flight, or follows a failed one.
         """
 
     def no_room(self, message: Message) -> BaseException:
@@ -180,7 +180,7 @@ class Appends(Protocol):
         """Appends a message with an idempotency key when there is room in flight."""
 
     async def append_atomic(self, messages: Sequence[Message], barrier_time_tick: int) -> AppendResult:
-        """Appends two or more messages of one vchannel as one transaction. InvalidArgumentError if it is over `txn_bytes_max`."""
+        """Appends two or more messages of one vchannel as one transaction. Raises InvalidArgumentError if it is over `txn_bytes_max`."""
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends messages in order, without a transaction; a BulkAppendError carries the results of those before the first that failed."""
@@ -190,14 +190,14 @@ class Appends(Protocol):
     ) -> EngineTxn[AppendResult | ForgottenResult]:
         """Opens a transaction on vchannels of one pchannel; `keepalive_s` of 0 means the setting.
 
-        InvalidArgumentError if they lie on several pchannels; errors of `append` for vchannels that do not exist.
+        Raises InvalidArgumentError if they are on several pchannels; errors of `append` for vchannels that do not exist.
         """
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns what is remembered of producers, in any order."""
 
     async def forget_producer(self, name: str) -> None:
-        """Forgets a producer durably. InvalidArgumentError if it is not known; WouldBlockError while its appends are in flight."""
+        """Forgets a producer durably. Raises InvalidArgumentError if it is unknown; WouldBlockError while its appends are in flight."""
 
 
 class EngineTxn(Protocol[R_co]):
@@ -212,13 +212,13 @@ class EngineTxn(Protocol[R_co]):
         """
 
     async def commit(self) -> R_co:
-        """Writes all bodies as one event. WouldBlockError leaves the transaction open; TransactionExpiredError if it has ended."""
+        """Writes all bodies as one event. WouldBlockError leaves the transaction open; TransactionExpiredError means that it has ended."""
 
     async def rollback(self) -> None:
-        """Forgets the transaction; one that has ended already is fine."""
+        """Forgets the transaction; does nothing if it has ended already."""
 
     def abandon(self) -> bool:
-        """Rolls back a transaction that no caller holds any more, without waiting; False if it has ended. From any thread."""
+        """Rolls back a transaction that no caller holds any more, without waiting; returns False if it has ended. From any thread."""
 
 
 class Broadcasts(Protocol):

@@ -12,7 +12,7 @@ __all__ = ["check_body_type", "check_client_type", "check_kept_key", "check_size
 
 
 def record_of(message: Message, *, bytes_max: int) -> Record:
-    """Returns the stored form of a message. TypeError if it is no Message, InvalidArgumentError if it is over `message_bytes_max`."""
+    """Returns the stored form of a message. Raises TypeError if it is no Message, InvalidArgumentError over `message_bytes_max`."""
     if not isinstance(message, Message):
         raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
     check_size(message, bytes_max=bytes_max)
@@ -53,7 +53,7 @@ def check_body_type(message: Message) -> None:
 
 
 def check_kept_key(key: Key, settings: Settings) -> None:
-    """Raises InvalidArgumentError if the key is none, or if the settings would forget it at once."""
+    """Raises InvalidArgumentError if it is not an idempotency key, or if the settings would forget it at once."""
     check_key(key)
     if not isinstance(key, ProducerKey) and not (settings.idempotency_window_count and settings.idempotency_window_s):
         raise InvalidArgumentError(

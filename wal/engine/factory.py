@@ -15,8 +15,8 @@ __all__ = ["check_readable", "make_engine"]
 
 
 def check_readable(location: Location) -> None:
-    """Raises InvalidArgumentError for a location that only the process which writes there can read."""
-    from wal.engine.read_only.sources import check_source  # most programs write
+    """Raises InvalidArgumentError for a location that only its own writer process can read."""
+    from wal.engine.read_only.sources import check_source  # imported late: most programs write
 
     check_source(location)
 
@@ -24,7 +24,7 @@ def check_readable(location: Location) -> None:
 async def make_engine(
     location: Location, settings: Settings, *, read_only: bool, create: bool, wait_s: float
 ) -> ReadableEngine:
-    """Returns the engine for this location, not opened yet. InvalidArgumentError for a location that no engine can serve so."""
+    """Returns the engine for this location, not opened yet. Raises InvalidArgumentError if no engine can serve the location this way."""
     if read_only:
         await import_late("wal.engine.read_only.log")
         from wal.engine.read_only.log import ReadOnlyLog

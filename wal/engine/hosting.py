@@ -1,8 +1,8 @@
 """Hosting: the pchannels that this process writes, each in a term of its own.
 
-Owns how one pchannel is opened in a given term (its log, what is recovered of its state, its actors, its checkpointer), the timer that
-drives all of them, the actor that waits for ticks in their place, and the order in which they are closed: drained first, then all of them
-end with one closing tick. It never raises a term, and it knows nothing of vchannels but whether a name in a log still exists.
+Owns how one pchannel is opened in a given term (its log, its recovered state, its actors, its checkpointer), the timer that
+drives all of them, the actor that waits for ticks on their behalf, and the order in which they are closed: drained first, then all of them
+end with one closing tick. It never raises a term, and all it knows of vchannels is whether a name in a log still exists.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from wal.timestamp import TimestampOracle
 __all__ = ["INBOX_MAX", "Hosting"]
 
 INBOX_MAX: Final = 1 << 20
-"""Operations in a pchannel's inbox; the bound on bytes in flight is met first."""
+"""Operations in a pchannel's inbox; the bound on bytes in flight is reached first."""
 
 
 class Hosting:
-    """`pchannels` are those that are open, and are driven and closed together; the caller of `open` adds the pchannel to them.
+    """`pchannels` are the open pchannels, which are driven and closed together; the caller of `open` adds the pchannel to them.
 
     `is_live` says whether a vchannel, in this incarnation, still exists.
     """
@@ -78,8 +78,8 @@ class Hosting:
     async def open(self, meta: PChannelMeta) -> tuple[PChannel, int]:
         """Opens a pchannel in the term of its record, which must be saved.
 
-        Returns the pchannel, and how many events after the last checkpoint were replayed. ChannelFencedError if another writer has a higher
-        term; CorruptionError for damage. After a failure `close` closes what was opened.
+        Returns the pchannel, and how many events after the last checkpoint were replayed. Raises ChannelFencedError if another writer has a
+        higher term; CorruptionError for damage. After a failure `close` closes what was opened.
         """
         record = await load_checkpoint(self._kv, meta.name)
         log = await self._backend.open(
@@ -131,7 +131,7 @@ class Hosting:
             self._timer.cancel()
 
     async def drain(self) -> BaseException | None:
-        """Returns when every pchannel has written what it took and no checkpoint is being made; returns the first failure, if any."""
+        """Waits until every pchannel has written what it accepted and no checkpoint is under way; returns the first failure, if any."""
         live = list(self._pchannels.values())
         await asyncio.gather(*(pchannel.drain() for pchannel in live))
         fault = next((fault for pchannel in live if (fault := pchannel.fault)), None)
@@ -160,9 +160,9 @@ class Hosting:
     async def _recover(
         self, log: PChannelLog, meta: PChannelMeta, record: CheckpointRecord | None
     ) -> tuple[RecoveryState, Checkpoint, tuple[int, int]]:
-        """Returns what the pchannel knew when its log ended, the checkpoint that this began with, and what `recover` counted."""
+        """Returns the pchannel's state at the end of its log, the checkpoint that recovery started from, and what `recover` counted."""
         if record is None:
-            # A log from before there were checkpoints: what is not truncated is all there is. From now on it has one.
+            # A log from before checkpoints existed: it is replayed from its earliest event. From now on it has one.
             last = Checkpoint(log.earliest[0])
             await self._save_checkpoint(meta, last)
             await log.release(last.position, state=None)
@@ -187,12 +187,12 @@ class Hosting:
                     pchannel.actor_group.tell_control(pchannel, pchannel.timer_turn)
                     if pchannel.checkpointer is not None:
                         pchannel.checkpointer.look()
-                except Exception as defect:  # the timer goes on for the others
+                except Exception as defect:  # the timer continues for the others
                     pchannel.poisoned(defect, [])
 
 
 class _TickKeeper(Actor):
-    """Waits for the oracle in the place of the pchannels, which must not wait."""
+    """Waits for the oracle on behalf of the pchannels, which must not wait."""
 
     def __init__(self, oracle: TimestampOracle) -> None:
         self._oracle = oracle
@@ -207,7 +207,7 @@ class _TickKeeper(Actor):
         except Exception as error:
             failure = _no_ticks(error)
         for pchannel in batch:
-            if pchannel.failure is None:  # a failed one has given up what waited
+            if pchannel.failure is None:  # a failed one has failed what waited
                 with contextlib.suppress(ActorError):  # it failed meanwhile
                     pchannel.actor_group.tell_control(pchannel, partial(pchannel.ticks_extended, failure))
 

@@ -1,6 +1,6 @@
-"""What the settings say of servers: the KV of the metadata (a sqlite file, or a root path in etcd), and the address of Pulsar.
+"""The servers that the settings name: the KV of the metadata (a sqlite file, or a root path in etcd), and the address of Pulsar.
 
-Owns: the way from the text to an open KV, the reading of the password's file, and which root path of the metadata belongs to whom. It
+Owns: opening a KV from its location, reading the password file, and which part owns which root path of the metadata. It
 imports etcd's client only when an `etcd://` location is opened. The caller closes the KV.
 """
 
@@ -25,13 +25,13 @@ __all__ = ["BROADCAST_ROOT", "CURSOR_ROOT", "PULSAR_ROOT", "open_metadata", "pul
 BROADCAST_ROOT: Final = "broadcasts"
 """The root path of the broadcaster's records."""
 CURSOR_ROOT: Final = "cursors"
-"""The root path of cursors, where the log has no directory for them."""
+"""The root path of cursors, if the log has no directory for them."""
 PULSAR_ROOT: Final = "pulsar"
 """The root path of the Pulsar backend's records."""
 
 
 def pulsar_address(location: PulsarLocation, settings: Settings) -> PulsarAddress:
-    """Returns the address of the Pulsar at this location, with what the settings say of getting in."""
+    """Returns the address of the Pulsar at this location, with the credentials from the settings."""
     from wal.backends.pulsar import PulsarAddress  # most logs are journals
 
     return PulsarAddress(
@@ -45,7 +45,7 @@ def pulsar_address(location: PulsarLocation, settings: Settings) -> PulsarAddres
 
 
 async def open_metadata(kv: str | Secret) -> KVBase:
-    """Opens the KV at `kv`, a path or `etcd://…`. InvalidArgumentError for a text of no known form, and what the KV raises."""
+    """Opens the KV at `kv`, a path or `etcd://…`. Raises InvalidArgumentError for an unknown form, and what the KV raises."""
     chosen = parse_kv(kv)
     if isinstance(chosen, Path):
         return await SqliteKV.open(chosen)
@@ -74,5 +74,5 @@ def _user(location: EtcdLocation) -> tuple[str, Secret] | None:
         raise InvalidArgumentError(f"the password_file of {location} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
         wrong = f"byte {error.start} of {str(location.password_file)!r} is not UTF-8"
-    # Outside of the handler: the error of the codec holds the whole file.
+    # Raised outside the handler: the codec's error holds the whole file.
     raise InvalidArgumentError(f"the password_file of {location} cannot be read: {wrong}")

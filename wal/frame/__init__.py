@@ -1,4 +1,4 @@
-"""Frames: draft, encode, decode and check. Pure functions over bytes; this room knows only errors.
+"""Frames: draft, encode, decode and check. Pure functions over bytes; this room imports only errors.
 
 Files:
 
@@ -8,7 +8,7 @@ Files:
 * decode      from bytes to runs and columns, checked
 * tables      the runs and columns of a frame, checked against each other
 * lazy_table  the same for a reader that wants few of many runs
-* events      the laws of indices and flags
+* events      the rules of indices and flags
 * ext         the optional fields of a record: transaction, idempotency key, broadcast header
 """
 

@@ -1,7 +1,7 @@
-"""Decode: makes runs and columns from the bytes of a frame, checked before anything of them is used.
+"""Decode: turns the bytes of a frame into runs and columns, checked before anything of them is used.
 
 `FrameView.decode` checks the header, the CRC of header and tables, and that all tables agree with each other (`tables`). The body is
-fetched and checked block by block, only where it is asked for. No input crashes it or makes it loop: it raises CorruptionError or
+fetched and checked block by block, only where needed. No input crashes it or makes it loop: it raises CorruptionError or
 FormatError, or it returns what was written.
 """
 
@@ -58,9 +58,9 @@ class FrameView:
 
     header: FrameHeader
     runs: RunTable
-    """The runs in their order. A row is made when it is asked for, so prefer `find` to a loop over all of them."""
+    """The runs in their order. A row is created when it is accessed, so prefer `find` to a loop over all of them."""
     memo: dict[int, Any]
-    """A cache for the readers of this view: what one of them made of a run, by the ordinal of the run, is shared by all."""
+    """A cache for the readers of this view, by the ordinal of a run: all of them share what one has built from the run."""
     _body: BodySource
     _checked: dict[tuple[int, int], bytes]
     """The bytes that were fetched and checked, by their first and last block."""
@@ -69,11 +69,11 @@ class FrameView:
     def decode(
         cls, head: bytes, body: BodySource, *, offset: int = 0, lazy: int = 0, header: FrameHeader | None = None
     ) -> FrameView:
-        """Returns the frame whose header and tables lie in `head` at `offset`.
+        """Returns the frame whose header and tables are in `head` at `offset`.
 
-        A wrong CRC, tables that contradict each other, or a `head` that is too short are a CorruptionError; a newer format is a
-        FormatError. `lazy` is the number of vchannels that the reader wants at most, or 0 for all: if these are few of many runs, each
-        run is checked when it is asked for (see `lazy_table`). `header` is the header if it was unpacked before.
+        Raises CorruptionError for a wrong CRC, tables that contradict each other, or a `head` that is too short; FormatError for a newer
+        format. `lazy` is the largest number of vchannels that the reader wants, or 0 for all: if these are few of many runs, each
+        run is checked when it is accessed (see `lazy_table`). `header` is the header if it was unpacked before.
         """
         header = header or FrameHeader.unpack(head, offset)
         tables_end = offset + header.head_bytes
@@ -130,7 +130,7 @@ class FrameView:
     def exts(self) -> list[tuple[str, int, int, int, bytes]]:
         """Returns (name, incarnation, index, flags, ext) of each record of a vchannel that has an ext, run after run.
 
-        For a caller that wants only these of many runs, this is several times quicker than `runs` and `columns`.
+        For a caller that needs nothing else of many runs, this is several times faster than `runs` and `columns`.
         """
         if self.runs.ext_lens is None:
             return []
@@ -165,7 +165,7 @@ class FrameView:
             self._fetch(0, self.header.body_len)
 
     def _fetch(self, start: int, end: int) -> tuple[bytes, int]:
-        """Returns the checked blocks that cover [start, end), in one piece, and where in the body they begin."""
+        """Returns the checked blocks that cover [start, end), in one piece, and their start in the body."""
         if start == end:
             return b"", start
         ends = self.runs.block_ends

@@ -1,6 +1,6 @@
 """FrameDraft: the records of the next frame, gathered run by run until the frame is encoded.
 
-Owns: which run a record goes to and which index it takes. Indices are given in the order of the calls, over all runs, which is the order
+Owns: the assignment of records to runs and indices. Indices are assigned in the order of the calls, over all runs, which is the order
 of events. Pure: it neither waits nor reads a clock, and it has no limits (its caller cuts frames by size).
 """
 
@@ -42,9 +42,9 @@ class Record(msgspec.Struct, gc=False):
 
 
 class CopyNames:
-    """The vchannels that a broadcast's copies in a frame are for, and the columns of their runs as they stand in the tables of a frame.
+    """The vchannels of a broadcast's copies in a frame, and the columns of their runs as stored in the tables of a frame.
 
-    These bytes do not depend on the frame: many broadcasts go to the same thousand vchannels, and share one such object. `names` are at
+    These bytes do not depend on the frame: many broadcasts go to the same thousand vchannels, and share one such object. `names` has at
     least one vchannel, each once (InvalidArgumentError otherwise); `texts` are their names without the incarnations.
     """
 
@@ -78,7 +78,7 @@ class Run(msgspec.Struct, gc=False):
 
 
 class FrameDraft:
-    """Gathers records. `indices` is the number of indices given so far: the frame needs as many ticks.
+    """Gathers records. `indices` is the number of indices assigned so far: the frame needs this many ticks.
 
     The encoder also reads these: `by_name` are the VCHANNEL runs. `in_order` is True while the records, taken run after run, have the
     indices 0, 1, 2 … `has_flags` is True once a record has a flag, which only `commit` and `broadcast` set. `compatible` are the flags of
@@ -96,7 +96,7 @@ class FrameDraft:
         self.compatible: int = 0
 
     def append(self, name: RunName, records: Sequence[Record], *, keyed: bool = False) -> int:
-        """Adds plain messages for one vchannel, in order; returns the index of the first, which those of the others follow densely.
+        """Adds plain messages for one vchannel, in order; returns the first index; the others follow without gaps.
 
         `keyed` says that some of them carry an idempotency key in their ext.
         """
@@ -127,8 +127,8 @@ class FrameDraft:
     ) -> int:
         """Adds a transaction over `names`: its bodies in append order, then its commit; returns the index of the commit.
 
-        `key` is the ext of its idempotency key (`encode_key`); each of its commit rows carries it. No name, a name given twice, or a body
-        for a name that is not among them is an InvalidArgumentError; the draft is unchanged then.
+        `key` is the ext of its idempotency key (`encode_key`); each of its commit rows carries it. No name, a duplicate name, or a body
+        for a name that is not among them raises InvalidArgumentError; the draft is unchanged then.
         """
         counts = dict.fromkeys(names, 0)
         _check_names(names, counts, of="a transaction")
@@ -161,7 +161,7 @@ class FrameDraft:
     def broadcast(self, names: Sequence[RunName] | CopyNames, record: Record, *, header: bytes) -> int:
         """Adds one payload with a copy for each of `names`; returns the index of the first copy, the others follow in order.
 
-        No name, or a name given twice, is an InvalidArgumentError; the draft is unchanged then.
+        No name, or a duplicate name, raises InvalidArgumentError; the draft is unchanged then.
         """
         copies = names if isinstance(names, CopyNames) else CopyNames(names)
         self.in_order = False

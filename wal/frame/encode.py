@@ -1,4 +1,4 @@
-"""Encode: makes the bytes of a frame from a draft.
+"""Encode: turns a draft into the bytes of a frame.
 
 Pure functions. The result is a list of buffers (the head, then the blocks), so that a large payload is handed to the operating system
 without a copy and only small ones are joined.
@@ -33,7 +33,7 @@ __all__ = ["EncodedFrame", "encode_frame"]
 
 
 class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
-    """A frame ready to be written: its header, its bytes as `buffers` (`length` bytes in all), and which vchannels it holds.
+    """A frame ready to be written: its header, its bytes as `buffers` (`length` bytes in all), and the vchannels in it.
 
     `vchannels` are the (name, incarnation) of each run that a reader of that vchannel has to see; `pchannel_wide` is True if every reader
     has to see the frame.
@@ -57,7 +57,7 @@ def encode_frame(
 ) -> EncodedFrame:
     """Returns the frame of this draft.
 
-    `promised_tick` is the tick of the last event by default; a frame without events (a TimeTick frame) has to be given one.
+    `promised_tick` is the tick of the last event by default; a frame without events (a TimeTick frame) requires one.
     """
     runs = draft.runs
     if (
@@ -114,7 +114,7 @@ class _Tables(msgspec.Struct, gc=False):
 
 
 def _one(run: Run) -> _Tables:
-    """Returns the tables of a single plain message, which is what a lone writer appends, without building columns."""
+    """Returns the tables of a single plain message, the usual frame of a lone writer, without building columns."""
     record = run.records[0]
     payload, kind, properties, ext = record.payload, record.message_type, record.properties, record.ext
     incompatible = 0
@@ -312,7 +312,7 @@ def _by_run(fields: list[list[bytes]], starts: list[int]) -> list[bytes]:
 
 
 def _cut(parts: list[bytes], ends: list[int]) -> tuple[list[bytes], list[int]]:
-    """Cuts whole parts into blocks of at least BLOCK_BYTES_MIN, and says where each ends. Part i is the bytes [ends[i], ends[i + 1])."""
+    """Joins whole parts into blocks of at least BLOCK_BYTES_MIN; returns them with their ends. Part i is bytes [ends[i], ends[i + 1])."""
     total = ends[-1]
     blocks: list[bytes] = []
     block_ends: list[int] = []

@@ -1,8 +1,8 @@
-"""Events: the laws of indices and flags, over the columns of a frame.
+"""Events: the rules of indices and flags, over the columns of a frame.
 
 Every index below the header's count belongs to exactly one event: a record of a vchannel or of the pchannel, a copy of a broadcast, or a
 commit, whose rows share one index over the runs of its transaction. Within a run indices ascend, and a body is followed by a body or by
-its commit. Pure functions; a frame that breaks a law is damaged, even if its CRC is right.
+its commit. Pure functions; a frame that breaks a rule is damaged, even if its CRC is right.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def check_events(
     indices: Sequence[int] | None,
     events: int,
 ) -> dict[int, int]:
-    """Checks the laws and returns the index of each COPY run, by ordinal.
+    """Checks the rules and returns the index of each COPY run, by ordinal.
 
-    `counts` are as stored (for a COPY run, the ordinal of its SHARED run); the rows of run i are [starts[i], starts[i + 1]). A broken law
-    is a CorruptionError, a flag that this version does not know a FormatError.
+    `counts` are as stored (for a COPY run, the ordinal of its SHARED run); the rows of run i are [starts[i], starts[i + 1]). Raises
+    CorruptionError for a broken rule, FormatError for a flag that this version does not know.
     """
     numbers = range(starts[-1]) if indices is None else indices
     if flags is None and not kinds.strip(_VCHANNEL):
@@ -52,7 +52,7 @@ def _check_plain(starts: Sequence[int], indices: Sequence[int] | None, events: i
 
 
 def _ascend(starts: Sequence[int], indices: Sequence[int]) -> bool:
-    """Returns whether the indices of each run ascend, or are equal. It sorts run by run, which is quickest for few long runs."""
+    """Returns whether the indices of each run ascend, or are equal. It sorts run by run, which is fastest for few long runs."""
     runs = [list(indices[start:end]) for start, end in pairwise(starts)]
     return all(run == sorted(run) for run in runs)
 
@@ -60,7 +60,7 @@ def _ascend(starts: Sequence[int], indices: Sequence[int]) -> bool:
 def _check_flags(
     kinds: bytes, counts: Sequence[int], starts: Sequence[int], flags: bytes | None, numbers: Sequence[int]
 ) -> dict[int, int]:
-    """Checks that flags stand where they may and that copies name their payload; returns the index of each COPY run."""
+    """Checks that flags are only where allowed and that copies name their payload; returns the index of each COPY run."""
     if flags is None:
         if _SHARED in kinds or _COPY in kinds:
             raise inconsistent("the payload of a broadcast is not flagged as one", f"flag {FLAG_COPY}")
@@ -112,7 +112,7 @@ def _check_mixed(
     copies: dict[int, int],
     events: int,
 ) -> None:
-    """Checks the indices of any mix of runs: commits share one over runs, copies have no rows, and the log's own records no index."""
+    """Checks the indices of any mix of runs: a transaction's commits share one, copies have no rows, the log's own records no index."""
     unordered = set(starts)
     single = list(copies.values())
     commits: set[int] = set()

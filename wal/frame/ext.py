@@ -41,12 +41,12 @@ _KNOWN: Final = {int(tag): tag for tag in ExtTag}
 
 
 def encode_ext(fields: Mapping[ExtTag, bytes]) -> bytes:
-    """Returns the bytes of these fields; no bytes for no fields."""
+    """Returns the bytes of these fields; empty if there are none."""
     return b"".join(part for tag in sorted(fields) for part in (_TAG.pack(tag, len(fields[tag])), fields[tag]))
 
 
 def decode_ext(data: bytes) -> dict[ExtTag, bytes]:
-    """Returns the fields that this version knows. Damage is a CorruptionError, an unknown even tag a FormatError."""
+    """Returns the fields that this version knows. Raises CorruptionError for damage, FormatError for an unknown even tag."""
     fields: dict[ExtTag, bytes] = {}
     at = 0
     previous = -1
@@ -76,7 +76,7 @@ def encode_txn(*, txn_id: int, keepalive_ms: int, bodies: int, bodies_total: int
 
 
 def decode_txn(fields: Mapping[ExtTag, bytes]) -> tuple[int, int, int, int]:
-    """Returns `(txn_id, keepalive_ms, bodies, bodies_total)` of a COMMIT row; a COMMIT row without them is a CorruptionError."""
+    """Returns `(txn_id, keepalive_ms, bodies, bodies_total)` of a COMMIT row; raises CorruptionError if they are missing."""
     value = fields.get(ExtTag.TXN, b"")
     if len(value) != _TXN.size:
         raise CorruptionError(
@@ -98,7 +98,7 @@ def encode_key(key: str, *, sequence: int | None = None) -> bytes:
 
 
 def decode_key(ext: bytes) -> tuple[str, int | None] | None:
-    """Returns `(key, None)`, `(producer, sequence)`, or None for an ext without a key. Damage is a CorruptionError.
+    """Returns `(key, None)`, `(producer, sequence)`, or None for an ext without a key. Raises CorruptionError for damage.
 
     It reads only the tags up to the key's, because recovery calls it for every record with an ext.
     """

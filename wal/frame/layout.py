@@ -11,7 +11,7 @@ A frame is the unit of everything: one group commit, one backend write, one sync
     BODY    run after run, each: payloads together | properties together | ext together
 
 The body is cut into blocks of at least `BLOCK_BYTES_MIN` (the last may be shorter), always at the end of a payload, of properties or of
-an ext: a reader fetches and checks only the blocks that it needs, and no field lies in two blocks.
+an ext: a reader fetches and checks only the blocks that it needs, and no field spans two blocks.
 
 This module only packs and checks the header; `encode` and `decode` do the rest.
 """
@@ -82,7 +82,7 @@ FLAGS_KNOWN: Final = FLAG_BODY | FLAG_COMMIT | FLAG_COPY
 
 
 class RunKind(enum.IntEnum):
-    """The kind of a run: for which readers its records are.
+    """The kind of a run, which says what its records are for.
 
     VCHANNEL: the records of one vchannel. PCHANNEL: messages for every reader of the pchannel (its name is ""). SHARED: the payload of
     one broadcast. COPY: one copy of it for a vchannel. It has no record rows: `records` is the ordinal of the SHARED run, and the k-th
@@ -137,12 +137,12 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of header and tables, which have to be read before anything of the body."""
+        """The bytes of header and tables, which are read before any of the body."""
         return HEADER_BYTES + self.tables_len
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of the whole frame."""
+        """The bytes of the whole frame."""
         return HEADER_BYTES + self.tables_len + self.body_len
 
     def pack(self) -> bytes:
@@ -171,7 +171,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
     def unpack(cls, data: bytes, offset: int = 0) -> FrameHeader:
         """Returns the header at this offset; its CRC is checked with the tables, by `decode`.
 
-        Bytes that are no frame are a CorruptionError, a frame of a newer version is a FormatError that names what is new.
+        Raises CorruptionError for bytes that are no frame, and for a newer version a FormatError that names what is new.
         """
         if len(data) - offset < HEADER_BYTES:
             raise CorruptionError(

@@ -1,9 +1,9 @@
-"""LazyRunTable: the tables of a frame for a reader that wants few of its many runs; a run is checked when it is first asked for.
+"""LazyRunTable: the tables of a frame for a reader that wants few of its many runs; a run is checked when it is first accessed.
 
-Each run that it returns is checked as `RunTable` checks it: its rows lie where its counts say, it has as many bytes as its records, its
-indices ascend below the header's count, and no body is without its commit. That no two runs share an index needs all runs, and is checked
-by those that decode the whole frame: the writer's own readers, and recovery. The CRC finds random damage in any case. It is only for frames
-of vchannel runs: other runs refer to each other.
+Each run that it returns is checked as `RunTable` checks it: its rows are where its counts say, it has as many bytes as its records, its
+indices ascend below the header's count, and no body is without its commit. Checking that no two runs share an index needs all runs, and is
+left to those that decode the whole frame: the writer's own readers, and recovery. The CRC finds random damage in any case. It is only for
+frames of vchannel runs: other runs refer to each other.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from wal.frame.tables import RECORD_COLUMNS, Rows, RunRow, RunTable
 __all__ = ["LazyRunTable"]
 
 _RUNS_MIN: Final = 8
-"""With fewer runs than this most rows are wanted anyway, and one check of all of them is cheaper."""
+"""With fewer runs than this, most rows are wanted anyway, and one check of all of them is cheaper."""
 _SEARCHED_MAX: Final = 4
-"""Up to so many names are searched for; for more of them, the name of each run is looked up."""
+"""Up to this many names are searched for; for more of them, the name of each run is looked up."""
 
 
 class LazyRunTable(RunTable):
@@ -65,7 +65,7 @@ class LazyRunTable(RunTable):
 
     @staticmethod
     def suits(header: FrameHeader, head: bytes, at: int, wanted: int) -> bool:
-        """Returns whether a frame has many runs, only vchannels', and most of them are not among the `wanted`."""
+        """Returns whether a frame has many runs, only of vchannels, and `wanted` (a number of vchannels) is small compared to that."""
         runs = header.runs
         return (
             runs >= max(_RUNS_MIN, 4 * wanted) and len(head) >= at + runs and not head[at : at + runs].strip(_VCHANNEL)

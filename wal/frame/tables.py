@@ -1,7 +1,7 @@
 """Tables: the runs and columns of a frame, checked against each other before anything of them is used.
 
-Parses the part between header and body. That names, rows and bytes add up is checked here, the events of the rows in `events`. The checks
-run over whole columns, and a row object is made only for a run that is asked for, since a reader wants few of many.
+Parses the part between header and body. Checks here that names, rows and bytes add up; `events` checks the events of the rows. The checks
+run over whole columns, and a row object is created only for a run that is accessed, since a reader wants few of many.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordColumns(msgspec.Struct, frozen=True, gc=False):
-    """The records of a whole frame as they lie in its tables, without a Python object for each; a `RunRow` says which are its own.
+    """The records of a whole frame as stored in its tables, without a Python object for each; a `RunRow` says which are its own.
 
     Little-endian, 4 bytes an entry, except 2 for types and 1 for flags; None if the frame has no such column.
     """
@@ -170,7 +170,7 @@ class RunTable(Sequence[RunRow]):
         )
 
     def columns(self) -> RecordColumns:
-        """Returns the columns of all records as they lie. They are checked (in a lazy table, those of the runs that were asked for)."""
+        """Returns the columns of all records as stored. They are checked (in a lazy table, only those of the runs accessed so far)."""
         at, records, mask, head = self._columns_at, self._records, self._mask, self._head
         found: list[Any] = []
         for column, _, width in RECORD_COLUMNS:
@@ -239,7 +239,7 @@ class RunTable(Sequence[RunRow]):
         return found
 
     def copies(self) -> list[tuple[int, RunRow, list[tuple[str, int]]]]:
-        """Returns, for each SHARED run, its ordinal, the run, and (name, incarnation) of its copies, whose indices begin at its own."""
+        """Returns, for each SHARED run, its ordinal, the run, and (name, incarnation) of its copies; their indices start at the run's."""
         kinds = self._kinds
         if _COPY not in kinds:
             return []
@@ -265,7 +265,7 @@ class RunTable(Sequence[RunRow]):
         for more in (self.properties_lens, self.ext_lens):
             if more is not None:
                 sizes = map(add, sizes, more)
-        if len(starts) == 2:  # one run: where each record ends does not matter
+        if len(starts) == 2:  # one run: the ends of the records do not matter
             offsets = [0, sum(sizes)]
         elif _LONG_RUN * len(starts) <= starts[-1]:  # few long runs: nor here
             columns = [lens for lens in (self.payload_lens, self.properties_lens, self.ext_lens) if lens is not None]
@@ -291,7 +291,7 @@ class RunTable(Sequence[RunRow]):
 def _read_names(kinds: bytes, columns: bytes, names: bytes) -> tuple[str, ...]:
     """Returns the names of the runs of these kinds, checked. `columns` are the lengths of the names, then the incarnations.
 
-    The results are cached, because frame after frame has the same runs.
+    The results are cached, because most frames have the same runs.
     """
     runs = len(kinds)
     lengths = unpack_from(f"<{runs}H", columns)
@@ -320,13 +320,13 @@ def _read_names(kinds: bytes, columns: bytes, names: bytes) -> tuple[str, ...]:
 
 @cache
 def _record_bytes(mask: int) -> int:
-    """Returns the width of a record over all columns of this mask."""
+    """Returns the width in bytes of a record over all columns of this mask."""
     return sum(width for column, _, width in RECORD_COLUMNS if not column or mask & column)
 
 
 _RUN_BYTES: Final = 15
 _LONG_RUN: Final = 16
-"""With so many records a run it is quicker to sum up the lengths by run than to accumulate those of all records."""
+"""From this many records per run on, summing the lengths by run is faster than accumulating those of all records."""
 _NAMES_KEPT_BYTES: Final = 4096
 """Names of more bytes than this are not cached, so that the cache has a bound."""
 RECORD_COLUMNS: Final = (

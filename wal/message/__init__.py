@@ -1,13 +1,13 @@
-"""Messages: their types, ids and properties, before and after an append. This room knows no other one.
+"""Messages: their types, ids and properties, before and after an append. This room imports no other room.
 
 Files:
 
 * message           what a user appends, and what a reader receives
 * message_id        the id of an event, log positions, and positions in MessagePack
 * types             the types, and what each of them means to the log
-* properties        which keys are reserved, and the stored form of a user's properties
-* append_result     what an append returns: AppendResult, TxnContext, CopyOutcomes
-* broadcast_header  what a copy of a broadcast says about the whole of it
+* properties        the reserved keys, and the stored form of a user's properties
+* append_result     the results of appends: AppendResult, TxnContext, CopyOutcomes
+* broadcast_header  the header that all copies of a broadcast share
 * codec             messages as they travel on a wire, and back
 * wire_fields       one system field of a message on the wire
 * wire_pb2          generated protocol buffer code

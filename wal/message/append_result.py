@@ -1,4 +1,4 @@
-"""AppendResult: the answer to a durable append, which every layer above the messages hands through; and the TxnContext in it.
+"""AppendResult: the answer to a durable append, which every layer above the messages passes on; and the TxnContext in it.
 
 CopyOutcomes: the answers to a broadcast's copies in one frame.
 """
@@ -14,7 +14,7 @@ from wal.errors import WALError
 from wal.message.message_id import MessageID
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # one with a default; the standard library has it from Python 3.13 on
+    from typing_extensions import TypeVar  # supports defaults; the standard library's does from Python 3.13 on
 
     _Id_co = TypeVar("_Id_co", covariant=True, default=MessageID)
     _Tick_co = TypeVar("_Tick_co", covariant=True, default=int)
@@ -53,14 +53,14 @@ class AppendResult(msgspec.Struct, Generic[_Id_co, _Tick_co], frozen=True, gc=Fa
 ForgottenResult: TypeAlias = AppendResult[None, None]
 """The answer to an older duplicate of a producer: the event was written, but its id and its tick are no longer kept.
 
-Only a type: an AppendResult with None for `message_id`, `time_tick` and `last_confirmed`. Only an append with a `ProducerKey` has this
-answer.
+It is only a type: an AppendResult with None for `message_id`, `time_tick` and `last_confirmed`. Only an append with a `ProducerKey` returns
+it.
 """
 
 
 class CopyOutcomes(Collection[AppendResult | WALError], Protocol):
-    """The outcomes of a broadcast's copies in one frame, in the order of the vchannels that were asked for."""
+    """The outcomes of a broadcast's copies in one frame, in the order of the requested vchannels."""
 
     @property
     def all_in(self) -> bool:
-        """Whether all of them are results, so that nobody has to look through thousands for an error."""
+        """Whether all of them are results, so that no caller has to search thousands for an error."""

@@ -1,4 +1,4 @@
-"""BroadcastHeader and ResourceKey: what a copy of a broadcast says about the whole of it."""
+"""BroadcastHeader, which all copies of a broadcast share, and ResourceKey."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Name(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
 
 
 class ResourceKey(_Name, frozen=True, gc=False, array_like=True, order=True, kw_only=True):
-    """A name that a broadcast holds until all its vchannels acknowledged it: exclusively, or `shared` with other shared holders."""
+    """A name that a broadcast holds until all its vchannels have acknowledged it: exclusively, or `shared` with other shared holders."""
 
     shared: bool = False
 
@@ -48,8 +48,8 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def to_bytes(self, copies: Sequence[str] = ()) -> bytes:
         """Returns the stored form: a MessagePack array in the order of the fields.
 
-        The names of `copies`, vchannels of the broadcast in its order, are in the frame already and are left out. A bitmap follows then
-        (little-endian, the first vchannel lowest) that says where the other names belong; its highest bit is that after the last vchannel.
+        The names of `copies`, vchannels of the broadcast in its order, are in the frame already and are left out. Then a bitmap
+        (little-endian, the first vchannel lowest) says where the other names belong; its highest bit is the one after the last vchannel.
         """
         if not copies:
             return _encoder.encode(self)
@@ -64,7 +64,7 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @classmethod
     def from_bytes(cls, stored: bytes, copies: Sequence[str] = ()) -> BroadcastHeader:
-        """Returns the header that `to_bytes` gave with these copies left out; any other bytes are a CorruptionError."""
+        """Returns the header that `to_bytes` encoded with these copies left out; raises CorruptionError for any other bytes."""
         try:
             found = _decoder.decode(stored)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
 """Codec: messages as they travel on a wire, and back.
 
-Owns the wire form, which is that of the seeds' system: the payload and the user's properties as they are, and the system's fields in
+Owns the wire form, which is that of the seeds' system: the payload and the user's properties unchanged, and the system's fields in
 properties with the reserved keys of `Reserved`:
 
     _v   "2"                  version; a message without it was not written by this codec
@@ -10,9 +10,10 @@ properties with the reserved keys of `Reserved`:
     _lcs ""                   last confirmed is the message's own id; `_lc` may say the same with the text of the id
     _tx  base64 of TxnContext     _bh  base64 of BroadcastHeader     _h  base64 of CommitTxnHeader, on a commit
 
-A committed transaction travels as its begin, its bodies and its commit, one after the other (`txn_to_wire`). A field that is not
-understood is refused, never dropped: any key, number or encoding that this module would not have written is an InvalidArgumentError
-that names the key. Ids travel beside the messages. Only this module needs protobuf (the extra `wire`), so `wal.message` does not import it.
+A committed transaction travels as its begin, its bodies and its commit, one after the other (`txn_to_wire`). An unknown field
+is refused, never dropped: any key, number or encoding that this module would not have written raises an InvalidArgumentError
+that names the key. Ids travel next to the messages. Only this module needs protobuf (the extra `wire`), so `wal.message` does not import
+it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ WirePart = tuple[MessageID, wire_pb2.Message]
 def to_wire(message: Message | ImmutableMessage) -> wire_pb2.Message:
     """Returns the wire form of a message, before or after its append.
 
-    A transaction has no wire form of its own: InvalidArgumentError (see `txn_to_wire`). A keepalive travels in whole milliseconds.
+    Raises InvalidArgumentError for a transaction, which has no single wire form (see `txn_to_wire`). A keepalive is in whole milliseconds.
     """
     if isinstance(message, Message):
         return _wire(message.payload, message.properties, int(message.message_type), message.vchannel, {})
@@ -79,7 +80,7 @@ def to_wire(message: Message | ImmutableMessage) -> wire_pb2.Message:
 
 
 def message_from_wire(wire: wire_pb2.Message) -> Message:
-    """Returns the message to append that `to_wire` was given."""
+    """Returns the message to append; the inverse of `to_wire`."""
     fields, properties = _split(wire, _APPEND_KEYS)
     number = type_number(fields)
     if number not in _TYPES:
@@ -91,7 +92,7 @@ def message_from_wire(wire: wire_pb2.Message) -> Message:
 
 
 def immutable_from_wire(message_id: MessageID | None, wire: wire_pb2.Message) -> ImmutableMessage:
-    """Returns the delivered message that `to_wire` was given. Only a TimeTick may come without an id (before any event)."""
+    """Returns the delivered message; the inverse of `to_wire`. Only a TimeTick may have no id (before any event)."""
     return _immutable(message_id, wire, _DELIVER_KEYS)
 
 
@@ -99,7 +100,7 @@ def txn_to_wire(txn: ImmutableTxnMessage) -> list[WirePart]:
     """Returns the parts of a transaction, to be sent one after the other: begin, bodies, commit.
 
     All carry the commit's tick and context. The begin has no log position of its own: its id is that of the transaction's first body (of
-    the commit if there is no body), also if this reader sees only some of the bodies.
+    the commit if there is no body), even if this reader sees only some of the bodies.
     """
     context = txn.txn_context
     if context is None:
@@ -118,7 +119,7 @@ def txn_to_wire(txn: ImmutableTxnMessage) -> list[WirePart]:
 
 
 def txn_from_wire(parts: Sequence[WirePart]) -> ImmutableTxnMessage:
-    """Returns the transaction that `txn_to_wire` was given. Parts that are not one whole transaction are an InvalidArgumentError."""
+    """Returns the transaction; the inverse of `txn_to_wire`. Raises InvalidArgumentError unless the parts are one whole transaction."""
     if len(parts) < 2:
         raise InvalidArgumentError(
             f"a transaction has {len(parts)} parts: a begin and a commit, and bodies between, are needed"
@@ -159,7 +160,7 @@ def id_to_wire(message_id: MessageID) -> wire_pb2.MessageID:
 
 
 def id_from_wire(wire: wire_pb2.MessageID) -> MessageID:
-    """Returns the id that `id_to_wire` was given; any other bytes are an InvalidArgumentError."""
+    """Returns the id; the inverse of `id_to_wire`. Raises InvalidArgumentError for any other bytes."""
     return MessageID.from_bytes(wire.id)
 
 

@@ -1,8 +1,8 @@
 """Messages: what a user appends, and what a reader receives.
 
 Owns: `Message` (before the append), `ImmutableMessage` and `ImmutableTxnMessage` (after it). Local readers share the decoded frame, and
-with it the payload of a broadcast; the messages are each reader's own. A delivered message never changes, so a consumer may hand it to
-other tasks and threads. Its id, properties and time are derived on access, because most readers look at few of them.
+with it the payload of a broadcast; each reader has its own messages. A delivered message never changes, so a consumer may pass it to
+other tasks and threads. Its id, properties and time are derived on access, because most readers need few of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Target(msgspec.Struct, frozen=True, gc=False):
 class Message(_Target, frozen=True, gc=False, kw_only=True):
     """A message to append: a vchannel, a payload (`bytes`) and optional properties (`str` to `str`).
 
-    The same object may be appended any number of times: an append writes nothing into it. A wrong type is a TypeError, a reserved
-    property key or an empty vchannel an InvalidArgumentError, both raised when the message is created.
+    The same object may be appended any number of times: an append does not change it. Creating one raises TypeError for a wrong type,
+    InvalidArgumentError for a reserved property key or an empty vchannel.
     """
 
     message_type: MessageType = MessageType.INSERT
@@ -123,7 +123,7 @@ class ImmutableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
         return len(self.payload) + (properties_size(self.properties) if self._properties else 0)
 
     def bodies(self) -> Sequence[ImmutableMessage]:
-        """Returns the messages in it: a plain message is its own only body."""
+        """Returns the messages in it: the only body of a plain message is itself."""
         return (self,)
 
     def __repr__(self) -> str:

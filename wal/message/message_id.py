@@ -1,8 +1,8 @@
 """MessageID: the pchannel and the log position of an event or a body.
 
 Owns: identity and order of ids, their text and their bytes, and the form of positions in MessagePack. Within one incarnation of one
-pchannel the order of ids is that of the events, of the ids' bytes and of the time ticks. Ids of different pchannels, or of two incarnations
-of one, cannot be compared: that is an error, never a silent answer.
+pchannel the order of ids is that of the events, of the ids' bytes and of the time ticks. Comparing ids of different pchannels, or of two
+incarnations of one, is an error, never a silent answer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
     form: int = FORM_JOURNAL
 
     def same_log(self, other: MessageID) -> bool:
-        """Returns whether both ids lie in the same incarnation of the same pchannel, so that they can be compared."""
+        """Returns whether both ids are in the same incarnation of the same pchannel, so that they can be compared."""
         return self.pchannel == other.pchannel and self.incarnation == other.incarnation and self.form == other.form
 
     def __lt__(self, other: MessageID) -> bool:
@@ -79,7 +79,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, text: str) -> MessageID:
-        """Returns the id that `str()` printed. Any other text is an InvalidArgumentError."""
+        """Returns the id that `str()` printed. Raises InvalidArgumentError for any other text."""
         if not isinstance(text, str):
             raise TypeError(f"MessageID.parse() takes the text of an id (str), not {type(text).__name__}")
         try:
@@ -124,7 +124,7 @@ class MessageID(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MessageID:
-        """Returns the id that `bytes()` gave. Any other bytes are an InvalidArgumentError."""
+        """Returns the id that `bytes()` encoded. Raises InvalidArgumentError for any other bytes."""
         if not isinstance(data, bytes):
             raise TypeError(f"MessageID.from_bytes() takes bytes, not {type(data).__name__}")
         try:
@@ -171,7 +171,7 @@ def packed(position: int) -> PackedPosition:
 
 
 def unpacked(value: PackedPosition) -> int:
-    """Returns the position of this packed form; ValueError or TypeError for a value that is none."""
+    """Returns the position of this packed form; raises ValueError or TypeError for any other value."""
     if isinstance(value, int):
         return value
     if len(value) != _POSITION_BYTES[FORM_PULSAR]:

@@ -1,4 +1,4 @@
-"""Properties of a message: which keys are reserved, and how a record stores the user's.
+"""Properties of a message: the reserved keys, and how a record stores the user's properties.
 
 Owns: the reserved keys of the wire form (`_…`, with the meaning they have in the seeds' system), the check of the user's keys, and the
 stored form: a MessagePack map of str to str (a public format that any language can decode; empty properties take no bytes).
@@ -59,7 +59,7 @@ class Reserved:
 
 
 def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Returns a copy of the user's properties. A value that is no `str` is a TypeError, a reserved key an InvalidArgumentError."""
+    """Returns a copy of the user's properties. Raises TypeError for a value that is no `str`, InvalidArgumentError for a reserved key."""
     if properties.__class__ is not dict and not isinstance(properties, Mapping):
         raise TypeError(f"properties must be a mapping of str to str, not {type(properties).__name__}")
     try:
@@ -70,7 +70,7 @@ def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
         ):
             return checked
     except (TypeError, UnicodeEncodeError, msgspec.DecodeError):
-        pass  # the loop below finds what is wrong, if anything is
+        pass  # the loop below finds the error, if there is one
     checked = dict(properties)
     for key, value in checked.items():
         if key.__class__ is not str or value.__class__ is not str:
@@ -96,7 +96,7 @@ def check_text(text: str, what: str) -> None:
 
 
 def decode_properties(stored: bytes) -> dict[str, str]:
-    """Returns the properties of a stored record; damage is a CorruptionError."""
+    """Returns the properties of a stored record; raises CorruptionError for damage."""
     if not stored:
         return {}
     try:

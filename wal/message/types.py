@@ -1,7 +1,7 @@
 """Message types and what each of them means to the log.
 
 Owns: the numbers (those of the seeds' system, so that a message keeps its type on any wire) and one table of attributes. Code that
-refuses or admits a type reads its row here; no other module has a list of types.
+refuses or accepts a type reads its row here; no other module has a list of types.
 """
 
 from __future__ import annotations
@@ -118,5 +118,5 @@ _TABLE: Final[dict[int, TypeProperties]] = {int(t): _PROPERTIES.get(t, _ORDINARY
 
 
 def type_properties(message_type: MessageType | int) -> TypeProperties:
-    """Returns the attributes of a type; those of `UNKNOWN`, which is refused as a system type, for a number that is no type."""
+    """Returns the attributes of a type; for a number that is no type those of `UNKNOWN`, which is refused as a system type."""
     return _TABLE.get(message_type, _PROPERTIES[MessageType.UNKNOWN])

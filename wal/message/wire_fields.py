@@ -34,7 +34,7 @@ __all__ = [
 
 
 def type_number(fields: dict[str, str]) -> int:
-    """Returns the number of the type, which this version need not know."""
+    """Returns the number of the type; this version may not know the type."""
     text = fields.get(Reserved.TYPE, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and str(int(text)) == text and int(text) <= _TYPE_MAX):
         raise refused(Reserved.TYPE, text, f"a number of a type in base 10, at most {_TYPE_MAX}")
@@ -70,7 +70,7 @@ _P = TypeVar("_P", bound=Proto)
 
 
 def from_base64(text: str | None, key: str, kind: type[_P]) -> _P:
-    """Returns the protobuf under this key, whose property is `text`."""
+    """Returns the protobuf of this key, whose property is `text`."""
     proto = kind()
     try:
         if text is None:

@@ -5,12 +5,12 @@ An operation goes from `VChannel` into a submission, with others of its turn int
 The write path, in the order of an append:
 
 * operations     what callers tell a vchannel actor
-* in_flight      InFlight: the bound on bytes that are handed over and not yet durable
+* in_flight      InFlight: the bound on bytes that were accepted and are not yet durable
 * vchannel       VChannel: decides about the operations on one vchannel
-* submissions    what waits for the next frame, and how its callers hear of the outcome
+* submissions    what waits for the next frame, and how its callers get the outcome
 * pipeline       FramePipeline: from submission to durable frame; here a frame is handed to the backend
 * tick_supply    TickSupply: ticks from the oracle, and the operations that wait for more of them
-* promised_tick  PromisedTick, BarrierHeap, TickFrames: up to which tick the log is complete, and what waits for it (pure)
+* promised_tick  PromisedTick, BarrierHeap, TickFrames: the tick up to which the log is complete, and what waits for it (pure)
 * txn_table      TxnTable: open transactions, their bounds, and the clock of their leases (pure)
 * pchannel       PChannel: what the vchannels of a group share; start, failure and end
 
@@ -24,15 +24,15 @@ Idempotency keys and copies of broadcasts:
 
 Recovery:
 
-* checkpoint     CheckpointLedger: when a checkpoint is made (pure)
-* checkpointer   Checkpointer: makes it
+* checkpoint     CheckpointLedger: when a checkpoint is due (pure)
+* checkpointer   Checkpointer: takes it
 * pieces         the form of the state in a checkpoint (pure)
-* recovery       RecoveryState: all that is remembered over restarts, and how it is recovered
+* recovery       RecoveryState: the state that survives restarts, and how it is recovered
 
 Reading:
 
 * readable       ReadablePChannel: what a scanner needs of a pchannel, whichever process writes it
-* tail           Tail: the end of the log as readers see it, and how they wait for it to move
+* tail           Tail: the end of the log as readers see it, and how they wait for it to advance
 * recent         RecentFrames: the newest frames, for readers at the tail
 * scanner        Scanner: a reader, as its caller holds it
 * read_loop      ReadLoop: the machinery of a scanner: its pages, its waiting, its cursor, its end

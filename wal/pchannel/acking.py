@@ -1,9 +1,9 @@
 """AckingScanner: a scanner that acknowledges the copies of broadcasts once its consumer has finished with them.
 
-Owns: which copies were handed over and are not acknowledged. A consumer has finished with a message when its handler returned, or when it
-asks for the next message (in a bulk read: for the next page), or saves its position after it. Nothing is acknowledged before that; an ack
-that was cancelled or failed is made again before anything more is handed over. A consumer that ends without asking for more has not
-acknowledged what it was given last: with its own `resume` or cursor it sees that again.
+Owns: which copies were handed over and are not acknowledged. A consumer has finished with a message when its handler has returned, or when
+it asks for the next message (in a bulk read: for the next page), or saves its position after it. Nothing is acknowledged before that; an
+ack that was cancelled or failed is repeated before anything more is handed over. A consumer that ends without asking for more has not
+acknowledged the messages it got last: with its own `resume` or cursor they are redelivered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Ack = Callable[[ImmutableMessage], Awaitable[None]]
 
 
 class AckingScanner(Scanner):
-    """A `Scanner` with auto-ack; `ack` is the broadcaster's."""
+    """A `Scanner` with auto-ack; `ack` is the broadcaster's call."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class AckingScanner(Scanner):
         super().hand_over(count)
 
     async def save(self) -> None:
-        """Saves as a `Scanner` does, after acknowledging what lies before the position, since no reader would see it again.
+        """Saves as a `Scanner` does, after acknowledging what is before the position, since no reader would see it again.
 
-        Where nothing can be stored it refuses before anything is acknowledged.
+        If nothing can be stored, it refuses before anything is acknowledged.
         """
         self._loop.check_cursor()
         await self.settle()

@@ -1,11 +1,11 @@
-"""CheckpointLedger: where recovery begins, and when it is worth making a new checkpoint. Pure.
+"""CheckpointLedger: where recovery begins, and when a new checkpoint is worth its cost. Pure.
 
 Keyed events, copies of broadcasts and broadcasts that end are all called keyed here. A checkpoint is due when
 
-* so many keyed events happened since the last one, or so many bytes of frames that hold some were written, that replaying them would make
+* the keyed events since the last one, or the bytes of the frames that hold them, have grown so much that replaying them would make
   the next opening slow;
-* so many bytes of log were written since the last one;
-* truncated space waits for it that is worth its cost;
+* enough bytes of log were written since the last one;
+* enough truncated space waits for it to be worth its cost;
 * the log is closed cleanly and anything keyed happened.
 
 Except for the first rule, its state is at most an eighth of the frames that it replaces. If nothing keyed happened since the last
@@ -30,7 +30,7 @@ RETRY_MAX_S: Final = 60.0
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
-    """Recovery begins at `position`, with the state that was stored for position `state` (None if nothing keyed lies below)."""
+    """Recovery begins at `position`, with the state that was stored for position `state` (None if nothing keyed is below)."""
 
     position: int
     state: int | None = None
@@ -54,7 +54,7 @@ class CheckpointLedger:
         self.last: Checkpoint = last
         self.state_bytes: int = state_bytes
         self.failures: int = 0
-        """The number of attempts that have failed since the last checkpoint that was made."""
+        """The number of attempts that have failed since the last successful checkpoint."""
         self._rule = rule
         self._next: Checkpoint | None = None
         self._retry_at_s = 0.0
@@ -82,7 +82,7 @@ class CheckpointLedger:
         return held_bytes > 0 and (not keyed or held_bytes >= self.state_bytes)
 
     def is_due_at_close(self, *, end: int, keyed: int) -> bool:
-        """Returns whether a checkpoint should be made before the log is closed."""
+        """Returns whether a checkpoint should be taken before the log is closed."""
         return self._next is None and keyed > 0 and end >= self.last.position
 
     def is_possible(self, *, now_s: float) -> bool:

@@ -1,8 +1,8 @@
-"""Checkpointer: makes the checkpoints of a pchannel while appends go on, without delaying them.
+"""Checkpointer: takes the checkpoints of a pchannel while appends continue, without delaying them.
 
 Owns the one checkpoint that is under way and the order of its steps: it copies the state of the tables as of one position, a few pieces a
-turn; stores it with the backend; records it in the metadata, if the term is still ours; and only then gives back what recovery does not
-need any more. After a crash between any two steps, recovery has all that it needs. A failed checkpoint is logged and tried again later;
+turn; stores it with the backend; records it in the metadata, if the term is still ours; and only then frees the space that recovery no
+longer needs. After a crash between any two steps, recovery has all that it needs. A failed checkpoint is logged and retried later;
 it never fails an append.
 """
 
@@ -21,7 +21,7 @@ from wal.pchannel.recovery import Changes, RecoveryState
 __all__ = ["Checkpointer"]
 
 PIECES_A_TURN: Final = 8
-"""Copying this many takes less than a millisecond. One piece a turn would take very long while turns have other work."""
+"""Copying this many takes less than a millisecond. One piece per turn would take very long while turns have other work."""
 PAUSE_S: Final = 0.001
 """Without a pause, turns follow each other so closely that the threads that write frames wait 5 ms for the interpreter each time."""
 _CHANGES_MIN: Final = 256
@@ -31,7 +31,7 @@ _logger: Final = logging.getLogger("wal.checkpoint")
 
 
 class Checkpointer:
-    """The checkpoints of one pchannel in one term. `look` is cheap: call it now and then. Call `close` before the log is closed."""
+    """The checkpoints of one pchannel in one term. `look` is cheap: call it regularly. Call `close` before the log is closed."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Checkpointer:
         self._room_for = 0
         """The number of changes since the last checkpoint for which the log keeps room."""
         self.on_forgotten: Callable[[frozenset[int]], None] | None = None
-        """Called with the broadcasts that a durable checkpoint lists no longer."""
+        """Called with the broadcasts that a durable checkpoint no longer lists."""
 
     def look(self) -> None:
         """Begins a checkpoint if one is due."""
@@ -85,12 +85,12 @@ class Checkpointer:
             self._begin()
 
     def request(self) -> None:
-        """Asks for a checkpoint soon, however little happened: after the one that is under way, if there is one."""
+        """Requests a checkpoint soon, however little happened; it follows the one under way, if there is one."""
         self._requested = True
         self.look()
 
     async def make_room(self) -> None:
-        """Gives back, after a truncation, the space that only the checkpoint held, if that is worth one. A failure is only logged."""
+        """After a truncation, frees the space that only the last checkpoint held, if that is worth a new one. A failure is only logged."""
         if self._running is not None:
             await asyncio.wait((self._running,))
         self.look()
@@ -98,7 +98,7 @@ class Checkpointer:
             await asyncio.wait((self._running,))
 
     async def close(self) -> None:
-        """Waits for the checkpoint under way and makes a last one, so that the next opening has nothing to replay. Idempotent."""
+        """Waits for the checkpoint under way and takes a last one, so that the next opening has nothing to replay. Idempotent."""
         if self._running is not None:
             await asyncio.wait((self._running,))
         if not self._ended and self.ledger.is_due_at_close(end=self._end(), keyed=self._state.changes):
@@ -121,11 +121,11 @@ class Checkpointer:
     async def _guarded(
         self, checkpoint: Checkpoint, snapshot: Iterable[bytes] | None, changes: Changes, keyed_bytes: int
     ) -> None:
-        """Makes a checkpoint. If it fails, the changes since the previous one are counted again."""
+        """Takes a checkpoint. If it fails, the changes since the previous one are counted again."""
         try:
             await self._store(checkpoint, snapshot)
         except (ChannelFencedError, ClosedError):
-            self._ended = True  # the next writer goes on from the last checkpoint
+            self._ended = True  # the next writer continues from the last checkpoint
         except Exception as error:
             self._state.give_back(changes)
             self._requested = self._requested or bool(changes.forgotten)

@@ -1,10 +1,10 @@
-"""CopyTable: which broadcasts have copies in a pchannel's log, and where, until the broadcasts are over. Pure.
+"""CopyTable: the broadcasts with copies in a pchannel's log, and where the copies are, until the broadcasts are over. Pure.
 
-It is told which copies became durable and which broadcasts are over, and answers where a vchannel's copy is. It has no window: a broadcast
+Its caller reports durable copies and ended broadcasts, and asks where a vchannel's copy is. It has no window: a broadcast
 stays until it is forgotten, and survives restarts in the checkpoint and the frames written after it. So no copy is appended twice, and
 retention keeps the copies of broadcasts that are not over.
 
-    (unknown) --durable--> listed --forget--> (unknown)       a checkpoint made after `forget` does not list it
+    (unknown) --durable--> listed --forget--> (unknown)       a checkpoint taken after `forget` does not list it
 
 A vchannel that was dropped keeps its entry: one that is recreated under its name gets no copy of a broadcast to the earlier incarnation.
 `forgotten` are the broadcasts that ended since the last checkpoint.
@@ -59,7 +59,7 @@ class CopyTable:
         return {name: found[name] for name in vchannels if name in found}
 
     def get(self, broadcast_id: int) -> ListedBroadcast | None:
-        """Returns what this log holds of the broadcast; None if that is nothing, or the broadcast is over."""
+        """Returns the broadcast's copies in this log; None if there are none, or the broadcast is over."""
         return self._broadcasts.get(broadcast_id)
 
     def listed(self) -> list[ListedBroadcast]:
@@ -103,11 +103,11 @@ class CopyTable:
         return len(found)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Returns the state as of this call, in pieces that are cheap to make one by one; what happens meanwhile is not in it."""
+        """Returns the state as of this call, in pieces that are cheap to produce one by one; later changes are not in it."""
         return encode_copies(self.listed())
 
     def restore(self, blob: bytes) -> None:
-        """Sets an empty table to the state of a snapshot. CorruptionError if it is damaged, FormatError for a newer version."""
+        """Sets an empty table to the state of a snapshot. Raises CorruptionError if it is damaged, FormatError for a newer version."""
         self._broadcasts.update((listed.header.broadcast_id, listed) for listed in decode_copies(blob, self._names()))
 
     def recovered(self) -> None:
@@ -121,7 +121,7 @@ class CopyTable:
 
 
 def names_of(parts: Sequence[CopiesPart], *, aborts: bool) -> Iterator[RunName]:
-    """Yields the vchannels of those parts that are copies, or (`aborts`) messages about an abort."""
+    """Yields the vchannels of the parts that are copies, or with `aborts` of those that are messages about an abort."""
     for part in parts:
         if part.aborts == aborts:
             yield from part.names

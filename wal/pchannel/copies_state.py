@@ -37,7 +37,7 @@ PIECE_NAMES: Final = 1024
 
 
 class CopiesPart(msgspec.Struct, frozen=True, gc=False):
-    """The copies of a broadcast in one frame, or, with `aborts`, the messages that it was aborted.
+    """The copies of a broadcast in one frame, or, with `aborts`, the messages about its abort.
 
     Number k of `names` has the index `index` + k and the tick `tick` + k.
     """
@@ -57,7 +57,7 @@ class ListedBroadcast(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_copies(broadcasts: Sequence[ListedBroadcast]) -> Iterator[bytes]:
-    """Yields the pieces. The rows must not change meanwhile."""
+    """Yields the pieces. The rows must not change during the iteration."""
     yield encode_header()
     vchannels = _Sets()
     copies = _Sets()
@@ -83,7 +83,7 @@ def encode_copies(broadcasts: Sequence[ListedBroadcast]) -> Iterator[bytes]:
 def decode_copies(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
     """Returns the rows of a blob in their order, with the names of the pool.
 
-    CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
+    Raises CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
     """
     try:
         return _decode(blob, pool)
@@ -160,9 +160,9 @@ _decoder: Final = msgspec.msgpack.Decoder(_Piece)
 class NamePool:
     """One object for equal names and equal tuples of them, while a table of broadcasts is recovered.
 
-    Every frame and every checkpoint is decoded by itself, so the same thousand names come again with each broadcast: apart they take a
-    hundred KB a broadcast, through the pool eight bytes a name for each different set. It forgets nothing, so it lives only as long as
-    the recovery, in which all that it holds is in use.
+    Every frame and every checkpoint is decoded separately, so the same thousand names recur with each broadcast. Without the pool they
+    take a hundred KB per broadcast, with it eight bytes per name for each different set. It forgets nothing, so it exists only during
+    the recovery, when everything it holds is in use.
     """
 
     __slots__ = ("_copies", "_runs", "_texts", "_vchannels")
@@ -174,7 +174,7 @@ class NamePool:
         self._texts: dict[str, str] = {}
 
     def vchannels(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the tuple that is held for these names."""
+        """Returns the pooled tuple of these names."""
         held = self._vchannels.get(names)
         if held is None:
             held = tuple(map(self._texts.setdefault, names, names))
@@ -182,7 +182,7 @@ class NamePool:
         return held
 
     def copies(self, names: tuple[RunName, ...]) -> tuple[RunName, ...]:
-        """Returns the tuple that is held for these names with their incarnations."""
+        """Returns the pooled tuple of these names with their incarnations."""
         held = self._copies.get(names)
         if held is None:
             held = tuple(map(self._run, names))

@@ -1,9 +1,9 @@
-"""CopyWrites: writes the copies of broadcasts into the log of a pchannel, around the table of those that are there.
+"""CopyWrites: writes the copies of broadcasts into the log of a pchannel, and keeps the table of existing copies up to date.
 
-It is a member of the pchannel's group, so copies have their place in the order of the calls. Guarantees: a vchannel that has its copy is
-answered with that one, also while it is being written; the other vchannels of a call share one frame and one payload; a copy of an
-exclusive type fails the transactions on its vchannel as any other message of the type. What is remembered, and for how long, `CopyTable`
-decides.
+It is a member of the pchannel's group, so copies are ordered with the other calls. Guarantees: for a vchannel that has its copy, that copy
+is the answer, even while it is being written; the other vchannels of a call share one frame and one payload; a copy of an
+exclusive type fails the transactions on its vchannel as any other message of the type does. `CopyTable` decides what is remembered, and
+for how long.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CopyWrites(Member):
         self._under_way: dict[tuple[int, bool], list[AppendCopies]] = {}
         """Broadcasts with copies in a frame under way, and the calls that wait for its outcome."""
         self._defect: WALError | None = None
-        """Why no copies are taken any more."""
+        """The reason why no copies are accepted any more, or None."""
 
     def receive(self, batch: list[Any]) -> None:
         """Takes operations in the order of their calls."""
@@ -72,19 +72,19 @@ class CopyWrites(Member):
         self.receive(message)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """Takes no copies any more after a defect in here. Everything else goes on, also frames with copies that are under way."""
+        """Accepts no more copies after a defect in here. Everything else continues, including frames with copies that are under way."""
         self._defect = error = UnknownError(
             f"pchannel {self._actor_group.name} takes no copies of broadcasts any more until the log is reopened: {cause!r}; please "
             "report it"
         )
         error.__cause__ = cause
-        # Each message of the control lane is a list. A call that waits for a frame under way waits for nothing any more.
+        # Each message of the control lane is a list. Calls that wait for a frame under way fail too: nothing would answer them.
         for operations in (*unhandled, *self._under_way.values()):
             self.refuse(operations if isinstance(operations, list) else [operations], error)
         self.refuse(self._ticks.take_held_by(self), error)
 
     def refuse(self, operations: list[Any], error: BaseException) -> None:
-        """Fails operations that were not submitted, and gives back their room. The submitted ones are left to their frame."""
+        """Fails operations that were not submitted, and gives back their room. Their frame settles the submitted ones."""
         for operation in operations:
             if not operation.taken:
                 operation.taken = True
@@ -119,9 +119,9 @@ class CopyWrites(Member):
     def _judge(
         self, operation: AppendCopies
     ) -> tuple[list[AppendResult | WALError | None] | None, Sequence[VChannelMember]]:
-        """Returns the outcomes, with None for each vchannel that is wanted in the frame, and those vchannels.
+        """Returns the outcomes, with None for each vchannel whose copy goes into the frame, and those vchannels.
 
-        The outcomes are None when all vchannels are wanted.
+        The outcomes are None when that is true of all vchannels.
         """
         broadcast_id, targets = operation.header.broadcast_id, operation.targets.vchannels
         if operation.targets.endings == self._endings() and self.table.get(broadcast_id) is None:
@@ -146,7 +146,7 @@ class CopyWrites(Member):
         return outcomes, wanted
 
     def _settled(self, header: BroadcastHeader, aborts: bool, part: CopiesPart | None) -> None:
-        """Remembers copies whose frame is durable (None: it was not written), and goes on with the calls that waited for it."""
+        """Remembers copies whose frame is durable (None: it was not written), and continues the calls that waited for it."""
         waiting = self._under_way.pop((header.broadcast_id, aborts))
         if part is not None:
             self.table.durable(header, part)
@@ -160,7 +160,7 @@ class CopyWrites(Member):
 class _CopiesSubmission(Submission):
     """Copies of a broadcast for vchannels that have none yet: one payload, one header, and a COPY run for each vchannel.
 
-    `settled` hears of the outcome before the caller does: with the part of the log that holds the copies, or with None.
+    `settled` is called before the caller gets the outcome: with the part of the log that holds the copies, or with None.
     """
 
     __slots__ = ("_future", "_outcomes", "_settled", "aborts", "names", "record", "stored")
@@ -217,8 +217,8 @@ class _CopiesSubmission(Submission):
 class PlacedCopies(Sequence[AppendResult]):
     """The `count` results of a broadcast's copies in one frame; equal to any sequence of the same results.
 
-    The first copy has the index `first` and the tick `tick`, each later one an index and a tick more. There may be thousands, and perhaps
-    nobody looks at them, so they are made when the first one is looked at.
+    The first copy has the index `first` and the tick `tick`; both increase by one per copy. There may be thousands that no caller ever
+    reads, so they are created on the first access.
     """
 
     __slots__ = ("_count", "_first", "_made", "_origin", "_tick")

@@ -1,8 +1,8 @@
 """Handlers: the callables or objects that receive the messages of a scanner which runs by itself, and the actor that runs it.
 
-A scanner without a handler is driven by its consumer's own task; with one it owns a task, which is this actor's. Nobody awaits that task,
-so the actor also reports errors: the error that ends it is logged with its traceback, and raised where the scanner's block is left
-unless a caller was told of it before.
+A scanner without a handler is driven by its consumer's own task; with one it owns a task, which is this actor's. No caller awaits that
+task, so the actor also reports errors: the error that ends it is logged with its traceback, and raised where the scanner's block is left
+unless a caller got it before.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HandlerActor(Actor):
         self._task: asyncio.Task[object] | None = None
         self._handling: MessageID | None = None
         self.untold: BaseException | None = None
-        """The error that ended the scanner, until a caller is told of it."""
+        """The error that ended the scanner, until a caller gets it."""
 
     @property
     def inside(self) -> bool:
@@ -67,7 +67,7 @@ class HandlerActor(Actor):
                     await answer
                 self._handling = None
         except asyncio.CancelledError as error:
-            if task.cancelling():  # by the close of the scanner, or of the whole log
+            if task.cancelling():  # the scanner, or the whole log, is being closed
                 loop.finish(loop.pchannel.tail.failure)
                 raise
             self._ended_by(error)
@@ -86,7 +86,7 @@ class HandlerActor(Actor):
             loop.completed()
 
     def raise_untold(self) -> None:
-        """Raises the error that ended the scanner, unless a caller was told of it."""
+        """Raises the error that ended the scanner, unless a caller got it before."""
         error, self.untold = self.untold, None
         if error is not None:
             raise error
@@ -110,7 +110,7 @@ class HandlerActor(Actor):
             _log.error("%s has ended, and its handler receives nothing more: %s", self._where(), error, exc_info=error)
 
     def _keep(self, error: BaseException) -> None:
-        """Ends the scanner with this error, unless it ended with one before; also when it was being closed cleanly."""
+        """Ends the scanner with this error, unless it ended with one before; even if it was being closed cleanly."""
         loop = self._loop
         loop.finish(error)
         if loop.error is None:

@@ -1,4 +1,4 @@
-"""InFlight: the bound on what was handed over and is not yet durable (D11)."""
+"""InFlight: the bound on bytes that were accepted and are not yet durable (D11)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class InFlight:
         self.size += size
 
     def refusal(self, size: int) -> BaseException:
-        """Returns why there is no room for so much: a WouldBlockError, or the cause given to `fail`."""
+        """Returns why there is no room for this many bytes: a WouldBlockError, or the cause given to `fail`."""
         if self._cause is not None:
             return self._cause()
         return WouldBlockError(
@@ -66,12 +66,12 @@ class InFlight:
         try:
             await future
         except asyncio.CancelledError:
-            if waiter in self._waiters:  # it gave up waiting: the next caller may fit
+            if waiter in self._waiters:  # the caller gave up waiting: the next one may fit
                 self._waiters.remove(waiter)
                 self._serve()
             elif (
                 not future.cancelled() and future.exception() is None
-            ):  # it was served, but the caller does not learn of it
+            ):  # it got room, but the caller never learns of it
                 self.release(size)
             raise
 
@@ -82,7 +82,7 @@ class InFlight:
             self._serve()
 
     def fail(self, cause: Callable[[], BaseException]) -> None:
-        """Gives no room any more: every caller, waiting or new, gets this error. Nothing of theirs was sent."""
+        """Refuses room from now on: every caller, waiting or new, gets this error. Nothing of theirs was sent."""
         self._cause = cause
         self.queued = True
         while self._waiters:

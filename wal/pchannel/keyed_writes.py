@@ -1,8 +1,8 @@
-"""KeyedWrites: the callers of keyed appends, around the table of keys of their pchannel.
+"""KeyedWrites: the callers of keyed appends, and the table of keys of their pchannel.
 
-Owns the callers that wait for a key: the one whose append is written, and the sharers, which called with the same key while it was in
-flight. Each of them is answered once, with the first result or with its failure. `IdempotencyTable` decides what a key means. Every call
-is made in a turn of the group or when a frame is settled.
+Owns the callers that wait for a key: the caller whose append is written, and the sharers, which called with the same key while it was in
+flight. Each of them gets one answer, the first result or its failure. `IdempotencyTable` decides what a key means. Every call
+happens in a turn of the group or when a frame is settled.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class KeyedWrites:
         self._withdraw = withdraw
 
     def answered(self, names: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult]) -> bool:
-        """Returns whether the key is known: then the caller has the first result, or gets it when that is durable.
+        """Returns whether the key is known: then the caller has the first result, or gets it once that is durable.
 
-        InvalidRequestSeqError or WouldBlockError when the key cannot be taken now.
+        Raises InvalidRequestSeqError or WouldBlockError if the key cannot be taken now.
         """
         found = self.table.find(names, key, now_ms=self._now_ms())
         if found is None:
@@ -75,7 +75,7 @@ class KeyedWrites:
             self._withdraw(frozenset(later))
 
     def _again(self, kept: Kept) -> AppendResult | ForgottenResult:
-        """Returns the first result once more, for a duplicate."""
+        """Returns the first result as the answer to a duplicate."""
         if kept.position < 0:
             return AppendResult(None, None, None, None, None, True)
         message_id = self._origin(kept.position).message_id(kept.index)

@@ -1,6 +1,6 @@
 """Operations: what callers tell a vchannel actor, each with the future of its caller.
 
-A future that was cancelled is left alone: the operation goes on, only its caller does not hear of it.
+A cancelled future is left alone: the operation continues, but its caller does not get the outcome.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _T_contra = TypeVar("_T_contra", contravariant=True)
 
 
 class Settles(Protocol[_T_contra]):
-    """A caller's future, as far as an operation uses it: one that takes more kinds of results can stand for one that takes fewer."""
+    """The part of a caller's future that an operation uses. It is contravariant: a future for more kinds of results also fits."""
 
     def done(self) -> bool: ...
 
@@ -64,7 +64,7 @@ def fail_future(future: Settles[Any], error: BaseException) -> None:
 
 
 def with_outcome(error: WALError, *, unknown: bool) -> WALError:
-    """Returns the same error for calls of which it is known, or not, whether they were written."""
+    """Returns the same error, saying whether it is unknown if the calls were written."""
     if error.outcome_unknown == unknown:
         return error
     own = copy.copy(error)
@@ -85,7 +85,7 @@ class VChannelMember(Holder, Protocol):
         """The pchannel that it is on."""
 
     def released(self, operation: Any) -> None:
-        """Goes on with an operation whose barrier was passed."""
+        """Continues an operation whose barrier was passed."""
 
     def fail_spanned(self, message_type: int) -> None:
         """Fails the open transactions on the vchannel, which must not span a message of this exclusive type."""
@@ -165,7 +165,7 @@ class Rollback(msgspec.Struct, gc=False):
 
 
 class CopyTargets(msgspec.Struct, frozen=True, eq=False):
-    """Vchannels of one pchannel and their names as frames carry them, as they were when `endings` of its vchannels had ended."""
+    """Vchannels of one pchannel and their names as frames carry them, valid while the pchannel's `endings` has this value."""
 
     vchannels: tuple[VChannelMember, ...]
     names: CopyNames
@@ -176,7 +176,7 @@ class AppendCopies(msgspec.Struct, gc=False):
     """Copies of a broadcast for vchannels of this pchannel, in the order of the header; told to `CopyWrites`.
 
     The copies share the record. With `aborts` they say that the broadcast was aborted. The future gets the outcomes in the order of
-    `targets`. `taken` says that the operation is in a frame to come, or answered: its room is given back from there.
+    `targets`. `taken` says that the operation was submitted or answered: its room is given back from there.
     """
 
     header: BroadcastHeader
@@ -195,7 +195,7 @@ class Drop(msgspec.Struct, gc=False):
 
 
 class ForgetProducer(msgspec.Struct, gc=False):
-    """Forgets a producer on the whole pchannel; told to any of its vchannels, so that it has a place in the order of the calls."""
+    """Forgets a producer on the whole pchannel; sent to any of its vchannels, so that it is ordered with the other calls."""
 
     name: str
     future: asyncio.Future[None]

@@ -1,8 +1,8 @@
 """The PChannel actor: one pchannel in one term, which all vchannels on it share.
 
 Owns what its vchannels have in common: the frame pipeline, ticks and the promised tick, open transactions, idempotency keys, the copies of
-broadcasts, and the start, failure and end of the pchannel. It is the member of the group that timers and ticks are told to. `VChannel`
-decides about the operations on one vchannel, `FramePipeline` makes frames of submissions. Once the pchannel has failed, every later
+broadcasts, and the start, failure and end of the pchannel. It is the member of the group that receives timer turns and ticks. `VChannel`
+decides about the operations on one vchannel, `FramePipeline` turns submissions into frames. Once the pchannel has failed, every later
 operation fails with the same cause.
 """
 
@@ -91,7 +91,7 @@ class PChannel(ReadablePChannel, Member):
             withdraw=self._withdraw,
         )
         self.endings = 0
-        """The number of its vchannels that have ended so far, for any reason."""
+        """The number of its vchannels that have ended, for any reason."""
         self.copies: CopyWrites = CopyWrites(
             state.copies,
             group,
@@ -112,7 +112,7 @@ class PChannel(ReadablePChannel, Member):
 
     @property
     def fault(self) -> WALError | None:
-        """Why nothing is written any more; final."""
+        """The reason why nothing is written any more, or None; final."""
         return self.frames.fault
 
     # -- calls of the vchannels in their turn
@@ -131,7 +131,7 @@ class PChannel(ReadablePChannel, Member):
         return False
 
     def lease_now(self) -> float:
-        """Returns the time that leases are judged by."""
+        """Returns the lease time."""
         return self._lease.at(self._monotonic(), unsynced_since=self.frames.unsynced_since)
 
     def fail_transactions(self, name: RunName, reason: Callable[[int], WALError]) -> None:
@@ -157,7 +157,7 @@ class PChannel(ReadablePChannel, Member):
         message()
 
     def turn_ended(self) -> None:
-        """Makes a frame of everything that was submitted in this turn, unless enough are in flight."""
+        """Writes everything that was submitted in this turn as a frame, unless enough frames are in flight."""
         self.frames.pump()
         if self._drained is not None:
             self.frame_settled()
@@ -179,14 +179,14 @@ class PChannel(ReadablePChannel, Member):
         self.advance_promised()
 
     def advance_for(self, tick: int) -> bool:
-        """Promises this tick for a reader that waits for it, and returns whether that can be done now.
+        """Promises this tick for a reader that waits for it, and returns whether that is possible now.
 
-        A tick above all given ones is left to the timer: fresh ticks follow the clock and do not reach it before its time.
+        A tick above all allocated ones is left to the timer: fresh ticks follow the clock and do not reach it early.
         """
         return tick <= self.ticks.oracle.last and self.advance_promised() >= tick
 
     def advance_promised(self) -> int:
-        """Promises as much as can be promised now and returns it; readers, the control page and barriers learn of it."""
+        """Advances the promised tick as far as possible and returns it; readers, the control page and barriers see it."""
         if self.fault is None and not self._closing:
             before = self.promised.tick
             if self.promised.advance(self.ticks.take) != before:
@@ -196,7 +196,7 @@ class PChannel(ReadablePChannel, Member):
         return self.promised.tick
 
     def ticks_extended(self, error: WALError | None) -> None:
-        """Goes on with what waits for ticks, since the oracle saved a new limit; after an error it fails, and a later call asks again."""
+        """Continues what waits for ticks, since the oracle saved a new limit; after an error that fails, and a later call asks again."""
         for holder, operation in self.ticks.take_held():
             if error is not None and isinstance(operation, Begin | Atomic):
                 holder.refuse([operation], error)
@@ -221,19 +221,19 @@ class PChannel(ReadablePChannel, Member):
             newest=(position, header.indices - 1) if header.indices else None,
         )
         if header.compatible and self.checkpointer is not None:
-            self.checkpointer.look()  # keyed events: there is a bound on how many have to be replayed
+            self.checkpointer.look()  # keyed events: the number to replay is bounded
         self._release_barriers()
 
     def frame_settled(self) -> None:
-        """Ends a `drain` when nothing is left that it waits for."""
+        """Ends a `drain` when nothing is left to wait for."""
         if self._drained is not None and not self._drained.done() and (self.fault or self._idle()):
             self._drained.set_result(None)
 
     def fail(self, error: WALError, *, answered: bool = False) -> None:
         """Ends the pchannel for good: callers get this error, readers end with it.
 
-        Submissions that were not handed over are certainly not written. Frames in flight may be, unless the backend `answered` with this
-        error.
+        Submissions that were not handed over are certainly not written. Frames in flight may have been, unless the backend `answered` with
+        this error.
         """
         if self.fault is not None:
             return
@@ -258,7 +258,7 @@ class PChannel(ReadablePChannel, Member):
         await self.frames.begin_term(tick)
 
     async def drain(self) -> None:
-        """Refuses what waits for a barrier, then waits until everything that was taken is durable or failed."""
+        """Refuses what waits for a barrier, then waits until everything that was accepted is durable or failed."""
         self._closing = True
         for vchannel, operation in self._barriers.drain():
             vchannel.refuse([operation], _closed_at_barrier())
@@ -271,7 +271,7 @@ class PChannel(ReadablePChannel, Member):
         try:
             if self.fault is None:
                 if not self.frames.owes_start:
-                    # Without room for the frame the control page alone holds the promised tick.
+                    # If there is no room for the frame, only the control page holds the promised tick.
                     with contextlib.suppress(*REFUSALS):
                         await self.frames.write_alone(FrameDraft(), tick)
                 self.promised.advance(lambda: tick)
@@ -329,7 +329,7 @@ class PChannel(ReadablePChannel, Member):
             vchannel.refuse([operation], error)
 
     def _log_failed(self, error: WALError) -> None:
-        """The log failed by itself. Frames in flight are answered with the error in a moment, each with its own outcome."""
+        """Handles a failure of the log itself. Frames in flight get the error in a moment, each with its own outcome."""
         if not self.frames.frames_in_flight:
             self.fail(error)
 

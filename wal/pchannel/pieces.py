@@ -1,11 +1,11 @@
-"""The pieces that the state in a recovery checkpoint consists of, whichever table they belong to. Pure.
+"""The pieces of the state in a recovery checkpoint, whichever table they belong to. Pure.
 
     piece       length u32, little-endian | MessagePack of an array, its first element the kind of the piece
     0 header    [0, version]: the first piece, and the first one of each table's state
     1 keys      2 producers: `idempotency/state`       3 copies: `copies_state`
 
-A table reads its own kinds and skips the others. An unknown kind was written by a newer version, which remembers something that this one
-would forget: that is a FormatError.
+A table reads its own kinds and skips the others. An unknown kind was written by a newer version, which remembers something that this
+version would forget: it raises FormatError.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def encode_piece(kind: PieceKind, fields: Sequence[Any]) -> bytes:
 def split_pieces(blob: bytes) -> Iterator[tuple[PieceKind, memoryview]]:
     """Yields the kind of each piece and its bytes, not decoded, without the headers.
 
-    FormatError for a newer version, ValueError or struct.error for bytes that are no sequence of pieces.
+    Raises FormatError for a newer version, ValueError or struct.error for bytes that are no sequence of pieces.
     """
     view = memoryview(blob)
     at = 0

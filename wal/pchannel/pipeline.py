@@ -5,11 +5,11 @@
                   +----withdraw----+                        +--> refused or failed: the callers have the error
 
 Everything that was submitted in one turn of the group becomes one frame at the end of the turn. The frame gets its ticks and is handed to
-the backend in that same turn, so ids, ticks and delivery have one order. Only as many frames are handed over at a time as the backend says
-(two where one is synced while the next is made); what is submitted meanwhile waits and makes the following frame larger.
+the backend in that same turn, so ids, ticks and delivery have one order. The backend says how many frames it takes at a time
+(two if it syncs one while the next is built); what is submitted meanwhile waits and makes the following frame larger.
 
-**`_hand_over` is the one place where a frame is handed to the backend, `_settled` the one place where its answer arrives.** Every
-submission is settled exactly once: resolved when its frame is durable, failed otherwise.
+**Only `_hand_over` hands a frame to the backend, and its answer arrives only in `_settled`.** Every submission is settled exactly once:
+resolved when its frame is durable, failed otherwise.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from wal.pchannel.tick_supply import TickSupply
 __all__ = ["FrameOwner", "FramePipeline"]
 
 GROUP_RECORDS: Final = 4096
-"""A frame has at most this many records, so that making it holds the loop for about a millisecond. The backend bounds its bytes."""
+"""A frame has at most this many records, so that building it blocks the loop for about a millisecond. The backend bounds its bytes."""
 _log: Final = logging.getLogger("wal.pchannel")
 
 
 class FrameOwner(Protocol):
-    """The pchannel, as far as its pipeline calls it."""
+    """The part of the pchannel that its pipeline calls."""
 
     def frame_durable(self, position: int, frame: EncodedFrame) -> None:
-        """The oldest frame in flight is durable, and its callers have their results."""
+        """Called when the oldest frame in flight is durable and its callers have their results."""
 
     def frame_settled(self) -> None:
-        """A frame is durable or was refused, and the frames that could follow it were handed over."""
+        """Called when a frame is durable or was refused, and the frames that could follow it were handed over."""
 
     def fail(self, error: WALError, *, answered: bool = False) -> None:
-        """The log takes no more frames: `FramePipeline.stop` has to be called."""
+        """Called when the log takes no more frames: it must call `FramePipeline.stop`."""
 
     def poisoned(self, cause: BaseException, unhandled: list[object]) -> None:
-        """A defect in the pipeline: nothing can be written any more."""
+        """Called for a defect in the pipeline: nothing can be written any more."""
 
 
 class _Flight(msgspec.Struct, gc=False):
-    """A frame that was handed to the backend and is not yet answered; `since` is when."""
+    """A frame that was handed to the backend at time `since` and is not yet answered."""
 
     submissions: list[Submission]
     sequence: int
@@ -85,7 +85,7 @@ class FramePipeline:
         monotonic: Callable[[], float],
     ) -> None:
         self.fault: WALError | None = None
-        """Why nothing is written any more; final."""
+        """The reason why nothing is written any more, or None; final."""
         self.owes_start: bool = False
         """Whether the first frame of the term found no room: it is written before any other frame."""
         self.frames: int = 0
@@ -110,7 +110,7 @@ class FramePipeline:
     # -- submissions
 
     def submit(self, submission: Submission) -> None:
-        """Takes a submission for the next frame; once the pipeline is stopped it fails."""
+        """Takes a submission for the next frame, or fails it once the pipeline is stopped."""
         if self.fault is not None:
             self._fail(submission, self.fault)
         else:
@@ -152,7 +152,7 @@ class FramePipeline:
             self._fail(submission, error)
 
     def stop(self, fault: WALError, *, in_flight: WALError) -> None:
-        """Writes nothing any more: frames in flight fail with `in_flight`, everything else, now and later, with `fault`."""
+        """Stops writing: frames in flight fail with `in_flight`, everything else, now and later, with `fault`."""
         self.fault = fault
         while self._flights:
             for submission in self._flights.popleft().submissions:
@@ -163,12 +163,12 @@ class FramePipeline:
 
     @property
     def busy(self) -> bool:
-        """Whether anything was submitted, or handed over, that is not settled."""
+        """Whether any submission is not settled."""
         return bool(self._flights or self._waiting or self._prepared)
 
     @property
     def unsynced_since(self) -> float | None:
-        """When the oldest frame in flight was handed over, in monotonic time; None when there is none."""
+        """The monotonic time when the oldest frame in flight was handed over, or None."""
         return self._flights[0].since if self._flights else None
 
     @property
@@ -178,7 +178,7 @@ class FramePipeline:
 
     @property
     def frames_in_flight(self) -> int:
-        """The number of frames that are handed over and not yet answered."""
+        """The number of frames that were handed over and are not yet answered."""
         return len(self._flights)
 
     @property
@@ -191,8 +191,8 @@ class FramePipeline:
     async def begin_term(self, tick: int) -> None:
         """Writes the first frame of the term; when it returns, this handle owns the pchannel.
 
-        Without room for the frame it returns all the same, so that what was read can be truncated. The frame then precedes the first
-        one that finds room.
+        If there is no room for the frame, it returns anyway, so that what was read can be truncated. The frame then precedes the first
+        frame that finds room.
         """
         try:
             await self.write_alone(self._term_start(), tick)
@@ -205,7 +205,7 @@ class FramePipeline:
             )
 
     async def write_alone(self, draft: FrameDraft, tick: int) -> None:
-        """Writes a frame without events that promises `tick`, and waits until it is durable. Raises why it is not."""
+        """Writes a frame without events that promises `tick`, and waits until it is durable. Raises the reason if it fails."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settled(error: BaseException | None) -> None:
@@ -251,7 +251,7 @@ class FramePipeline:
                 self._prepared = prepared  # it is the next frame
                 continue
             if prepared is None:
-                # Kept until it is handed over: a failure before that finds the callers there.
+                # Kept until the hand-over: an earlier failure finds the callers there.
                 self._plain = None
                 prepared = self._prepared = (
                     FrameDraft(),
@@ -329,7 +329,7 @@ class FramePipeline:
         self._owner.frame_settled()
 
     def _refused(self, error: BaseException) -> None:
-        """Fails the oldest frame, of which nothing was written, nor of the frames after it: their sequence numbers are used again."""
+        """Fails the oldest frame. Nothing of it or of the frames after it was written: their sequence numbers are reused."""
         flight = self._flights.popleft()
         self._promised.settled(flight.last_tick, durable=False)
         self._sequence = min(self._sequence, flight.sequence)

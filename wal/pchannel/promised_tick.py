@@ -1,7 +1,7 @@
 """The promised tick of a pchannel (others call it watermark or closed timestamp), and what depends on it. Pure.
 
 Everything at or below the promised tick is in the log, and nothing at or below it follows (D4). `PromisedTick` computes it, `BarrierHeap`
-holds the appends that wait until it passes their barrier, and `TickFrames` tells when it should be written to the log.
+holds the appends that wait until it passes their barrier, and `TickFrames` says when it should be written to the log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["BarrierHeap", "PromisedTick", "TickFrames"]
 
 T = TypeVar("T")
 AFTER_DATA_S: Final = 0.6
-"""The pause after data. The timer checks every `time_tick_interval_s` (0.2), so the frame is in the log within a second after them."""
+"""The pause after data. The timer checks every `time_tick_interval_s` (0.2), so the frame is in the log within a second."""
 IDLE_S: Final = 10.0
 
 
@@ -23,7 +23,7 @@ class PromisedTick:
     """`tick` is the tick promised so far; `in_flight` are the first ticks of the frames that are handed over and not yet durable.
 
     The promised tick is one less than the first tick of the oldest frame in flight. Without such a frame it is the last durable tick,
-    or a fresh tick that is taken for this purpose alone. It never decreases.
+    or a fresh tick that is taken only for this purpose. It never decreases.
     """
 
     __slots__ = ("in_flight", "tick")
@@ -46,7 +46,7 @@ class PromisedTick:
         return self.tick
 
     def advance(self, fresh: Callable[[], int | None]) -> int:
-        """Raises the promised tick as far as possible and returns it. `fresh` returns a fresh tick, or None when there is none."""
+        """Raises the promised tick as far as possible and returns it. `fresh` returns a fresh tick, or None if none is available."""
         if self.in_flight:
             self._raise(self.in_flight[0] - 1)
         elif (tick := fresh()) is not None:
@@ -75,7 +75,7 @@ class BarrierHeap(Generic[T]):
 
     @property
     def smallest(self) -> int | None:
-        """The barrier that is passed next, None when nothing waits."""
+        """The smallest barrier, which is passed next; None if nothing waits."""
         return self._heap[0][0] if self._heap else None
 
     def wait(self, barrier: int, item: T) -> None:
@@ -91,7 +91,7 @@ class BarrierHeap(Generic[T]):
         return released
 
     def take_out(self, wanted: Callable[[T], bool]) -> list[T]:
-        """Takes out the items that are wanted, in the order of arrival; it walks all of them."""
+        """Takes out the wanted items, in the order of arrival; visits all items."""
         taken = [entry for entry in self._heap if wanted(entry[2])]
         if taken:
             self._heap = [entry for entry in self._heap if not wanted(entry[2])]
@@ -104,10 +104,10 @@ class BarrierHeap(Generic[T]):
 
 
 class TickFrames:
-    """Tells when a TimeTick frame is due in a log whose readers learn of the promised tick from the log alone.
+    """Says when a TimeTick frame is due in a log whose readers learn the promised tick only from the log.
 
-    One is due soon after data, so that a reader that waits for a tick above the last event need not wait for the next event; and now and
-    then while nothing is written, so that readers see that the log is alive. `now_s` is monotonic time.
+    A frame is due soon after data, so that a reader that waits for a tick above the last event need not wait for the next event; and from
+    time to time while nothing is written, so that readers see that the log is alive. `now_s` is monotonic time.
     """
 
     __slots__ = ("_data", "_last_s")

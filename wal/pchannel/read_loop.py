@@ -1,8 +1,8 @@
 """ReadLoop: the machinery of one scanner, from catch-up to tailing in one loop.
 
-Owns: on which pchannel the scanner reads, where its read begins (cursor and policy), its pages, its waiting at the tail, and how it
-ends. How far it has got and what it needs next is a `Progress`, which is pure. The progress moves only between two awaits, so a cancelled
-read neither loses nor redelivers a message: the next call goes on where the last one handed over. It owns no task; the callers of `fill`
+Owns: the pchannel that the scanner reads, where its read begins (cursor and policy), its pages, its waiting at the tail, and how it
+ends. A `Progress`, which is pure, knows what was read and what is needed next. It advances only between two awaits, so a cancelled
+read neither loses nor redelivers a message: the next call continues after the last hand-over. The loop owns no task; the callers of `fill`
 drive it.
 """
 
@@ -24,15 +24,15 @@ from wal.reading import Need, Progress, ReadOptions, Selection
 __all__ = ["Attach", "ReadLoop", "Spawn"]
 
 PAGE_BYTES: Final = 2 * 1024 * 1024
-"""About so much of the log is fetched at a time: large enough for sequential reads, small enough to keep memory flat."""
+"""About this many bytes of the log are fetched at a time: enough for sequential reads, and few enough to keep memory flat."""
 
 Spawn = Callable[[Actor, str], ActorRef]
 Attach = Callable[[tuple[str, ...]], Awaitable[tuple[ReadablePChannel, Selection, Spawn]]]
-"""Finds the pchannel that these vchannels are read on, the vchannels as they are at that moment, and what starts an actor for a handler."""
+"""Finds the pchannel of these vchannels, the vchannels as they are at that moment, and a function that starts a handler's actor."""
 
 
 class ReadLoop:
-    """The read of one scanner. `entered` is the process in which it began, 0 before: a forked child has a copy that needs no closing."""
+    """The read of one scanner. `entered` is the id of the process in which it began, or 0: a forked child's copy needs no closing."""
 
     __slots__ = (
         "__weakref__", "_attach", "_done", "_entering", "_options", "_unbroken", "_waiter", "complete", "cursor",
@@ -50,7 +50,7 @@ class ReadLoop:
         self.error: BaseException | None = None
         """The reason why it ended, None after a clean end."""
         self.handler_runs: bool = False
-        """Whether a handler's actor drives the loop, which is complete only when the handler is closed."""
+        """Whether a handler's actor drives the loop; the read is then complete only when the handler is closed."""
         self.complete: bool = False
         self._done: asyncio.Future[None] | None = None
         self._entering = asyncio.Lock()
@@ -96,7 +96,7 @@ class ReadLoop:
     # -- beginning
 
     async def enter(self) -> Spawn | None:
-        """Fixes where the read begins and ends, at the first call; only that one returns what starts an actor for a handler."""
+        """Fixes where the read begins and ends, at the first call; only that call returns the function that starts a handler's actor."""
         async with self._entering:
             if self.entered:
                 return None
@@ -115,7 +115,7 @@ class ReadLoop:
             return spawn
 
     async def _begin(self) -> Spawn:
-        """Finds the pchannel and begins the progress there. TruncatedError if the event that it should begin at is gone."""
+        """Finds the pchannel and begins the progress there. Raises TruncatedError if the event to begin at is gone."""
         pchannel, selection, spawn = await self._attach(self.vchannels)
         saved = None
         if self.cursor is not None:
@@ -128,7 +128,7 @@ class ReadLoop:
         if (truncated := self._begin_on(pchannel, selection)) is not None:
             by_id = self._options.resume is None and saved is None
             event = await pchannel.event_of(truncated) if by_id else None
-            if event is not None:  # the id names a body: what counts is where its transaction lies
+            if event is not None:  # the id names a body: the position of its transaction counts
                 pchannel, selection, spawn = await self._attach(self.vchannels)
             if event is None or self._begin_on(pchannel, selection, event) is not None:
                 raise await pchannel.truncated(truncated)
@@ -143,7 +143,7 @@ class ReadLoop:
             pchannel.origin(), selection, pchannel.tail, log.earliest, after=after, last_truncated=log.last_truncated
         )
 
-    # -- going on
+    # -- continuing
 
     async def fill(self) -> bool:
         """Returns True when the progress has the next messages, False at the end. Cancelling it changes nothing."""
@@ -185,7 +185,7 @@ class ReadLoop:
     def _begin_to_wait(self) -> asyncio.Future[None] | None:
         """Returns the future to await at the tail: for data, or also for a tick if this scanner or a caller of `wait_for` needs one.
 
-        None when there is no need to wait. It is no coroutine of its own, whose frame each idle scanner would keep.
+        Returns None if there is no need to wait. It is no coroutine: each idle scanner would keep the coroutine's frame.
         """
         tail, options = self.pchannel.tail, self._options
         wanted = [tick for tick, _ in self.tick_waiters if tick > tail.promised_tick]
@@ -197,9 +197,9 @@ class ReadLoop:
         return self._waiter
 
     async def _page(self, start: int, end: int) -> FramePage | None:
-        """Returns the page from `start` on, from the recent frames or else from the log; None if the scanner was moved meanwhile."""
+        """Returns the page at `start`, from the recent frames or else from the log; None if the scanner was moved meanwhile."""
         pchannel, names = self.pchannel, self.progress.selection.names
-        if self._unbroken:  # many pages could follow each other without any other task getting a turn of the loop
+        if self._unbroken:  # otherwise no other task gets a turn of the loop while many pages follow each other
             self._unbroken = False
             await asyncio.sleep(0)
             if pchannel is not self.pchannel:
@@ -211,7 +211,7 @@ class ReadLoop:
                 return page
         try:
             page = await pchannel.log.read(start, names=names, bytes_max=PAGE_BYTES)
-        except TruncatedError as error:  # overtaken: the log knows the position, a reader needs the id of an event
+        except TruncatedError as error:  # overtaken: the log names a position, a reader needs the id of an event
             raise await pchannel.overtaken(start) from error
         # If it was moved, then from a pchannel that held nothing for this reader.
         return page if pchannel is self.pchannel else None
@@ -223,7 +223,7 @@ class ReadLoop:
     # -- ticks
 
     def wake_tick_waiters(self) -> None:
-        """Wakes the callers of `wait_for` whose tick was handed over; to be called after every hand-over while there are any."""
+        """Wakes the callers of `wait_for` whose tick was handed over. Call it after every hand-over while there are any."""
         if not self.tick_waiters:
             return
         tick = self.progress.reached.tick
@@ -232,7 +232,7 @@ class ReadLoop:
                 future.set_result(None)
 
     async def wait_for(self, time_tick: int) -> None:
-        """Returns when everything at or below this tick was handed over, or after a clean end; raises what else ended the read."""
+        """Returns when everything at or below this tick was handed over, or after a clean end; raises the error that ended the read."""
         if self.progress.reached.tick >= time_tick:
             return
         if self.ended:
@@ -252,7 +252,7 @@ class ReadLoop:
     # -- the cursor
 
     async def save(self, cursor: CursorUse) -> None:
-        """Stores how far the read has got, durably. TruncatedError names the earliest event that is still there."""
+        """Stores the position of the read durably. The TruncatedError that it may raise names the earliest event that still exists."""
         reached, pchannel = self.progress.reached, self.pchannel
         try:
             await cursor.save(
@@ -275,7 +275,7 @@ class ReadLoop:
             raise
 
     def check_cursor(self) -> CursorUse:
-        """Returns the cursor, or raises what makes every `save` refuse."""
+        """Returns the cursor, or raises the error that every `save` raises."""
         if self.cursor is None:
             raise InvalidArgumentError("this scanner has no cursor to save: name one with read(…, cursor='name')")
         if isinstance(self.error, ChannelNotExistError):

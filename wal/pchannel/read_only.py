@@ -1,8 +1,8 @@
 """ReadOnlyPChannel: a pchannel that another process writes, as the scanners of this process see it.
 
-It owns one task that asks the log how far it reaches and moves the tail, every millisecond while the log moves and down to every 20 ms
-while it does not, for as long as a scanner waits at the tail. New frames are read once, into the window of recent frames that all tailing
-scanners share, so a hundred of them cost about one read. A scanner that catches up reads the log itself.
+While a scanner waits at the tail, one task asks the log how far it reaches and moves the tail: every millisecond while the log grows,
+less often, down to every 20 ms, while it does not. New frames are read once, into the window of recent frames that all tailing
+scanners share, so a hundred scanners cost about one read. A scanner that catches up reads the log itself.
 
 ThreadedLog is the log that it reads: the blocking log of a backend, in threads.
 """
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 LOOK_MIN_S: Final = 0.001
 LOOK_MAX_S: Final = 0.020
 LOOK_SLOWER: Final = 1.5
-"""The factor by which the time between two looks grows while nothing moves."""
+"""The factor by which the time between two looks grows while the log does not grow."""
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """If more than this came at once, it is not read into the window: the scanners at the tail catch up by themselves."""
 _PAGE_BYTES: Final = 1024 * 1024
@@ -35,7 +35,7 @@ _NONE: Final = (-1, -1)
 
 
 class ReadOnlyPChannel(ReadablePChannel):
-    """A pchannel over a log that was just opened. `start` it, and `close` it with the error that its readers then end with."""
+    """A pchannel over a log that was just opened. `start` it, and `close` it with the error for its readers."""
 
     log: ThreadedLog
     tail: WatchedTail
@@ -51,14 +51,14 @@ class ReadOnlyPChannel(ReadablePChannel):
         self._moving = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
         self._certain = False
-        """Whether the newest event that readers are shown is known to be the newest one."""
+        """Whether the newest event shown to readers is certainly the newest."""
 
     def start(self) -> None:
         """Starts the task that moves the tail."""
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name=f"watch {self.channel}")
 
     async def close(self, cause: WALError) -> None:
-        """Ends the readers, then lets go of the log."""
+        """Ends the readers, then releases the log."""
         self.tail.fail(cause)
         if self._watching is not None:
             self._watching.cancel()
@@ -70,13 +70,13 @@ class ReadOnlyPChannel(ReadablePChannel):
         return False
 
     async def catch_up(self) -> None:
-        """Shows readers everything that is durable now, with the newest event for certain. CorruptionError, TruncatedError."""
+        """Shows readers everything that is durable now, with certainly the newest event. Raises CorruptionError or TruncatedError."""
         await self._move(certainly=True)
 
     async def first_event(self) -> MessageID | None:
-        """Returns the id of the earliest event that is not truncated, None if there is none.
+        """Returns the id of the earliest event that is not truncated, or None.
 
-        All that readers were shown may have been truncated since: then it catches up and asks again.
+        Everything shown to readers may have been truncated since: then it catches up and asks again.
         """
         while True:
             await self.catch_up()
@@ -108,7 +108,7 @@ class ReadOnlyPChannel(ReadablePChannel):
     # -- looking
 
     async def _watch(self) -> None:
-        """Looks again and again while a scanner waits."""
+        """Looks periodically while a scanner waits."""
         delay_s = LOOK_MIN_S
         try:
             while True:
@@ -122,7 +122,7 @@ class ReadOnlyPChannel(ReadablePChannel):
                 else:
                     await self._rest(delay_s)
                     delay_s = min(delay_s * LOOK_SLOWER, LOOK_MAX_S)
-        except WALError as error:  # the log was created again, its directory was removed, or a server does not answer
+        except WALError as error:  # the log was recreated, its directory was removed, or a server does not answer
             self.tail.fail(error)
         except Exception as defect:
             failure = UnknownError(f"looking after pchannel {self.channel} failed: {defect!r}; please report it")
@@ -130,7 +130,7 @@ class ReadOnlyPChannel(ReadablePChannel):
             self.tail.fail(failure)
 
     async def _rest(self, delay_s: float) -> None:
-        """Waits, but not longer than until another scanner begins to wait at the tail, which may know of less than the last look."""
+        """Waits for this delay, or until another scanner begins to wait at the tail, which may know less than the last look."""
         self._wanted.clear()
         timer = self._clock.call_later(delay_s, self._wanted.set)
         try:
@@ -139,7 +139,7 @@ class ReadOnlyPChannel(ReadablePChannel):
             timer.cancel()
 
     async def _move(self, *, certainly: bool) -> bool:
-        """Moves the tail to where the log is now; returns whether there was new data. With `certainly` the newest event is known then."""
+        """Moves the tail to the log's end; returns whether there was new data. With `certainly` the newest event is known afterwards."""
         async with self._moving:
             snapshot = await self.log.refresh()
             start, end = self.tail.durable_end, snapshot.durable_end
@@ -154,7 +154,7 @@ class ReadOnlyPChannel(ReadablePChannel):
                 try:
                     snapshot = await self.log.reach()
                 except WALError as error:
-                    # A scanner that reads there meets the same error, with more to say of it.
+                    # A scanner that reads there gets the same error, with more detail.
                     if certainly or isinstance(error, ClosedError):
                         raise
                 else:
@@ -180,7 +180,7 @@ class ReadOnlyPChannel(ReadablePChannel):
         return newest
 
     def _show(self, snapshot: LogSnapshot, newest: tuple[int, int] | None) -> None:
-        """Shows readers this snapshot: moves the tail there and wakes the scanners that wait at it."""
+        """Shows readers this snapshot: moves the tail and wakes the scanners that wait at it."""
         tail = self.tail
         if snapshot.durable_end < tail.durable_end:
             return  # a later snapshot is shown already
@@ -201,9 +201,9 @@ class ReadOnlyPChannel(ReadablePChannel):
 
 
 class ThreadedLog(ReadableLog):
-    """A ReadOnlyPChannelLog for an event loop: calls that wait run in the threads of `pool`, which is its owner's.
+    """A ReadOnlyPChannelLog for an event loop: calls that wait run in the threads of `pool`, which its owner closes.
 
-    The log moves by itself. Readers see it as far as they are `shown` it, which `durable_end` goes by.
+    The log advances by itself. Readers see only what `show` was called with; `durable_end` is the end of that.
     """
 
     def __init__(
@@ -239,12 +239,12 @@ class ThreadedLog(ReadableLog):
         self.shown = snapshot
 
     async def refresh(self) -> LogSnapshot:
-        """Returns the log as it is now; `newest` may be older than its end. ClosedError if another log was created in its place."""
+        """Returns the log as it is now; `newest` may be older than its end. Raises ClosedError if another log was created in its place."""
         self.known = await self._in_thread(self._log.refresh) if self._log.refresh_waits else self._log.refresh()
         return self.known
 
     async def reach(self) -> LogSnapshot:
-        """Returns the log as it is now, with the newest event for certain."""
+        """Returns the log as it is now, with certainly the newest event."""
         self.known = await self._in_thread(self._log.reach)
         return self.known
 
@@ -252,23 +252,21 @@ class ThreadedLog(ReadableLog):
         return await self.read_to(self.shown.durable_end, start, names=names, bytes_max=bytes_max)
 
     async def read_to(self, end: int, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """Reads as `read` does, up to an end that is durable and need not be shown yet."""
+        """Reads like `read`, up to an end that is durable but perhaps not shown yet."""
         return await self._in_thread(lambda: self._log.page(start, end, names, bytes_max))
 
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
             loop = asyncio.get_running_loop()
-            if (
-                self._log.refresh_waits
-            ):  # calls that wait for a server end with this; it asks the server too, so not on the loop
+            if self._log.refresh_waits:  # ends calls that wait for a server; it asks the server too, so not on the loop
                 await loop.run_in_executor(None, self._log.close)
             if calls := list(self._calls):
                 await asyncio.wait([asyncio.wrap_future(call) for call in calls])
             await loop.run_in_executor(None, self._log.close)
 
     def abandon(self) -> None:
-        """Lets go of the log once the event loop has ended and nothing runs in the pool any more. Idempotent."""
+        """Releases the log once the event loop has ended and nothing runs in the pool any more. Idempotent."""
         self._closed = True
         self._log.close()
 

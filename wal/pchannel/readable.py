@@ -1,7 +1,7 @@
 """ReadablePChannel: what a scanner needs of a pchannel, whichever process writes it.
 
 Owns: the readers, the tail they wait at, the window of recent frames they share, and the questions about ids that only the log can answer.
-In the writer's process it is the upper half of `PChannel`; for the log of another process it stands alone. It never writes.
+In the writer's process it is the base of `PChannel`, for the log of another process that of `ReadOnlyPChannel`. It never writes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Reader(Protocol):
         """The vchannels that it reads."""
 
     def incarnation(self, vchannel: str) -> int | None:
-        """Returns the incarnation of this vchannel that it reads; None while it has met none."""
+        """Returns the incarnation of this vchannel that it reads, or None if it has met none yet."""
 
     def ended_by(self, vchannel: str, error: WALError) -> None:
         """Ends the reader with this error if it reads the vchannel, which was dropped."""
@@ -72,7 +72,7 @@ class ReadablePChannel(abc.ABC):
         self.channel: str = log.pchannel
         self.log = log
         self.form = form
-        # Weak references, so that a scanner which was never closed is collected and leaves the set.
+        # Weak references, so that a scanner which was never closed is garbage-collected and leaves the set.
         self.readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self.recent: RecentFrames = RecentFrames(log.durable_end)
         self.tail: Tail = Tail(durable_end=log.durable_end, promised_tick=promised_tick, newest=newest)
@@ -83,7 +83,7 @@ class ReadablePChannel(abc.ABC):
 
     @property
     def log_id(self) -> MessageID:
-        """An id of this log, to compare whether another one lies in it."""
+        """An id of this log, for checking whether another id belongs to it."""
         return self.origin().message_id(0)
 
     @abc.abstractmethod
@@ -91,7 +91,7 @@ class ReadablePChannel(abc.ABC):
         """Promises this tick for a reader that waits for it, and returns True, if that can be done at once."""
 
     async def event_of(self, message_id: MessageID) -> MessageID | None:
-        """Returns the event that this id names: itself, or the transaction of a body; None if its frame is gone or holds no such event."""
+        """Returns the event of this id: the id itself, or a body's transaction; None if its frame is gone or holds no such event."""
         position = message_id.position
         if position < self.log.earliest[0]:
             return None
@@ -99,9 +99,9 @@ class ReadablePChannel(abc.ABC):
         return None if found is None else self.origin(position).message_id(found)
 
     async def end_of(self, message_id: MessageID) -> LogPosition | None:
-        """Returns the log position right after this event, where the log begins when it is truncated up to it; None if it is truncated.
+        """Returns the log position right after this event, where the log begins once truncated up to it; None if it is truncated already.
 
-        A body stands for its transaction. An id above the durable end, or of no event, is an InvalidArgumentError.
+        A body counts as its transaction. Raises InvalidArgumentError for an id above the durable end, or of no event.
         """
         position, index = message_id.position, message_id.index
         if position >= self.tail.durable_end:
@@ -127,14 +127,14 @@ class ReadablePChannel(abc.ABC):
         return overtaken(self.channel, position, await self.first_event())
 
     async def first_event(self) -> MessageID | None:
-        """Returns the id of the earliest event that is not truncated, None if there is none."""
+        """Returns the id of the earliest event that is not truncated, or None."""
         while True:
             earliest = self.log.earliest
             try:
                 return await self._first_event(earliest)
             except TruncatedError:
                 if self.log.earliest == earliest:
-                    raise  # else it was truncated meanwhile: there is a new answer
+                    raise  # otherwise it was truncated meanwhile: there is a new answer
 
     async def _first_event(self, earliest: LogPosition) -> MessageID | None:
         at = earliest[0]

@@ -1,8 +1,8 @@
 """RecentFrames: the newest frames of a pchannel, as they were written, for the readers at its tail.
 
 Owns: a bounded window of frames up to the durable end, complete from `start` on. All tailing readers share it, so a frame is decoded once
-for any number of them, and none of them asks the disk for what has just been written. It returns exactly what the backend's `read`
-would; positions below the window are for the backend.
+for any number of them, and no reader asks the disk for what has just been written. It returns exactly what the backend's `read`
+would; positions below the window are read from the backend.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["RecentFrames", "cost_bytes"]
 RECENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """A few group commits of the largest kind, for each pchannel; counted as `cost_bytes` does."""
 _FRAME_COST: Final = 8192
-"""Bytes of the objects of a decoded frame beside its own bytes, measured with frames of one message …"""
+"""Bytes of the objects of a decoded frame besides its own bytes, measured with frames of one message …"""
 _RECORD_COST: Final = 128
 """… and for each of its records."""
 
@@ -56,7 +56,7 @@ class RecentFrames:
         self.start = start
 
     def page(self, start: int, end: int, *, names: frozenset[str], bytes_max: int) -> FramePage | None:
-        """Returns the frames in [start, end) that a reader of these names sees, about `bytes_max` bytes of them; None below the window."""
+        """Returns the frames in [start, end) that a reader of these names sees, about `bytes_max` bytes; None below the window."""
         if start < self.start:
             return None
         frames: list[StoredFrame] = []
@@ -87,7 +87,7 @@ class RecentFrames:
             self.start = oldest.position + 1
 
     def _from(self, start: int) -> Iterator[_Recent | _Read]:
-        """The frames at or above `start`. Readers are near the end, so the search begins there."""
+        """Yields the frames at or above `start`. Readers are near the end, so the search begins there."""
         count = 0
         for recent in reversed(self._frames):
             if recent.position < start:
@@ -97,7 +97,7 @@ class RecentFrames:
 
 
 def cost_bytes(header: FrameHeader) -> int:
-    """Returns what a frame takes in memory when it is decoded; for small frames, of which there are many, that is mostly its objects."""
+    """Returns the bytes that a decoded frame takes in memory; for small frames, the common case, that is mostly its objects."""
     return header.frame_bytes + _FRAME_COST + _RECORD_COST * header.records
 
 

@@ -1,4 +1,4 @@
-"""RecoveryState: all that a pchannel remembers over restarts, and its recovery from a checkpoint and the frames written after it."""
+"""RecoveryState: the state of a pchannel that survives restarts, and its recovery from a checkpoint and the frames written after it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RecoveryState:
         return self.keys.keyed_since_checkpoint + self.copies.changes
 
     def take_changes(self) -> Changes:
-        """Returns the changes since the last checkpoint, for one that is made now; later changes count for the next."""
+        """Returns the changes since the last checkpoint, for one that begins now; later changes count for the next."""
         copies = self.copies
         taken = Changes(self.keys.keyed_since_checkpoint, copies.changes, frozenset(copies.forgotten))
         self.keys.keyed_since_checkpoint = copies.changes = 0
@@ -58,7 +58,7 @@ class RecoveryState:
         return taken
 
     def give_back(self, changes: Changes) -> None:
-        """Counts changes again whose checkpoint was not stored."""
+        """Counts the changes again of a checkpoint that was not stored."""
         self.keys.keyed_since_checkpoint += changes.keyed
         self.copies.changes += changes.copies
         self.copies.forgotten |= changes.forgotten
@@ -71,11 +71,11 @@ class RecoveryState:
         return self.keys.replay(position, view, live=live) + self.copies.replay(position, view)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Returns the state as of this call, in pieces that are cheap to make one by one; joined they are the blob."""
+        """Returns the state as of this call, in pieces that are cheap to produce one by one; joined they are the blob."""
         return chain(self.keys.snapshot(), self.copies.snapshot())
 
     def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
-        """Sets empty tables to the state of a snapshot. CorruptionError if it is damaged, FormatError for a newer version."""
+        """Sets empty tables to the state of a snapshot. Raises CorruptionError if it is damaged, FormatError for a newer version."""
         self.keys.restore(blob, live=live)
         self.copies.restore(blob)
 
@@ -90,18 +90,18 @@ PAGE_BYTES: Final = 1 << 20
 async def recover(
     log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, *, live: Callable[[RunName], bool] | None = None
 ) -> tuple[int, int]:
-    """Sets empty tables to what they were when the log ended; returns what `replay` returns.
+    """Sets empty tables to their state at the end of the log; returns what `replay` returns.
 
-    `live` returns whether a vchannel still exists. The log must not be written meanwhile. CorruptionError when the checkpoint's state is
-    missing or damaged: it names the file, and what can be done.
+    `live` returns whether a vchannel still exists. The log must not be written meanwhile. Raises CorruptionError if the checkpoint's state
+    is missing or damaged; the error names the file and the remedy.
     """
-    # The objects made here stay. Without this, a sixth of the time is spent on garbage collections that find nothing.
+    # The objects created here stay. Without this, a sixth of the time is spent on garbage collections that find nothing.
     collecting = gc.isenabled()
     gc.disable()
     try:
         if checkpoint.state is not None:
             await _restore(log, state, checkpoint, live)
-        # Cached, since most events are of the same few vchannels.
+        # Cached, since most events belong to the same few vchannels.
         found = await replay(log, state, checkpoint.position, live=None if live is None else functools.cache(live))
         state.recovered()
         return found
@@ -115,7 +115,7 @@ async def replay(
 ) -> tuple[int, int]:
     """Applies the frames at or after `start`; returns how many keyed events and broadcasts there were, and the bytes of their frames.
 
-    Only frames that hold some are read: the log's index knows which.
+    Only frames that hold any are read: the log's index knows them.
     """
     count = size = 0
     reading = asyncio.ensure_future(log.read_keyed(start, bytes_max=PAGE_BYTES))
@@ -142,7 +142,7 @@ async def _restore(
     assert checkpoint.state is not None
     try:
         blob = await log.load_state(checkpoint.state)
-        # In a thread, so that tens of thousands of keys do not hold the loop; nothing else uses the tables yet.
+        # In a thread, so that tens of thousands of keys do not block the loop; nothing else uses the tables yet.
         await asyncio.to_thread(state.restore, blob, live=live)
     except CorruptionError as error:
         raise CorruptionError(

@@ -1,8 +1,8 @@
 """Scanner: a reader of one or several vchannels of a pchannel, as its caller holds it.
 
-Owns what callers see: entering and leaving, messages one by one or in pages, the position and its saving, and waiting for a tick. Pages,
-waiting at the tail and the end of the read are the `ReadLoop`'s. Without a handler the consumer's own task drives the loop; with one
-the scanner runs by itself from entry (`handler`).
+Owns what callers see: entering and leaving, messages one by one or in pages, the position and its saving, and waiting for a tick. The
+`ReadLoop` owns pages, waiting at the tail and the end of the read. Without a handler the consumer's own task drives the loop; with one
+the scanner runs by itself once entered (`handler`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Scanner", "ScannerStatistics"]
 
 
 class ScannerStatistics(msgspec.Struct, frozen=True):
-    """Counts since the scanner was entered. `lag_bytes` is what lies between its next page and the durable end."""
+    """Counts since the scanner was entered. `lag_bytes` is the distance in bytes from its next page to the durable end."""
 
     messages: int
     frames: int
@@ -39,9 +39,9 @@ class ScannerStatistics(msgspec.Struct, frozen=True):
 class Scanner(AsyncOnly):
     """Messages in tick order, each once. Use it as `async with` and `async for`, or with a handler.
 
-    The error that ends a scanner with a handler is logged, and raised where the block is left, unless `done()` returned or `error` was
+    The error that ends a scanner with a handler is logged, and raised when the block is left, unless `done()` returned or `error` was
     read before. Errors of the read itself (TruncatedError, CorruptionError, ClosedError, ChannelNotExistError when a vchannel is
-    dropped) are raised where the read is driven, and kept in `error`.
+    dropped) are raised by the call that drives the read, and kept in `error`.
     """
 
     _with_form = "'async with log.read(…) as scanner'"
@@ -83,7 +83,7 @@ class Scanner(AsyncOnly):
             self._actor.raise_untold()
 
     async def _enter(self) -> None:
-        """Fixes where the read begins and ends, and starts the handler; the first use does it."""
+        """Fixes where the read begins and ends, and starts the handler, on the first use."""
         spawn = await self._loop.enter()
         if spawn is not None and self._handler is not None:
             self._loop.handler_runs = True
@@ -102,7 +102,7 @@ class Scanner(AsyncOnly):
         return self._loop.error
 
     def _told(self, error: BaseException | None) -> None:
-        """Notes that a caller was told of this error, so that leaving the block of a scanner with a handler does not raise it again."""
+        """Notes that a caller got this error, so that leaving the block of a scanner with a handler does not raise it again."""
         if error is not None and self._actor is not None:
             self._actor.untold = None
 
@@ -153,7 +153,7 @@ class Scanner(AsyncOnly):
         return message
 
     async def batches(self, size_max: int = 1024) -> AsyncIterator[list[ImmutableMessage]]:
-        """Yields pages of 1 to `size_max` messages. After a cancellation `batches` can be called again: it goes on where it was."""
+        """Yields pages of 1 to `size_max` messages. After a cancellation `batches` can be called again: it continues where it stopped."""
         if not isinstance(size_max, int) or isinstance(size_max, bool):
             raise TypeError(f"size_max must be an int, not {size_max!r}")
         if size_max < 1:
@@ -166,9 +166,9 @@ class Scanner(AsyncOnly):
             del page  # not held while it waits
 
     async def page(self) -> list[ImmutableMessage]:
-        """Returns the messages that come next, at least one; none at the end.
+        """Returns the next messages, at least one; none at the end.
 
-        They count as handed over by `hand_over`, for a caller that hands them over in another thread.
+        For a caller that hands them over in another thread: they count as handed over when `hand_over` is called.
         """
         if not await self._has_messages():
             return []
@@ -197,25 +197,25 @@ class Scanner(AsyncOnly):
                 "this scanner was given a handler and runs by itself: wait for it with done() or wait_for(), or read without a handler"
             )
 
-    # -- how far it has got
+    # -- progress
 
     @property
     def position(self) -> ReadPosition | None:
-        """The position after what was handed over, ranges that held nothing for this reader included; None before anything."""
+        """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
         return self._progress.position
 
     async def save(self) -> None:
         """Stores `position` under the name of its cursor; durable when it returns. Retention keeps what follows it from then on.
 
-        Before anything was handed over it stores where the read begins. InvalidArgumentError without `cursor=…`, ChannelNotExistError
-        when a vchannel was dropped, TruncatedError when the cursor has become stale or the log was truncated past the position:
-        then `delete_cursor` and begin again.
+        Before anything was handed over it stores where the read begins. Raises InvalidArgumentError without `cursor=…`,
+        ChannelNotExistError if a vchannel was dropped, TruncatedError if the cursor has become stale or the log was truncated past the
+        position: then call `delete_cursor` and start over.
         """
         loop = self._loop
         cursor = loop.check_cursor()
         if not loop.entered:
             await self._enter()
-            if not loop.entered:  # it ended before it began
+            if not loop.entered:  # the read ended before it began
                 return
             loop.check_cursor()
         await loop.save(cursor)

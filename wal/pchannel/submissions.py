@@ -1,7 +1,7 @@
-"""Submissions: what waits in the frame pipeline for the next frame, and how its callers hear of the outcome.
+"""Submissions: what waits in the frame pipeline for the next frame, and how its callers get the outcome.
 
 A submission is drafted into one frame as a whole (plain appends may be cut in two before), keeps the index that it got there, and is
-settled once: resolved when the frame is durable, failed otherwise. Copies of broadcasts have theirs in `copy_writes`.
+settled once: resolved when the frame is durable, failed otherwise. The submission for copies of broadcasts is in `copy_writes`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Submission(abc.ABC):
-    """Something that goes into one frame: `count` records and at most `size` bytes; settling it gives back the room `in_flight`."""
+    """An entry of one frame: `count` records and at most `size` bytes; settling it gives back the room `in_flight`."""
 
     __slots__ = ("count", "first", "in_flight", "size")
 
@@ -52,7 +52,7 @@ class Submission(abc.ABC):
 
     @abc.abstractmethod
     def resolve(self, origin: Origin, first_tick: int) -> None:
-        """Gives the callers their results: the frame is durable at this origin, its first event has this tick."""
+        """Gives the callers their results: the frame is durable at this origin, and its first event has this tick."""
 
     @abc.abstractmethod
     def fail(self, error: BaseException) -> None:
@@ -60,7 +60,7 @@ class Submission(abc.ABC):
 
 
 class PlainSubmission(Submission):
-    """Consecutive plain appends, to any vchannels, each with its own future. Most of what is ever written is in these.
+    """Consecutive plain appends, to any vchannels, each with its own future. They are the bulk of all writes.
 
     `batches[i]` is for the vchannel `names[i]`. All of them are drafted together, so their indices are consecutive.
     """
@@ -246,7 +246,7 @@ class KeyedSubmission(Submission):
 
 
 class ForgetSubmission(Submission):
-    """A record in the log that a producer is forgotten."""
+    """The record of a forgotten producer."""
 
     __slots__ = ("_future", "_keyed", "_name")
 
@@ -272,7 +272,7 @@ class ForgetSubmission(Submission):
 
 
 class OwnSubmission(Submission):
-    """A frame that the log writes for itself; `settled` hears of its outcome."""
+    """A frame that the log writes for itself; `settled` is called with its outcome."""
 
     __slots__ = ("_settled",)
 
@@ -291,9 +291,9 @@ class OwnSubmission(Submission):
 
 
 def cut(waiting: deque[Submission], *, size: int, count: int) -> list[Submission]:
-    """Takes the submissions of the next frame, of at most `size` bytes and `count` records, from the front of those that wait.
+    """Takes the submissions of the next frame, at most `size` bytes and `count` records, from the front of `waiting`.
 
-    At least one is taken, however large it is; plain appends are cut in two.
+    At least one is taken, however large it is; plain appends are cut in two if need be.
     """
     if len(waiting) == 1 and waiting[0].size <= size and waiting[0].count <= count:
         return [waiting.popleft()]
@@ -318,7 +318,7 @@ def cut(waiting: deque[Submission], *, size: int, count: int) -> list[Submission
 
 
 def _of_transaction(error: BaseException) -> BaseException:
-    """Returns the error for a transaction whose frame failed: it is over, which a WouldBlockError would deny."""
+    """Returns the error for a transaction whose frame failed: a WouldBlockError would wrongly say that it is still open."""
     if not isinstance(error, WouldBlockError):
         return error
     over = UnavailableError(f"{error}; the transaction is over and nothing of it was written: begin another one")

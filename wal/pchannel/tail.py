@@ -1,7 +1,7 @@
-"""Tail: the end of a pchannel as readers see it, and how they wait for it to move.
+"""Tail: the end of a pchannel as readers see it, and how they wait for it to advance.
 
-It has one version and two lists of waiters: those for data, and those for data or ticks. A snapshot is consistent: everything at or below
-`promised_tick` lies below `durable_end`.
+It has one version and two lists of waiters: for data, and for data or ticks. A snapshot is consistent: everything at or below
+`promised_tick` is below `durable_end`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tail:
             _wake(self._ticks)
 
     def fail(self, cause: BaseException) -> None:
-        """Ends the log for its readers: all who wait are woken and raise the cause. The first cause stays."""
+        """Ends the log for its readers: all that wait are woken and raise the cause. The first cause stays."""
         if self.failure is None:
             self.failure = cause
         _wake(self._data)

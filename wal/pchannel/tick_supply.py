@@ -1,7 +1,7 @@
 """TickSupply: the time ticks that a pchannel takes from the oracle, and the operations that wait for more of them.
 
-Taking a tick never waits: when the oracle has to save a new limit first, one request is sent for all callers that found no tick.
-Operations that need a tick are held meanwhile, and with them every operation that was called later, which must not overtake them.
+Taking a tick never waits: if the oracle has to save a new limit first, one request is sent for all callers that found no tick.
+Operations that need a tick are held meanwhile, together with every later operation, which must not overtake them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ __all__ = ["Holder", "TickOracle", "TickSupply"]
 
 
 class TickOracle(Protocol):
-    """The timestamp oracle, as far as a pchannel uses it."""
+    """The part of the timestamp oracle that a pchannel uses."""
 
     def take(self, count: int) -> int | None:
         """Returns the first of `count` contiguous ticks, or None when the saved limit is reached."""
 
     @property
     def limit(self) -> int:
-        """The saved limit: no tick at or above it is given."""
+        """The saved limit: no tick at or above it is allocated."""
 
     @property
     def last(self) -> int:
-        """The largest tick given so far."""
+        """The largest tick allocated so far."""
 
 
 class Holder(Protocol):
@@ -42,7 +42,7 @@ class Holder(Protocol):
 class TickSupply:
     """The ticks of one pchannel. `held` are the operations that wait, in the order of their calls, each with its holder.
 
-    `request` asks for a new limit; the answer is a call of `take_held`. `fenced` hears that another writer has taken the oracle over.
+    `request` asks for a new limit; the answer is a call of `take_held`. `fenced` is called if another writer has taken the oracle over.
     """
 
     __slots__ = ("_fault", "_fenced", "_request", "_requested", "held", "oracle")
@@ -56,7 +56,7 @@ class TickSupply:
         self._fault: WALError | None = None
 
     def take(self, count: int = 1) -> int | None:
-        """Returns the first of `count` contiguous ticks, or None: then more are requested, or this writer is fenced."""
+        """Returns the first of `count` contiguous ticks, or None: then it has requested more, or this writer is fenced."""
         try:
             tick = self.oracle.take(count)
         except WALError as error:
@@ -75,13 +75,13 @@ class TickSupply:
             self.held += [(holder, operation) for operation in operations]
 
     def take_held(self) -> list[tuple[Holder, Any]]:
-        """Hands out all held operations, since the request was answered."""
+        """Returns all held operations and holds them no longer, since the request was answered."""
         self._requested = False
         held, self.held = self.held, []
         return held
 
     def take_held_by(self, holder: Holder) -> list[Any]:
-        """Hands out the held operations of one holder, which takes no more of them."""
+        """Returns the held operations of one holder, which accepts no more, and holds them no longer."""
         taken = [operation for owner, operation in self.held if owner is holder]
         self.held = [waiting for waiting in self.held if waiting[0] is not holder]
         return taken

@@ -68,12 +68,12 @@ class OpenTxn(msgspec.Struct, gc=False):
 
 
 class TxnTable:
-    """The open transactions by id; `size` is the sum of their sizes. The caller tells it the lease time."""
+    """The open transactions by id; `size` is the sum of their sizes. The caller passes the lease time."""
 
     def __init__(self, limits: TxnLimits) -> None:
         self.size: int = 0
         self.expired: int = 0
-        """The number of transactions that have expired so far."""
+        """The number of transactions that have expired."""
         self.limits = limits
         self._open: dict[int, OpenTxn] = {}
         self._ended: OrderedDict[int, Callable[[], WALError]] = OrderedDict()
@@ -87,7 +87,7 @@ class TxnTable:
     def begin(
         self, txn_id: int, names: tuple[RunName, ...], *, keepalive: float, now: float, key_bytes: int = 0
     ) -> TxnContext:
-        """Opens a transaction on these vchannels; InvalidArgumentError when their names alone would not fit a frame.
+        """Opens a transaction on these vchannels; raises InvalidArgumentError if their names alone would not fit a frame.
 
         The keepalive is rounded to whole milliseconds, as the log keeps it. `key_bytes` is the size of the idempotency key in a commit row.
         """
@@ -101,7 +101,7 @@ class TxnTable:
     def append(self, txn_id: int, name: RunName, record: Record, *, size: int, barrier: int, now: float) -> int:
         """Adds a body and refreshes the lease; returns how many bodies the transaction has.
 
-        TransactionExpiredError when the transaction is over; InvalidArgumentError when it would get too large, WouldBlockError when all
+        Raises TransactionExpiredError if the transaction is over; InvalidArgumentError if it would get too large, WouldBlockError if all
         open transactions together would: both leave it open, with only its lease refreshed.
         """
         txn = self._open.get(txn_id)
@@ -131,11 +131,11 @@ class TxnTable:
         return len(bodies)
 
     def get(self, txn_id: int, *, now: float) -> OpenTxn:
-        """Returns the open transaction; TransactionExpiredError when it is over."""
+        """Returns the open transaction; raises TransactionExpiredError if it is over."""
         return self._live(txn_id, now)
 
     def commit(self, txn_id: int, *, now: float) -> OpenTxn:
-        """Takes the transaction out: from here on it cannot expire. TransactionExpiredError when it is over."""
+        """Takes the transaction out: from here on it cannot expire. Raises TransactionExpiredError if it is over."""
         txn = self._live(txn_id, now)
         self._remove(txn_id)
         self._remember(txn_id, lambda: TransactionExpiredError(f"transaction {txn_id} was committed: begin a new one"))
@@ -154,7 +154,7 @@ class TxnTable:
         return over
 
     def fail(self, name: RunName, reason: Callable[[int], WALError]) -> list[int]:
-        """Ends every transaction that is open on this vchannel, for this reason; returns their ids."""
+        """Ends every open transaction on this vchannel, for this reason; returns their ids."""
         over = [txn_id for txn_id, txn in self._open.items() if name in txn.names]
         for txn_id in over:
             self._end(txn_id, lambda txn_id=txn_id: reason(txn_id))  # type: ignore[misc]
@@ -199,7 +199,7 @@ class TxnTable:
 
 
 def check_txn_size(bodies: int, size: int, stored: int, limits: TxnLimits) -> None:
-    """Raises InvalidArgumentError when a transaction of so many bodies and bytes is over its bounds."""
+    """Raises InvalidArgumentError if a transaction of this many bodies and bytes is over its bounds."""
     if bodies > limits.txn_bodies_max:
         raise InvalidArgumentError(
             f"a transaction of {bodies} bodies is over txn_bodies_max={limits.txn_bodies_max}: commit in smaller transactions, "
@@ -223,21 +223,21 @@ def whole_ms(keepalive: float) -> float:
 
 
 def record_size(record: Record) -> int:
-    """Returns how many bytes a record takes in a frame at most."""
+    """Returns the largest number of bytes that a record takes in a frame."""
     return len(record.payload) + len(record.properties) + len(record.ext) + BODY_OVERHEAD
 
 
 def names_size(names: Iterable[RunName]) -> int:
-    """Returns how many bytes the vchannels of a transaction take in a frame at most."""
+    """Returns the largest number of bytes that the vchannels of a transaction take in a frame."""
     return sum(NAME_OVERHEAD + 4 * len(name) for name, _ in names)
 
 
 class LeaseClock:
-    """A clock that stands still with the log, so that no transaction expires because the log did not move.
+    """A clock that stops while the log stalls, so that no transaction expires because of the stall.
 
     It runs with the monotonic clock, with two exceptions: a gap between two timer turns counts as at most twice the interval (the process
-    was stopped, or the loop was blocked), and the clock stands still while a frame has been unsynced for longer than that (the disk
-    stalls). `now` is the lease time in seconds since the clock was made; `advance` moves it.
+    was stopped, or the loop was blocked), and the clock stops while a frame has been unsynced for longer than that (the disk
+    stalls). `now` is the lease time in seconds since the clock was created; `advance` moves it.
     """
 
     __slots__ = ("_gap_max", "_last", "now")
@@ -248,7 +248,7 @@ class LeaseClock:
         self._gap_max = 2 * interval_s
 
     def advance(self, monotonic: float, *, unsynced_since: float | None) -> float:
-        """Moves the clock at a timer turn and returns `now`. `unsynced_since` is when the oldest frame in flight was handed over."""
+        """Advances the clock at a timer turn and returns `now`. `unsynced_since` is when the oldest frame in flight was handed over."""
         self.now = self.at(monotonic, unsynced_since=unsynced_since)
         self._last = monotonic
         return self.now
@@ -257,7 +257,7 @@ class LeaseClock:
         """Returns the lease time between two timer turns, without moving the clock."""
         gap_max = self._gap_max
         if unsynced_since is not None and monotonic > unsynced_since + gap_max:
-            monotonic = unsynced_since + gap_max  # the frame has been unsynced for too long: the clock stands still
+            monotonic = unsynced_since + gap_max  # the frame has been unsynced for too long: the clock stops
         gap = monotonic - self._last
         if gap <= 0.0:
             return self.now

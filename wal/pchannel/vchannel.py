@@ -1,7 +1,7 @@
-"""The VChannel actor: it decides about the operations on one vchannel before they join a frame.
+"""The VChannel actor: decides about the operations on one vchannel before they join a frame.
 
-It has an identity, a state and a failure of its own, but no task: it takes its turn in the group of its pchannel, where all calls
-have one order. Plain appends pass through as one list a turn. Exclusive messages fail the transactions that are open on the vchannel.
+It has its own identity, state and failure, but no task: it takes its turn in the group of its pchannel, where all calls
+have one order. Plain appends pass through as one list per turn. Exclusive messages fail the open transactions on the vchannel.
 Open transactions are in the pchannel's table, since they may span several of its vchannels.
 """
 
@@ -56,7 +56,7 @@ class VChannel(Member):
         self.scope: tuple[RunName, ...] = (self.run_name,)
         """The scope of its idempotency keys."""
         self.closed: Callable[[], WALError] | None = None
-        """Returns why it takes nothing any more: it was dropped, it failed, or its record could not be saved. None while it does."""
+        """Returns why it accepts no more operations: it was dropped, it failed, or its record could not be saved. None while it does."""
         self.tell: Callable[[Member, Any], None] = pchannel.actor_group.tell
         """The group's method, bound here for the callers that use it most."""
         self._frames = pchannel.frames
@@ -98,7 +98,7 @@ class VChannel(Member):
         self._handled_to = 0
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """Takes nothing any more after a defect in handling a message; the other vchannels go on."""
+        """Accepts no more operations after a defect in handling a message; the other vchannels continue."""
 
         def closed() -> WALError:
             error = UnknownError(
@@ -113,8 +113,8 @@ class VChannel(Member):
     def add_body(self, txn_id: int, record: Record, *, counted: int, barrier: int) -> int:
         """Adds a body to an open transaction at once; returns how many bodies it has now.
 
-        A body takes no turn: no reader sees it before the commit, and only the commit has a place in the order of the calls. A call
-        before it that fails the transaction in a later turn fails the commit.
+        A body takes no turn: no reader sees it before the commit, and only the commit is ordered with the other calls. If an earlier call
+        fails the transaction in a later turn, the commit fails.
         """
         if self.closed is not None:
             raise self.closed()
@@ -124,8 +124,8 @@ class VChannel(Member):
         )
 
     def released(self, operation: OrderedAppend | TxnSubmission | Atomic) -> None:
-        """Goes on with an operation, since the promised tick passed its barrier."""
-        # A keyed operation goes on even if its caller was cancelled: other callers may share its result.
+        """Continues an operation, since the promised tick passed its barrier."""
+        # A keyed operation continues even if its caller was cancelled: other callers may share its result.
         keyed = isinstance(operation, KeyedAppend | TxnSubmission) and operation.claim is not None
         if not keyed and operation.future.cancelled():
             self.pchannel.in_flight.release(
@@ -212,7 +212,7 @@ class VChannel(Member):
             now=pchannel.lease_now(),
             key_bytes=operation.key_bytes,
         )
-        if operation.future.done():  # its caller was cancelled and will never end it
+        if operation.future.done():  # its caller was cancelled and will never end the transaction
             pchannel.table.rollback(txn_id)
         else:
             operation.future.set_result(context)
@@ -236,7 +236,7 @@ class VChannel(Member):
                 return
             claim = keyed.table.claim(scope, operation.key, barrier=txn.barrier)
         except WALError as error:
-            if not isinstance(error, WouldBlockError):  # else it stays open and can be committed later
+            if not isinstance(error, WouldBlockError):  # otherwise it stays open and can be committed later
                 pchannel.table.rollback(operation.txn_id)
             raise
         pchannel.table.commit(operation.txn_id, now=now)

@@ -1,4 +1,4 @@
-"""Assembly: makes the messages that a reader is handed, in tick order, from the runs of a frame.
+"""Assembly: builds the messages for a reader, in tick order, from the runs of a frame.
 
 Pure and synchronous; the scanner, the bridge and Spark use it. A transaction over several runs becomes one message here. A commit whose
 bodies are not all present is damage, never a smaller transaction.
@@ -44,7 +44,7 @@ def assemble(
 ) -> list[ImmutableMessage]:
     """Returns the messages of `frame` for this selection that pass the filter, in tick order.
 
-    A damaged block or transaction is a CorruptionError.
+    Raises CorruptionError for a damaged block or transaction.
     """
     view = frame.view
     first_tick = view.header.first_tick
@@ -60,7 +60,7 @@ def assemble(
 
 
 def event_indices(view: FrameView) -> list[int]:
-    """Returns the indices of all events of a frame, ascending: its rows that are no bodies, and its copies of broadcasts."""
+    """Returns the indices of all events of a frame, ascending: its rows other than bodies, and its copies of broadcasts."""
     indices: set[int] = set()
     for run in view.runs:
         if run.kind == RunKind.COPY:

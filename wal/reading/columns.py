@@ -1,8 +1,8 @@
 """RowColumns: the rows that a reader delivers, column by column, packed so that Arrow can take them as they are.
 
-Owns: the columns of a batch while it is built, one row for each plain message and each body. The rows of a frame are added as they lie
-in it, without a Python object for a row: plain messages, transactions and copies of broadcasts alike. Messages can be added too; both
-ways give the same rows. Columns that are not wanted are not gathered. It knows nothing of Arrow: `wal.bridge` and Spark make the
+Owns: the columns of a batch while it is built, one row for each plain message and each body. The rows of a frame are added as they
+are stored, without a Python object per row: plain messages, transactions and copies of broadcasts alike. Messages can be added too; both
+ways give the same rows. Unwanted columns are not gathered. It knows nothing of Arrow: `wal.bridge` and Spark build the
 batches.
 """
 
@@ -52,7 +52,7 @@ class RowColumns:
     payload_lens 4 B     `payloads` are `payload_bytes` long together
     properties_lens 4 B  `properties` are `properties_bytes` long together: MessagePack maps, not decoded here; empty while no row has any
 
-    `columns` are those that are wanted (some of `COLUMNS`, None for all); a column that only others need is left empty.
+    `columns` are the wanted ones (some of `COLUMNS`, None for all); a column that only the others need is left empty.
     """
 
     __slots__ = (
@@ -95,11 +95,11 @@ class RowColumns:
 
     @property
     def size(self) -> int:
-        """The size of the rows in bytes, about."""
+        """The approximate size of the rows in bytes."""
         return self.payload_bytes + self.properties_bytes + (self.id_width + 32) * self.rows
 
     def add_frame(self, rows: FrameRows) -> None:
-        """Adds the rows of a frame. A damaged block or transaction is a CorruptionError; after it nothing more may be added."""
+        """Adds the rows of a frame. Raises CorruptionError for a damaged block or transaction; then nothing more may be added."""
         runs = rows.runs
         columns = rows.view.runs.columns()
         if len(runs) > 1 and (columns.indices is not None or any(run.kind == RunKind.COPY for run, _, _ in runs)):
@@ -138,7 +138,7 @@ class RowColumns:
         end: int,
         commits: dict[int, int],
     ) -> None:
-        """Adds the rows [first, end), which lie together in the tables of a frame, of one run or several."""
+        """Adds the rows [first, end), which are adjacent in the tables of a frame, of one run or several."""
         view = rows.view
         count = end - first
         types = None if columns.types is None else columns.types[2 * first : 2 * end]
@@ -155,7 +155,7 @@ class RowColumns:
         if flags:
             events, txn_ids, keep = txn_columns(columns, runs, bodies, indices, commits, keep)
         if keep is not None and not keep.strip(b"\0"):
-            return  # no row among them; otherwise a log full of other types would be gathered as a whole, for nothing
+            return  # no row among them; otherwise a log full of other types would be gathered for nothing
         self._add_positions(rows.origin, indices, count, view.header.first_tick, below=view.header.indices)
         self.events.append(events)
         if flags and self._txn_ids and not self.txn_ids:
@@ -268,14 +268,14 @@ class RowColumns:
         self.slots += count
 
     def _add_positions(self, origin: Origin, indices: bytes, count: int, first_tick: int, *, below: int) -> None:
-        """Adds the log positions of these slots, and the ids made of them."""
+        """Adds the log positions of these slots, and their ids."""
         self.tick_bases.append(_TICK.pack(first_tick) * count)
         self.indices.append(indices)
         if self._ids:
             self._add_ids(origin, indices, count, below=below)
 
     def _add_ids(self, origin: Origin, indices: bytes, count: int, *, below: int) -> None:
-        """Adds the bytes of ids that differ in their index only: copies of one id, each with its own index put in."""
+        """Adds the bytes of ids that differ only in their index: copies of one id, each with its own index."""
         pattern = bytes(origin.message_id(0))
         width = len(pattern)
         if not self.id_width:
@@ -292,7 +292,7 @@ class RowColumns:
         self.ids.append(ids)
 
     def _add_vchannel(self, vchannel: str, count: int) -> None:
-        """Adds the name for so many slots; to be called before these are counted."""
+        """Adds the name for `count` slots. Call it before they are counted."""
         code = self._codes.get(vchannel)
         if code is None:
             number = len(self.names)
@@ -331,7 +331,7 @@ class RowColumns:
 
 
 def check_columns(columns: Collection[str]) -> None:
-    """Raises an InvalidArgumentError with the names of all columns unless these are a choice of them."""
+    """Raises InvalidArgumentError, with the names of all columns, unless these are some of them."""
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, not the text {columns!r}")
     if not columns:

@@ -1,8 +1,8 @@
-"""FrameRows: the rows of a frame that a reader is given, as ranges of its tables and not as messages. Pure.
+"""FrameRows: the rows of a frame for a reader, as ranges of its tables and not as messages. Pure.
 
 Finds the rows of a range of events, of some types, in some runs: a body belongs to the event of its commit, so a range never cuts a
-transaction. For the rows of a transaction it also finds the index and the id of their event. It reads what `assembly` reads, raises
-what that raises, and both give the same rows.
+transaction. For the rows of a transaction it also finds the index and the id of their event. It reads the same data as `assembly`,
+raises the same errors, and gives the same rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RunRows = tuple[RunRow, int, int]
 
 
 class FrameRows(msgspec.Struct, frozen=True, gc=False):
-    """The rows of one frame for one reader. `types` are the types asked for (None: all); whoever gathers the rows leaves the others out."""
+    """The rows of one frame for one reader. `types` are the requested types (None: all); the gatherer of the rows skips the others."""
 
     view: FrameView
     origin: Origin
@@ -52,7 +52,7 @@ class FrameRows(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def last_event(self) -> int:
-        """The index of the last event among the rows, of whatever type; -1 without rows."""
+        """The index of the last event among the rows, of any type; -1 without rows."""
         last = -1
         indices: Sequence[int] | None = None
         for run, first, end in self.runs:
@@ -110,7 +110,7 @@ def in_parts(rows: FrameRows, *, bytes_max: int) -> Iterator[FrameRows]:
 
 
 def _between(view: FrameView, runs: Sequence[RunRows], first: int, stop: int) -> list[RunRows]:
-    """Returns those of the rows whose events have an index in [first, stop)."""
+    """Returns the rows whose events have an index in [first, stop)."""
     columns = view.runs.columns()
     indices = _indices(columns, view.header.records)
     found: list[RunRows] = []
@@ -122,7 +122,7 @@ def _between(view: FrameView, runs: Sequence[RunRows], first: int, stop: int) ->
         row = bisect_left(indices, first, begin, end)
         past = bisect_left(indices, stop, begin, end)
         if columns.flags is not None:
-            # Bodies stand directly before their commit, and are taken or left with it.
+            # Bodies are directly before their commit, and are taken or left with it.
             row = begin + len(columns.flags[begin:row].rstrip(_BODY))
             past = begin + len(columns.flags[begin:past].rstrip(_BODY))
         if row < past:
@@ -138,10 +138,10 @@ def txn_columns(
     commits: dict[int, int],
     keep: bytes | None,
 ) -> tuple[bytes, bytes, bytes]:
-    """Returns what flags and exts of these rows say: index of the event (4 bytes), transaction id (8), and `keep` without commits.
+    """Returns columns from the flags and exts of these rows: event index (4 bytes), transaction id (8), and `keep` without commits.
 
-    The rows lie together; `indices` are theirs, `bodies` those of their runs. `keep` has 1 for each row that is wanted (None: all), else 0.
-    `commits` maps the index of each commit seen in this frame to its transaction, and is extended. Damage is a CorruptionError as in
+    The rows are adjacent; `indices` are theirs, `bodies` those of their runs. `keep` has 1 for each wanted row (None: all), else 0.
+    `commits` maps the index of each commit seen in this frame to its transaction, and is extended. Damage raises CorruptionError as in
     `assembly`.
     """
     assert columns.flags is not None

@@ -1,4 +1,4 @@
-"""What a read asks for: where it begins (deliver policies), which messages it wants (deliver filters), and all of it as `ReadOptions`.
+"""The options of a read: where it begins (deliver policies), which messages it wants (deliver filters), and both in `ReadOptions`.
 
 Everything is checked here once, for every reader: a scanner on a loop, the bridge without one, and Spark.
 """
@@ -92,7 +92,7 @@ class TimeTickGTE(_Tick, frozen=True):
 class MessageTypes:
     """Messages of these types. A transaction is delivered with the bodies that match, and not at all if none does.
 
-    System types (TIME_TICK, TXN, …) cannot be named: InvalidArgumentError.
+    Naming a system type (TIME_TICK, TXN, …) raises InvalidArgumentError.
     """
 
     __slots__ = ("types",)
@@ -124,7 +124,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, filters: DeliverFilter | Iterable[DeliverFilter]) -> EventFilter:
-        """Returns the conjunction of these filters. A value that is no deliver filter is a TypeError."""
+        """Returns the conjunction of these filters. Raises TypeError for a value that is no deliver filter."""
         tick_min = 0
         types: frozenset[int] | None = None
         given: Sequence[DeliverFilter] = (
@@ -157,7 +157,7 @@ def _numbers(types: frozenset[MessageType]) -> frozenset[int]:
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
-    """What a read asks for; see `WALAccesser.read`."""
+    """The options of a read; see `WALAccesser.read`."""
 
     vchannels: tuple[str, ...]
     policy: DeliverPolicy
@@ -179,7 +179,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
         resume: ReadPosition | None = None,
         include_time_ticks: bool = False,
     ) -> ReadOptions:
-        """Returns the options that a caller gave. A wrong type is a TypeError, a wrong value an InvalidArgumentError.
+        """Returns a caller's options. Raises TypeError for a wrong type, InvalidArgumentError for a wrong value.
 
         The names of the vchannels have been checked before.
         """

@@ -1,4 +1,4 @@
-"""How far a reader has got: `Reached` within a read, and `ReadPosition` to be stored and resumed from. Pure."""
+"""The progress of a reader: `Reached` within a read, and `ReadPosition` to be stored and resumed from. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["NOTHING", "Reached", "ReadPosition"]
 
 
 class Reached(msgspec.Struct, frozen=True, gc=False):
-    """How far a read has got. Everything before it was handed over, or held nothing for this reader.
+    """The progress of a read. Everything before it was handed over, or held nothing for this reader.
 
-    `event` is the newest event passed (None before any), `tick` the tick up to which, and `position` the log position below which nothing
-    is left for the reader.
+    `event` is the newest event passed (None before any). Nothing is left for the reader up to `tick`, and below the log position
+    `position`.
     """
 
     event: LogPosition | None = None
@@ -24,7 +24,7 @@ class Reached(msgspec.Struct, frozen=True, gc=False):
     position: LogPosition = (0, 0)
 
     def later(self, other: Reached) -> Reached:
-        """Returns the later of both in each field."""
+        """Returns the later of the two, field by field."""
         event = self.event
         if other.event is not None and (event is None or other.event >= event):
             if other.tick >= self.tick and other.position >= self.position:
@@ -51,7 +51,7 @@ class ReadPosition(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> ReadPosition:
-        """Returns the position that `str()` printed. Any other text is an InvalidArgumentError."""
+        """Returns the position that `str()` printed. Raises InvalidArgumentError for any other text."""
         if not isinstance(text, str):
             raise TypeError(f"ReadPosition.parse() takes the text of a position (str), not {type(text).__name__}")
         message_id, at, tick = text.rpartition("@")

@@ -1,7 +1,7 @@
-"""Progress: how far one read has got, from where it begins to where it ends.
+"""Progress: the state of one read, from its beginning to its end.
 
-Owns the end of the read, the page at hand, the messages of its current frame, and how far the read has got; where it begins is
-decided in `start`. It is driven: it looks at a snapshot of the tail, says what it needs next (`Need`), takes a page, and has messages.
+Owns the end of the read, the current page, the messages of its current frame, and the progress of the read; `start` decides where it
+begins. Its caller drives it: it looks at a snapshot of the tail, says what it needs next (`Need`), takes a page, and has messages.
 Each message comes once, in tick order, and the position moves exactly with what was handed over, also over ranges of the log that hold
 nothing for this reader. A progress never waits and never fetches: a scanner, the bridge and Spark do that around it.
 """
@@ -26,10 +26,10 @@ __all__ = ["Need", "Progress"]
 
 
 class Need(enum.Enum):
-    """What a read needs to go on.
+    """What a read needs to continue.
 
     MESSAGES: nothing, `messages` are to be handed over. FRAME: a decision on `frame`, to `assemble` it or to take its `rows`.
-    PAGE: the frames of [`at`, `page_end`), by `take`. TAIL: that the tail moves. OVER: nothing, the read has ended.
+    PAGE: the frames of [`at`, `page_end`), by `take`. TAIL: a move of the tail. OVER: nothing, the read has ended.
     """
 
     MESSAGES = enum.auto()
@@ -53,16 +53,16 @@ class Progress:
         self.selection: Selection
         """The runs that this reader sees; set by `begin`."""
         self._cursor_at: LogPosition | None = None
-        """Where a cursor says that the read begins, in the place of the policy."""
+        """Where a cursor says that the read begins, instead of the policy."""
         self._start: ReadStart | None = None
-        """Where the read began; None once all frames to come belong to the read as a whole."""
+        """Where the read began; None once all remaining frames belong to the read as a whole."""
         self._end: Reached | None = None
-        """Where the read ends, as far as it is decided; None while it follows. See `_decide_end`."""
+        """Where the read ends, once that is decided; None while it follows. See `_decide_end`."""
         self.at: int = 0
         """Where the next page begins."""
         self.page_end: int = 0
         """Where the page that is needed ends."""
-        # The frames of the page that are still to be assembled, the next one last. A list, since an empty deque takes ten times the
+        # The frames of the page that are not yet assembled, the next one last. A list, since an empty deque takes ten times the
         # memory, and most readers wait at the tail with none.
         self._frames: list[StoredFrame] = []
         self.frame: StoredFrame
@@ -70,9 +70,9 @@ class Progress:
         self.messages: list[ImmutableMessage] = []
         self.following: int = 0
         self._reached = NOTHING
-        """How far the read had got when it took up the messages at hand."""
+        """The progress of the read before the current messages …"""
         self._frame_reached = NOTHING
-        """How far it gets once the messages of the frame at hand are handed over …"""
+        """… once the messages of the current frame are handed over …"""
         self._page_reached = NOTHING
         """… and once the last frame of the page is."""
         self._told_tick = 0
@@ -83,9 +83,9 @@ class Progress:
     # -- beginning
 
     def go_on(self, start: LogPosition, position: ReadPosition | None) -> None:
-        """Makes the read begin where a cursor stands, whatever the options say; to be called before `begin`.
+        """Makes the read begin at a cursor, whatever the options say. Call it before `begin`.
 
-        `start` is the log position below which nothing is left for the reader, `position` what it had as its position there.
+        `start` is the log position below which nothing is left for the reader, `position` the reader's position there.
         """
         self._options = msgspec.structs.replace(self._options, policy=All(), resume=position)
         self._cursor_at = start
@@ -100,11 +100,11 @@ class Progress:
         after: MessageID | None = None,
         last_truncated: LogPosition | None = None,
     ) -> MessageID | None:
-        """Fixes where the read begins; returns the id that it should begin at if that has been truncated.
+        """Fixes where the read begins; returns the id to begin at if that has been truncated.
 
         `log` names the log (an origin in it, at any position), `earliest` its first event that is not truncated. `after` is the event
-        to start after if the policy names a body of it, and `last_truncated` the newest event below `earliest`, if that is known. An id
-        of another log, or one above the durable end, is an InvalidArgumentError.
+        to start after if the policy names a body of it, and `last_truncated` the newest event below `earliest`, if that is known. Raises
+        InvalidArgumentError for an id of another log, or above the durable end.
         """
         self._log, self.selection = log, selection
         if self._cursor_at is not None:
@@ -119,7 +119,7 @@ class Progress:
         return None
 
     def move(self, log: Origin, tail: TailView, *, since: LogPosition | None = None) -> None:
-        """Goes on in another log, because the vchannel that the read waits for was created there. So far nothing was for this reader.
+        """Continues in another log, because the vchannel that the read waits for was created there. So far nothing was for this reader.
 
         The read begins there at the durable end, or at the event `since` if the vchannel may have been created some time ago.
         """
@@ -133,13 +133,13 @@ class Progress:
         self._page_reached = NOTHING
         self._frames.clear()
 
-    # -- going on
+    # -- continuing
 
     def advance(self, tail: TailView) -> Need:
-        """Goes on until there are messages, or something else is needed; never returns FRAME.
+        """Continues until there are messages, or something else is needed; never returns FRAME.
 
-        The messages at hand count as handed over. A damaged frame is a CorruptionError; at the end of a log that has ended, its failure
-        is raised.
+        The current messages count as handed over. Raises CorruptionError for a damaged frame, and at the end of a log that has ended the
+        log's failure.
         """
         while True:
             need = self.step(tail)
@@ -149,7 +149,7 @@ class Progress:
                 return Need.MESSAGES
 
     def step(self, tail: TailView) -> Need:
-        """Returns what the read needs next, one frame at a time. The messages at hand count as handed over."""
+        """Returns what the read needs next, one frame at a time. The current messages count as handed over."""
         self.settle()
         if self._frames:
             self.frame = self._frames.pop()
@@ -183,7 +183,7 @@ class Progress:
             self._page_reached = Reached(page.last_event, page.promised_tick, (page.next_position, 0))
 
     def assemble(self) -> bool:
-        """Makes `messages` of the frame at hand; returns whether there are any."""
+        """Builds `messages` from the current frame; returns whether there are any."""
         frame = self.frame
         messages = assemble(frame, self._origin(frame.position), self.selection, self._options.event_filter)
         if messages and (start := self._start) is not None:
@@ -194,13 +194,13 @@ class Progress:
         until = self._options.until_time_tick
         if until is not None and frame.view.header.promised_tick >= until:
             messages = self._end_within(frame, messages, until)
-        del self.frame  # what is decoded of a frame of many vchannels takes hundreds of KiB
+        del self.frame  # the decoded parts of a frame of many vchannels take hundreds of KiB
         self.messages = messages
         self.message_count += len(messages)
         return bool(messages)
 
     def rows(self, *, end: int | None = None) -> FrameRows | None:
-        """Returns the frame at hand as rows, up to the event with index `end`. The frame counts as assembled, its rows as handed over.
+        """Returns the current frame as rows, up to the event with index `end`. The frame counts as assembled, its rows as handed over.
 
         Returns None if the frame has to be assembled instead. `message_count` does not count rows. A caller that gives an `end` reads
         nothing after it.
@@ -210,7 +210,7 @@ class Progress:
         until = self._options.until_time_tick
         first = 0 if self._start is None else self._start.first_index(position)
         if first is None or (until is not None and header.promised_tick >= until):
-            return None  # once or twice a read: how far it has got has to be known to the event
+            return None  # once or twice per read: the progress has to be exact to the event
         if self._start is not None and self._start.is_passed(position):
             self._start = None
         event_filter = self._options.event_filter
@@ -229,7 +229,7 @@ class Progress:
         )
 
     def _take_up(self, frame: StoredFrame) -> None:
-        """Notes how far the read gets with this frame, whose messages are at hand now."""
+        """Notes the progress of the read with this frame, whose messages are the current ones now."""
         header = frame.view.header
         self.frame_count += 1
         self.following = 0
@@ -237,7 +237,7 @@ class Progress:
         self._frame_reached = Reached(event, header.promised_tick, (frame.next_position, 0))
 
     def _tell_tick(self, tick: int) -> None:
-        """Makes `messages` of the TimeTick message that announces this tick."""
+        """Sets `messages` to the TimeTick message that announces this tick."""
         self._told_tick = tick
         event = self._reached.event
         position, index = event or (0, 0)
@@ -255,7 +255,7 @@ class Progress:
     # -- ending
 
     def _decide_end(self, tail: TailView) -> int | None:
-        """Decides, where no page is left to fetch, whether the read ends here: returns the tick that it ends with, or None if it goes on.
+        """Decides, if no page is left to fetch, whether the read ends here: returns the tick it ends with, or None if it continues.
 
         A read with `follow=False` ends after the last event that was durable when it began. A read with `until_time_tick` ends when that
         tick is promised; within a frame that holds later events, `_end_within` ends it.
@@ -282,14 +282,14 @@ class Progress:
         return messages
 
     def let_go(self) -> None:
-        """Drops what is at hand: it will neither be handed over nor count as passed."""
+        """Drops the current messages and page: they are neither handed over nor count as passed."""
         self._reached = self.reached
         self._frames.clear()
         self.messages, self.following = [], 0
         self._frame_reached = self._page_reached = NOTHING
 
     def settle(self) -> None:
-        """Counts the messages at hand as handed over, and so their frame, and with the last frame the page."""
+        """Counts the current messages as handed over, and so their frame, and with the last frame the page."""
         self.messages, self.following = [], 0
         if self._frame_reached is not NOTHING:
             self._reached = self._reached.later(self._frame_reached)
@@ -302,7 +302,7 @@ class Progress:
 
     @property
     def reached(self) -> Reached:
-        """How far the read has got with what was handed over."""
+        """The progress of the read, counting what was handed over."""
         reached, messages, following = self._reached, self.messages, self.following
         if following < len(messages):
             tick = max(reached.tick, messages[following].time_tick - 1)
@@ -318,11 +318,11 @@ class Progress:
 
     @property
     def position(self) -> ReadPosition | None:
-        """The position after what was handed over, ranges that held nothing for this reader included; None before anything."""
+        """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
         return self.position_of(self.reached)
 
     def position_of(self, reached: Reached) -> ReadPosition | None:
-        """Returns the position of a reader that has got so far."""
+        """Returns the position of a reader with this progress."""
         if reached.event is None:
             return self._options.resume
         position, index = reached.event

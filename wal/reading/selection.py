@@ -1,4 +1,4 @@
-"""Selection: which vchannels, in which incarnation of each, a reader reads.
+"""Selection: the vchannels that a reader reads, and the incarnation of each.
 
 A vchannel that is dropped and recreated under its name is another vchannel: its runs carry another incarnation. A reader is bound to
 the incarnation that was current when it began. A name that did not exist then is bound to the first incarnation created afterwards.
@@ -31,15 +31,15 @@ class Selection:
         self.names: frozenset[str] = frozenset(bound)
 
     def runs(self, view: FrameView) -> list[RunRow]:
-        """Returns the runs of this frame that the reader sees, those for every reader included."""
+        """Returns the runs of this frame that the reader sees, including those for every reader."""
         return [run for run in view.runs.find(self.names) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
 
     def incarnation(self, name: str) -> int | None:
-        """Returns the incarnation of this vchannel that the reader is bound to; None while it is bound to none."""
+        """Returns the incarnation of this vchannel that the reader is bound to, or None."""
         return self._bound[name]
 
     def bind(self, name: str, incarnation: int) -> None:
-        """Binds a name that did not exist so far."""
+        """Binds a name that was not bound yet."""
         self._bound[name] = incarnation
 
     def _accepts(self, run: RunRow) -> bool:
@@ -50,6 +50,6 @@ class Selection:
 
 
 def named(vchannels: Sequence[str]) -> str:
-    """Returns the names of vchannels as a text for errors: quoted, only the first few of many."""
+    """Returns the names of vchannels as text for errors: quoted, and only the first few of many."""
     more = len(vchannels) - NAMES_MAX
     return ", ".join(map(repr, vchannels[:NAMES_MAX])) + (f" and {more} more" if more > 0 else "")

@@ -1,8 +1,8 @@
 """SharedCopies: the copies of a broadcast in one frame, and the payload and header that they share. Pure.
 
-Decodes a SHARED run and its COPY runs. A reader makes the message of each vchannel from them, recovery the record of the broadcast that it
-keeps; both see the same, or raise the same CorruptionError. A reader fetches only the broadcasts that it has a copy of, so damage of one
-broadcast is seen by the readers of that one alone.
+Decodes a SHARED run and its COPY runs. A reader builds the message of each vchannel from them, recovery the broadcast's record that it
+keeps; both see the same, or raise the same CorruptionError. A reader fetches only the broadcasts that it has a copy of, so only the
+readers of a damaged broadcast see the damage.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class SharedCopies(msgspec.Struct, frozen=True, gc=False):
 
 
 def shared_copies(view: FrameView) -> list[SharedCopies]:
-    """Returns all copies of broadcasts in a frame. A damaged SHARED run is a CorruptionError."""
+    """Returns all copies of broadcasts in a frame. Raises CorruptionError for a damaged SHARED run."""
     return [_decode(view, ordinal, run, names) for ordinal, run, names in view.runs.copies()]
 
 
 def shared_by(view: FrameView, ordinal: int) -> SharedCopies:
-    """Returns the copies of the SHARED run with this ordinal, decoded once for all readers of the view. Damage is a CorruptionError."""
+    """Returns the copies of the SHARED run with this ordinal, decoded once for all readers of the view. Damage raises CorruptionError."""
     known = view.memo.get(ordinal)
     if known is None:
         for each, run, names in view.runs.copies():

@@ -18,7 +18,7 @@ __all__ = ["ReadStart", "TailView", "read_start", "resumed_start"]
 
 
 class TailView(Protocol):
-    """What a reader sees of the log's end at one moment: everything at or below `promised_tick` lies below `durable_end`."""
+    """The log's end as a reader sees it at one moment: everything at or below `promised_tick` is below `durable_end`."""
 
     @property
     def durable_end(self) -> int: ...
@@ -28,7 +28,7 @@ class TailView(Protocol):
 
     @property
     def newest(self) -> LogPosition | None:
-        """The newest durable event, None before any."""
+        """The newest durable event, or None before any."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -38,8 +38,7 @@ class TailView(Protocol):
 class ReadStart(msgspec.Struct, frozen=True, gc=False):
     """Where a read begins: its first page at `at`, its first event at the log position `first`.
 
-    If there is an event `after`, the read begins after that one. `reached` is how far the read counts as having got before it hands
-    anything over.
+    If there is an event `after`, the read begins after it. `reached` is the read's progress before it hands anything over.
     """
 
     at: int
@@ -48,7 +47,7 @@ class ReadStart(msgspec.Struct, frozen=True, gc=False):
     reached: Reached = Reached()
 
     def skip(self, position: int, messages: list[ImmutableMessage]) -> list[ImmutableMessage]:
-        """Returns those of the messages of the frame at `position` that belong to the read."""
+        """Returns the messages of the frame at `position` that belong to the read."""
         if position == self.first[0]:
             first = self.first[1]
             messages = [message for message in messages if message._index >= first]
@@ -60,7 +59,7 @@ class ReadStart(msgspec.Struct, frozen=True, gc=False):
     def first_index(self, position: int) -> int | None:
         """Returns the index from which the events of the frame at `position` belong to the read.
 
-        None if an index cannot say it: the read begins after a body or an event of this frame, so `skip` has to look at each message.
+        Returns None if no index can tell: the read begins after a body or an event of this frame, so `skip` has to check each message.
         """
         if self.after is not None and position == self.after[0]:
             return None
@@ -80,9 +79,9 @@ def read_start(
     after: MessageID | None,
     last_truncated: LogPosition | None,
 ) -> ReadStart | MessageID:
-    """Returns where the read that `options` ask for begins, or the id that it should begin at if that has been truncated.
+    """Returns where a read with these `options` begins, or the id to begin at if that has been truncated.
 
-    The parameters are those of `Progress.begin`. An id of another log, or one above the durable end, is an InvalidArgumentError.
+    The parameters are those of `Progress.begin`. Raises InvalidArgumentError for an id of another log, or above the durable end.
     """
     policy, tick = options.policy, 0
     if options.resume is not None:
@@ -92,7 +91,7 @@ def read_start(
     if isinstance(policy, StartFrom | StartAfter):
         event = _checked(policy.message_id, options, log, tail)
         inclusive = isinstance(policy, StartFrom)
-        # To start after the last truncated event loses nothing: everything after it is still there.
+        # Starting after the last truncated event loses nothing: everything after it still exists.
         if event < earliest and (inclusive or event not in ((earliest[0], earliest[1] - 1), last_truncated)):
             return policy.message_id
         at = max(event[0], earliest[0])
@@ -120,7 +119,7 @@ def resumed_start(options: ReadOptions, log: Origin, earliest: LogPosition, at: 
 
 
 def _checked(message_id: MessageID, options: ReadOptions, log: Origin, tail: TailView) -> LogPosition:
-    """Returns the log position of an id after checking that it is one of this log."""
+    """Returns the log position of an id, after checking that the id belongs to this log."""
     if not message_id.same_log(log.message_id(0)):
         raise InvalidArgumentError(
             f"message id {message_id} belongs to another pchannel, or to another incarnation of it, than {options.vchannels[0]!r} "

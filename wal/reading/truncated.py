@@ -1,4 +1,4 @@
-"""What the start of a log means to its readers: the event that an id names, the first event, and the errors that name it. Pure."""
+"""The start of a log as its readers see it: the event that an id names, the first event, and the errors that name it. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def event_named(page: FramePage, message_id: MessageID) -> int | None:
 
 
 def first_event_in(page: FramePage, earliest: LogPosition) -> LogPosition | None:
-    """Returns the first event of a page at or above `earliest`, None if the page holds none."""
+    """Returns the first event of a page at or above `earliest`, or None if the page holds none."""
     for frame in page.frames:
         for index in event_indices(frame.view):
             if (frame.position, index) >= earliest:
@@ -30,7 +30,7 @@ def first_event_in(page: FramePage, earliest: LogPosition) -> LogPosition | None
 
 
 def start_truncated(message_id: MessageID, first: MessageID | None) -> TruncatedError:
-    """Returns the error of a read that should begin at an id that is gone; `first` is the first event of the log."""
+    """Returns the error of a read that should begin at a truncated id; `first` is the first event of the log."""
     return _truncated(f"message id {message_id} has been truncated", first)
 
 

@@ -5,10 +5,10 @@ Files:
 * log:             the parts of the log, and the order in which they are opened and closed
 * storage:         where frames and metadata are kept
 * vchannels:       the vchannels and the actor of each; how one is created and dropped
-* appends:         how messages and transactions get to the actors
+* appends:         how messages and transactions reach the actors
 * txn:             an open transaction
 * copies_operator: the log as its broadcaster sees it
-* copy_routes:     where the vchannels of broadcasts lie, remembered
+* copy_routes:     a cache of the pchannels that the vchannels of broadcasts are on
 * announcements:   the lines that the log writes when it is opened and closed
 """
 

@@ -1,4 +1,4 @@
-"""Announcements: the line that a log writes when it was opened, and the line when it was closed.
+"""Announcements: the lines that a log writes when it has been opened and when it has been closed.
 
 Owns their texts, which docs/reference/logging.md shows, and the counts in them. It decides nothing.
 """
@@ -17,7 +17,7 @@ _log: Final = logging.getLogger("wal")
 
 
 class Announcements:
-    """The announcements of one log, made when its opening begins. `monotonic` is a clock in seconds."""
+    """The announcements of one log, created when its opening begins. `monotonic` is a clock in seconds."""
 
     def __init__(self, place: str, monotonic: Callable[[], float]) -> None:
         self.is_new = False
@@ -32,14 +32,14 @@ class Announcements:
         self._replayed = 0
 
     def recovered(self, term: int, state: LogState, *, replayed: int) -> None:
-        """Counts a pchannel that was opened in this term, after `replayed` events that the last checkpoint did not have."""
+        """Counts a pchannel that was opened in this term, after replaying `replayed` events that followed its last checkpoint."""
         self._terms.append(term)
         self._clean = self._clean and state.clean
         self._torn_bytes += state.torn_bytes
         self._replayed += replayed
 
     def opened(self) -> None:
-        """Writes the line of a log that is open."""
+        """Writes the line of a log that was opened."""
         self._is_open = True
         before = "new" if self.is_new else f"recovered, {'closed' if self._clean else 'not closed'} cleanly before"
         low, high = min(self._terms), max(self._terms)
@@ -55,7 +55,7 @@ class Announcements:
         )
 
     def closed(self, events: int, *, trouble: BaseException | str | None) -> None:
-        """Writes the line of a log that is closed, after `events` were appended; `trouble` says why the next opening has to recover it.
+        """Writes the line of a log that was closed after `events` appends; `trouble` says why the next opening has to recover it.
 
         A log whose opening failed gets no line.
         """

@@ -1,4 +1,4 @@
-"""LocalAppends: how messages and transactions get from a call to the inbox of their vchannel's actor.
+"""LocalAppends: how messages and transactions get from a call into the inbox of their vchannel's actor.
 
 Owns the order in which an append is checked and sent: first the checks, then the room in flight, and last the vchannel, since looking it
 up may create it. A message that is refused changes nothing. `append` is the hot path of the product.
@@ -49,9 +49,9 @@ from wal.ticks import check_tick
 __all__ = ["LocalAppends"]
 
 BULK_BYTES: Final = 1024 * 1024
-"""`append_bulk` sends about so many bytes at a time, …"""
+"""`append_bulk` sends about this many bytes at a time, …"""
 BULK_RECORDS: Final = 1024
-"""… in pieces of at most so many messages."""
+"""… in pieces of at most this many messages."""
 
 
 class LocalAppends:
@@ -74,9 +74,9 @@ class LocalAppends:
     def append(
         self, message: Message, barrier_time_tick: int, *, taken: bool = False
     ) -> asyncio.Future[AppendResult] | None:
-        """Tells the vchannel of a message to append it; None if there is no room in flight (`taken`: the caller has taken it).
+        """Tells the message's vchannel to append it; returns None if there is no room in flight (`taken`: the caller has taken it).
 
-        The hot path of the whole product: no coroutine, no container, one future and one operation a message.
+        The hot path of the whole product: no coroutine, no container, one future and one operation per message.
         """
         if message.__class__ is not Message and not isinstance(message, Message):
             raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
@@ -109,7 +109,7 @@ class LocalAppends:
     def append_keyed(
         self, message: Message, barrier_time_tick: int, key: Key, *, taken: bool = False
     ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
-        """Tells the vchannel of a message to append it with an idempotency key; None as for `append`."""
+        """Tells the message's vchannel to append it with an idempotency key; returns None as `append` does."""
         record = record_of(message, bytes_max=self.message_bytes_max)
         check_client_type(message)
         check_kept_key(key, self._settings)
@@ -174,7 +174,7 @@ class LocalAppends:
         return await future
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
-        """Appends messages in order, a piece at a time; the error of the first that fails carries the results before it."""
+        """Appends messages in order, a piece at a time; the first failure carries the results of the messages before it."""
         futures: list[asyncio.Future[Any]] = []
         failure: BaseException | None = None
         for vchannel, operation, future in self._pieces(messages):
@@ -223,7 +223,7 @@ class LocalAppends:
         return [info for pchannel in self._pchannels.values() for info in pchannel.keyed.table.producers.listed()]
 
     async def forget_producer(self, name: str) -> None:
-        """Forgets a producer on every pchannel that knows it; InvalidArgumentError if none does."""
+        """Forgets a producer on every pchannel that knows it; raises InvalidArgumentError if none does."""
         tables = [pchannel.keyed.table.producers for pchannel in self._pchannels.values()]
         scopes = [scope for table in tables if (scope := table.scope_of(name))]
         gave_up = [table.forget_gaps(name) for table in tables]
@@ -240,7 +240,7 @@ class LocalAppends:
                 raise outcome
 
     async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
-        """Takes room for an operation, waiting for it, and tells the vchannel."""
+        """Waits for room for an operation, takes it, and tells the vchannel."""
         await self._in_flight.take(operation.size)
         try:
             tell(vchannel, operation)

@@ -1,7 +1,7 @@
 """CopiesOperator: the open log as its broadcaster sees it (`broadcaster.AppendOperator`).
 
-Owns the translation between the two: names of vchannels become actors, copies become operations, and what the log recovered becomes what
-the broadcaster asks for. It decides nothing about a broadcast, and knows of the log only what `OperatedLog` has.
+Owns the translation between the two: names of vchannels become actors, copies become operations, and the log's recovered state becomes
+what the broadcaster asks for. It decides nothing about a broadcast, and knows of the log only what `OperatedLog` has.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CopiesOperator:
         self._routes = CopyRoutes(log.vchannels, log.pchannels, log.settings)
 
     def allocate_id(self) -> int:
-        """Returns a fresh time tick. WouldBlockError while none can be had without waiting."""
+        """Returns a fresh time tick. Raises WouldBlockError if none is available without waiting."""
         tick = self._log.oracle.take(1)
         if tick is None:
             raise WouldBlockError(
@@ -64,7 +64,7 @@ class CopiesOperator:
         self._routes.check(tuple(vchannels))
 
     def places_nowait(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]] | None:
-        """Returns the pchannels of these vchannels, if all of them exist, are durable, and have an actor."""
+        """Returns the pchannels of these vchannels if all of them exist, are durable, and have an actor, else None."""
         return self._routes.places_nowait(tuple(vchannels))
 
     async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -74,7 +74,7 @@ class CopiesOperator:
     def append_copies_nowait(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
     ) -> asyncio.Future[CopyOutcomes] | None:
-        """Does what `append_copies` does, if all vchannels are on this pchannel and there is room in flight; see `AppendOperator`."""
+        """Appends like `append_copies`, if all vchannels are on this pchannel and there is room in flight; see `AppendOperator`."""
         actor, in_flight = self._log.pchannels[pchannel], self._log.in_flight
         targets, missing = self._routes.aim(actor, tuple(vchannels))
         record = Record(content.payload, content.message_type, 0, content.properties)
@@ -101,7 +101,7 @@ class CopiesOperator:
         return await self._append(pchannel, vchannels, header, record, aborts=True)
 
     async def copies(self) -> Sequence[CopiesInLog]:
-        """Returns what the recovered logs hold of broadcasts that are not forgotten."""
+        """Returns the copies in the recovered logs of broadcasts that are not forgotten."""
         return [
             CopiesInLog(
                 name,
@@ -135,7 +135,7 @@ class CopiesOperator:
             self._log.pchannels[name].copies.table.forget(broadcast_id)
 
     def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
-        """Returns, for each broadcast that has some, the vchannels that had their copy and were dropped since. Only durable drops count."""
+        """Returns, by broadcast, the vchannels that had their copy and were dropped since, if any. Only durable drops count."""
         existing = {(info.name, info.incarnation) for info in self._log.vchannels.directory.saved.values()}
         gone: dict[int, list[str]] = {}
         for pchannel in self._log.pchannels.values():
@@ -149,11 +149,11 @@ class CopiesOperator:
         return gone
 
     def on_dropped(self, callback: Callable[[str], None]) -> None:
-        """Calls `callback(vchannel)` each time that a vchannel was durably dropped."""
+        """Calls `callback(vchannel)` each time a vchannel was durably dropped."""
         self._log.vchannels.on_dropped = callback
 
     def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
-        """Calls `callback(pchannel, broadcast_ids)` once a checkpoint that was made after their `forget` is durable."""
+        """Calls `callback(pchannel, broadcast_ids)` once a checkpoint that was taken after their `forget` is durable."""
         for name, pchannel in self._log.pchannels.items():
             if pchannel.checkpointer is not None:
                 pchannel.checkpointer.on_forgotten = partial(callback, name)
@@ -193,7 +193,7 @@ class CopiesOperator:
 
 
 def _size(record: Record, targets: CopyTargets) -> int:
-    """Returns the bytes that copies for these vchannels count in flight."""
+    """Returns how many bytes copies for these vchannels count in flight."""
     return len(record.payload) + len(record.properties) + BODY_OVERHEAD * (1 + len(targets.vchannels))
 
 

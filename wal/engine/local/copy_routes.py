@@ -1,8 +1,8 @@
-"""CopyRoutes: on which pchannels the vchannels of broadcasts lie, and the actors that take their copies.
+"""CopyRoutes: the pchannels of the vchannels of broadcasts, and the actors that take their copies.
 
-Owns what was found for a tuple of names, since most broadcasts go to the same thousand vchannels. A route is valid until a vchannel of
-these pchannels ends. The routes are bounded by their names: over the bound all are forgotten. Promises: all names are checked before a
-vchannel is created, and the vchannels that are created are durable before their places are answered.
+Owns a cache by tuple of names, since most broadcasts go to the same thousand vchannels. A route is valid until a vchannel of
+these pchannels ends. The routes are bounded by their names: over the bound all are forgotten. Guarantees: all names are checked before a
+vchannel is created, and created vchannels are durable before their pchannels are returned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Places = Mapping[str, tuple[str, ...]]
 
 
 class _Route(msgspec.Struct):
-    """The knowledge about some names: their `places`, valid at these `endings`, and, if all lie on one pchannel, their `targets` there."""
+    """A cached route of some names: their `places`, valid at these `endings`, and, if all are on one pchannel, their `targets` there."""
 
     places: Places | None = None
     endings: tuple[tuple[PChannel, int], ...] = ()
@@ -52,7 +52,7 @@ class CopyRoutes:
             self._check(names)
 
     def places_nowait(self, names: tuple[str, ...]) -> Places | None:
-        """Returns the pchannels of these vchannels, if all of them exist, are durable, and have an actor."""
+        """Returns the pchannels of these vchannels if all of them exist, are durable, and have an actor, else None."""
         there, known = self._vchannels, self._known(names)
         if known is None and not there.saving and all(map(there.routes.__contains__, names)):
             known = self._find(names)
@@ -66,9 +66,7 @@ class CopyRoutes:
         while saving and (created := [saving[name] for name in names if name in saving]):
             # A broadcast over several pchannels is recorded before its copies: a crash must not lose the vchannels that it names.
             await asyncio.gather(*map(asyncio.shield, created))
-            places = self._find(
-                names
-            )  # a vchannel may have been dropped meanwhile, and created again on another pchannel
+            places = self._find(names)  # a vchannel may have been dropped meanwhile, and recreated on another pchannel
         self._remember(names, places)
         return places
 
@@ -121,7 +119,7 @@ class CopyRoutes:
         return route
 
     def _find(self, names: tuple[str, ...]) -> Places:
-        """Returns the pchannels of these vchannels at this moment; creates the vchannels that are missing, which are then being saved."""
+        """Returns the pchannels of these vchannels at this moment; creates missing vchannels, which are then being saved."""
         self._check(names)
         lists: dict[str, list[str]] = {}
         for name in names:

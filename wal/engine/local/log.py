@@ -128,7 +128,7 @@ class LocalLog:
                 self._announcements.closed(self._event_count(), trouble="its event loop had ended")
 
     async def close(self) -> None:
-        """Drains what was taken, gives all pchannels one closing tick, and releases everything."""
+        """Drains what is in flight, gives all pchannels one closing tick, and releases everything."""
         self._hosting.disarm()
         await self.broadcasts.close()
         self.in_flight.fail(closed_log)
@@ -171,7 +171,7 @@ class LocalLog:
         )
         undo.add(self._hosting.close)
         metas = await self._load_pchannels()
-        # Each is opened to its end, so that the undoing of a failure finds all there is to undo.
+        # Every opening runs to its end, so that undoing a failure finds everything there is to undo.
         opened = await asyncio.gather(*(self._open_pchannel(meta) for meta in metas.values()), return_exceptions=True)
         for outcome in opened:
             if isinstance(outcome, BaseException):
@@ -206,7 +206,7 @@ class LocalLog:
         return pchannel
 
     async def _keep_maps(self, metas: Mapping[str, PChannelMeta]) -> None:
-        """Shows the vchannels to other processes, where there can be any that read the log."""
+        """Shows the vchannels to other processes, if the backend lets other processes read the log."""
         folders = {name: self.backend.folder(name) for name in metas}
         places = {
             name: MapPlace(folder, metas[name].incarnation) for name, folder in folders.items() if folder is not None
@@ -250,7 +250,7 @@ class LocalLog:
 
     async def _release(self) -> None:
         failure = await self._undo.run()
-        self.released = True  # not if it was cancelled: `abandon` still has something to release
+        self.released = True  # not reached if it was cancelled: `abandon` still has something to release
         if failure is not None:
             raise failure
 
@@ -262,7 +262,7 @@ class LocalLog:
         return pchannel, selection, self.spawn
 
     def spawn(self, actor: Actor, name: str) -> ActorRef:
-        """Starts an actor that ends with the log at the latest; a number makes its name unlike the others."""
+        """Starts an actor that ends with the log at the latest. A number is added to make its name unique."""
         self._spawned += 1
         return self.system.spawn(actor, name=f"{name} #{self._spawned}")
 
@@ -271,7 +271,7 @@ class LocalLog:
         return list(self.vchannels.records.values())
 
     async def latest_tick(self, vchannel: str) -> int:
-        """Returns the promised tick of the vchannel's pchannel; of all pchannels, if the vchannel does not exist yet."""
+        """Returns the promised tick of the vchannel's pchannel, or of all pchannels if the vchannel does not exist yet."""
         info = self.vchannels.records.get(vchannel)
         if info is not None:
             return self.pchannels[info.pchannel].promised.tick
@@ -302,13 +302,13 @@ class LocalLog:
         return await self.vchannels.create(name, pchannel)
 
     async def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel durably, and its cursors as far as they can be deleted now."""
+        """Drops a vchannel durably, and deletes its cursors (best effort)."""
         info = await self.vchannels.drop(name)
         if info is None:
             return
         try:
             await self.cursors.drop(name, info.incarnation)
-        except WALError as error:  # they are worth nothing any more, and are deleted at the next opportunity
+        except WALError as error:  # they are useless now, and are deleted at the next opportunity
             _log.warning("the cursors of vchannel %r, which was dropped, could not be deleted yet: %s", name, error)
 
     async def truncate(self, up_to: MessageID) -> None:
@@ -321,10 +321,10 @@ class LocalLog:
         await self.retention.truncate(up_to)
 
     async def allocate_time_tick(self) -> int:
-        """Returns a tick above every one given before."""
+        """Returns a tick above every tick allocated before."""
         return await self.oracle.allocate()
 
-    # -- what the parts ask of each other
+    # -- calls between the parts
 
     def _event_count(self) -> int:
         """Returns how many events were appended since the log was opened."""

@@ -1,7 +1,7 @@
 """Storage: where a local log keeps its frames (a backend) and its metadata (a KV), opened in order and undone in reverse.
 
-A journal's lock comes before its metadata, so that two writers never open the same file; on Pulsar the metadata come first, since they
-say what the topics are. With `create=False` nothing is created.
+A journal's lock is taken before its metadata is opened, so that two writers never open the same file; on Pulsar the metadata comes first,
+since it names the topics. With `create=False` nothing is created.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = ["META_FILE", "Storage", "Undo", "open_storage"]
 
 META_FILE: Final = "meta.sqlite3"
 _TXN_TABLES_BYTES: Final = 1 << 19
-"""What the header and tables of a frame take beside the largest transaction."""
+"""The bytes that the header and tables of a frame take besides the largest transaction."""
 
 
 class Undo:
-    """The calls that undo an opening, in reverse order: coroutines on the loop, and others once the loop has ended."""
+    """The calls that undo an opening, in reverse order: coroutines on the loop, other functions once the loop has ended."""
 
     def __init__(self) -> None:
         self._closes: list[Callable[[], Awaitable[None]]] = []
@@ -45,7 +45,7 @@ class Undo:
     def add(
         self, close: Callable[[], Awaitable[None]] | None = None, *, abandon: Callable[[], object] | None = None
     ) -> None:
-        """Adds what undoes the step that was just done."""
+        """Adds the calls that undo the step just done."""
         if close is not None:
             self._closes.append(close)
         if abandon is not None:
@@ -67,7 +67,7 @@ class Undo:
 
 
 class Storage(msgspec.Struct, frozen=True, eq=False):
-    """The open backend and KV; `held` is the directory of a journal, with the names in it that the whole log depends on."""
+    """The open backend and KV; `held` is a journal's directory, with the names in it that the whole log depends on."""
 
     backend: LogBackend
     kv: KVBase
@@ -78,7 +78,7 @@ class Storage(msgspec.Struct, frozen=True, eq=False):
 async def open_storage(location: Location, settings: Settings, undo: Undo, *, create: bool) -> Storage:
     """Opens the backend and the KV, and adds to `undo` what closes them.
 
-    InvalidArgumentError for settings that the backend cannot serve; FormatError where nothing is to be created and there is no log.
+    Raises InvalidArgumentError for settings that the backend cannot serve; FormatError with `create=False` if there is no log.
     """
     kv: KVBase | None = None
     if location.pulsar is not None:
@@ -138,7 +138,7 @@ async def _open_kv(
 
 
 async def _check_metadata_file(location: Location, settings: Settings) -> None:
-    """Raises FormatError where opening the metadata would create their file."""
+    """Raises FormatError if opening the metadata would create its file."""
     file = None if location.path is None else location.path / META_FILE
     if settings.kv is not None:
         file = found if isinstance(found := parse_kv(settings.kv), Path) else None

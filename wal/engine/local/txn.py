@@ -17,7 +17,7 @@ __all__ = ["LocalTxn"]
 
 
 class LocalTxn:
-    """See `wal.engine.base.EngineTxn`. `vchannel` is the one whose actor is told how the transaction ends."""
+    """See `wal.engine.base.EngineTxn`. The actor of `vchannel` ends the transaction."""
 
     __slots__ = ("_bytes_max", "_key", "_loop", "_vchannel", "_vchannels", "context")
 
@@ -54,7 +54,7 @@ class LocalTxn:
         return vchannel.add_body(self.context.txn_id, record, counted=size, barrier=barrier)
 
     async def commit(self) -> AppendResult | ForgottenResult:
-        """Has the vchannel's actor commit; durable when it returns."""
+        """Has the vchannel's actor commit; the commit is durable on return."""
         vchannel = self._vchannels.existing(self._vchannel)
         future: asyncio.Future[AppendResult | ForgottenResult] = self._loop.create_future()
         txn_id, key = self.context.txn_id, self._key
@@ -72,7 +72,7 @@ class LocalTxn:
         await future
 
     def abandon(self) -> bool:
-        """Rolls back without waiting; False if the transaction has ended. A garbage collector calls this, in any thread."""
+        """Rolls back without waiting; returns False if the transaction has ended. The garbage collector calls this, in any thread."""
         route = self._vchannels.routes.get(self._vchannel)
         if route is None or self.context.txn_id not in route.pchannel.table:
             return False
@@ -88,7 +88,7 @@ class LocalTxn:
         try:
             tell(self._vchannels.existing(self._vchannel), Rollback(self.context.txn_id, future))
         except WALError:
-            pass  # the vchannel or the log is gone, and with it the transaction
+            pass  # the vchannel or the log is gone, and the transaction with it
 
 
 _NO_BARRIER: Final = 0

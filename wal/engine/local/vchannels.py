@@ -1,8 +1,8 @@
 """VChannelRoutes: the vchannels of a local log, and the actor of each.
 
 Owns the way from a name to its actor, and the order in which a vchannel is created and dropped: in memory at once, so that calls keep their
-order, then in the metadata, then in the maps that readers in other processes go by. While the record of a new vchannel is being saved, its
-group of actors is paused: no frame is written for a vchannel that a crash would lose. A caller is answered when all of that is durable.
+order, then in the metadata, then in the maps that readers in other processes use. While the record of a new vchannel is being saved, its
+group of actors is paused: no frame is written for a vchannel that a crash would lose. A caller gets its answer when all of that is durable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["VChannelRoutes", "closed_log", "refusal", "tell"]
 
 
 class VChannelRoutes:
-    """`directory` has the records, and `saver` is its actor; `location` is what a warning calls the log."""
+    """`directory` has the records, and `saver` is its actor; `location` names the log in warnings."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class VChannelRoutes:
         self.on_dropped: Callable[[str], object] = lambda name: None
         """Called with the name of each vchannel that was dropped, when its record is gone."""
         self.maps: VChannelMapKeeper | None = None
-        """What keeps the maps for other processes; None where no other process can read the log."""
+        """Keeps the maps for other processes; None if no other process can read the log."""
         self._saver = saver
         self._pchannels = pchannels
         self._settings = settings
@@ -70,7 +70,7 @@ class VChannelRoutes:
 
     @property
     def records(self) -> Mapping[str, VChannelInfo]:
-        """The vchannels that there are, by name."""
+        """The existing vchannels, by name."""
         return self.directory.records
 
     def incarnation(self, name: str) -> int | None:
@@ -81,7 +81,7 @@ class VChannelRoutes:
     def route(self, name: str) -> VChannel:
         """Returns the actor of this vchannel, creating the vchannel if that is allowed.
 
-        ChannelNotExistError if it is not, InvalidArgumentError for a bad name or past `vchannels_max`.
+        Raises ChannelNotExistError if it is not, InvalidArgumentError for a bad name or past `vchannels_max`.
         """
         vchannel = self.routes.get(name)
         if vchannel is not None:
@@ -96,7 +96,7 @@ class VChannelRoutes:
         return self._create(name, place(name, list(self._pchannels)), None)
 
     def existing(self, name: str) -> VChannel:
-        """Returns the actor of a vchannel that a transaction or a producer used before; ChannelNotExistError if it was dropped."""
+        """Returns the actor of a vchannel that a transaction or a producer used before; raises ChannelNotExistError if it was dropped."""
         vchannel = self.routes.get(name)
         if vchannel is None:
             if name not in self.directory.records:
@@ -129,9 +129,9 @@ class VChannelRoutes:
         return VChannelInfo(name, vchannel.pchannel.channel, vchannel.run_name[1])
 
     async def drop(self, name: str) -> VChannelInfo | None:
-        """Drops a vchannel in the order of the calls; ChannelNotExistError if there is none.
+        """Drops a vchannel, in the order of the calls; raises ChannelNotExistError if there is none.
 
-        Returns what was dropped; None if an earlier call dropped it and this one only told the readers in other processes.
+        Returns its record, or None if an earlier call dropped it and this one only told the readers in other processes.
         """
         info = self.directory.records.get(check_vchannel(name))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -154,7 +154,7 @@ class VChannelRoutes:
         self.directory.forget(info)
 
         def removed(error: WALError | None) -> None:
-            # Only now: as long as its record is there, an opening may find it alive, and then its keys have to be known.
+            # Only now: while its record exists, an opening may find the vchannel alive, and then its keys have to be known.
             if error is None:
                 vchannel.pchannel.keyed.table.drop(vchannel.run_name)
                 self.on_dropped(name)
@@ -163,7 +163,7 @@ class VChannelRoutes:
                 _settle(saved, error)
 
         def ended(_: asyncio.Future[None]) -> None:
-            # A callback, so that it happens whether or not the caller still waits. What was told meanwhile is not lost either.
+            # A callback runs whether or not the caller still waits. Operations told meanwhile are not lost either.
             if (error := dropped.exception()) is not None:
                 saved.set_exception(error)
                 return
@@ -196,7 +196,7 @@ class VChannelRoutes:
 
         def recorded(error: WALError | None) -> None:
             if error is None:
-                # No frame before readers can look for it on this pchannel, and none of them can see a former incarnation.
+                # No frame is written before readers can look for it on this pchannel and none of them can see a former incarnation.
                 elsewhere = pchannel != place(name, list(self._pchannels))
                 self._when_shown(name, shown, wanted=elsewhere)
             else:
@@ -231,7 +231,7 @@ class VChannelRoutes:
         return vchannel
 
     def _when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
-        """See `VChannelMapKeeper.when_shown`; at once where no other process can read the log."""
+        """See `VChannelMapKeeper.when_shown`; calls `then` at once if no other process can read the log."""
         if self.maps is None:
             then(None)
         else:
@@ -246,7 +246,7 @@ class VChannelRoutes:
 
 
 def tell(vchannel: VChannel, operation: object) -> None:
-    """Tells a vchannel's actor an operation. Raises a WALError if the actor does not take it."""
+    """Sends an operation to a vchannel's actor. Raises a WALError if the actor does not take it."""
     try:
         vchannel.pchannel.actor_group.tell(vchannel, operation)
     except ActorError as error:
@@ -254,7 +254,7 @@ def tell(vchannel: VChannel, operation: object) -> None:
 
 
 def refusal(vchannel: VChannel, error: ActorError) -> WALError:
-    """Returns the log's error for an actor that takes no operation."""
+    """Returns the log's error for an actor that refused an operation."""
     if isinstance(error, InboxFullError):
         return WouldBlockError(f"{error}: wait for some of the results")
     if vchannel.closed is not None:
@@ -268,7 +268,7 @@ def closed_log() -> ClosedError:
 
 
 def _ignore_failure(future: asyncio.Future[None]) -> None:
-    """Marks the failure as seen: the callers of the vchannel are told of it, and nobody may wait for this future."""
+    """Marks the failure as retrieved: the callers of the vchannel get it, and perhaps no task awaits this future."""
     future.exception()
 
 
@@ -281,7 +281,7 @@ def _settle(future: asyncio.Future[None], error: WALError | None) -> None:
 
 
 def _unsaved(name: str, error: WALError) -> WALError:
-    # Metadata that are away for a moment, or full, are not broken: the caller may try again.
+    # Metadata that is full or briefly unavailable is not broken: the caller may retry.
     kind: type[WALError] = StorageError
     if isinstance(error, UnavailableError | UnknownOutcomeError):
         kind = UnavailableError

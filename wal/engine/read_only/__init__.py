@@ -9,6 +9,6 @@ Files:
 * pulsar           ReadOnlyPulsarSource: a log on Pulsar, from its topics and its metadata in etcd
 * pulsar_metadata  PulsarMetadata: that metadata for callers that block
 * sources          the choice of the source for a location, and the wait for its log
-* core             ReadOnlyCore: pchannels, vchannels, where a read begins and goes on; blocks, in any thread
+* core             ReadOnlyCore: pchannels, vchannels, where a read begins and continues; blocks, in any thread
 * log              ReadOnlyLog: the engine for an event loop, with threads and actors around the core
 """

@@ -1,7 +1,7 @@
-"""ReadOnlyCore: which pchannels and vchannels a log has that another process writes, and where a read of them begins and goes on.
+"""ReadOnlyCore: the pchannels and vchannels of a log that another process writes, and where a read of them begins and continues.
 
 It owns the open log of each pchannel and the vchannels as they were last seen. It knows a log by its `ReadOnlySource` alone, so it serves
-every backend. Everything here blocks and nothing here waits for the log to move: the two shells do that, `ReadOnlyLog` on an event loop
+every backend. Everything here blocks and nothing here waits for the log to grow: the two shells do that, `ReadOnlyLog` on an event loop
 with threads, the reads of `wal.bridge` in the caller's thread. It starts no thread and knows no event loop.
 """
 
@@ -25,7 +25,7 @@ class ReadOnlyCore:
     """The log of a source. Use it after `open` and until `close`; any number of threads may call at once."""
 
     def __init__(self, source: ReadOnlySource, *, create_vchannels: bool = True) -> None:
-        """With `create_vchannels=False` a vchannel that is not known is a ChannelNotExistError, otherwise an empty log."""
+        """With `create_vchannels=False` an unknown vchannel raises ChannelNotExistError; otherwise it counts as empty."""
         self.source = source
         self.logs: Mapping[str, ReadOnlyPChannelLog] = {}
         """The open logs by pchannel. A look that finds more replaces the mapping, so that it can be iterated in any thread."""
@@ -33,11 +33,11 @@ class ReadOnlyCore:
         """The vchannels as the last look found them."""
         self._create_vchannels = create_vchannels
         self._unknown = UnknownVChannels(source.location)
-        self._looking = threading.RLock()  # a handler of a signal may close what its own thread is looking at
+        self._looking = threading.RLock()  # a signal handler may close what its own thread is looking at
         self._closed = False
 
     def open(self) -> None:
-        """Opens the source and looks for the first time. FormatError if there is no log; a failure undoes what was done."""
+        """Opens the source and looks for the first time. Raises FormatError if there is no log; a failure undoes what was done."""
         try:
             if (absent := self.source.absence(0.0)) is not None:
                 raise absent
@@ -48,9 +48,9 @@ class ReadOnlyCore:
             raise
 
     def look(self) -> VChannelView:
-        """Opens the logs of pchannels that are new, and returns the vchannels as they are known now.
+        """Opens the logs of new pchannels, and returns the vchannels as they are known now.
 
-        StorageError if the log's place was removed or replaced since it was opened.
+        Raises StorageError if the log's location was removed or replaced since it was opened.
         """
         with self._looking:
             if self._closed:
@@ -72,7 +72,7 @@ class ReadOnlyCore:
     def attach(self, names: tuple[str, ...]) -> tuple[ReadOnlyPChannelLog, Selection]:
         """Returns the log to read these vchannels in, with its newest event known, and the vchannels as they are now.
 
-        InvalidArgumentError if they lie on several pchannels.
+        Raises InvalidArgumentError if they are on several pchannels.
         """
         self.look()
         while True:
@@ -84,11 +84,11 @@ class ReadOnlyCore:
                 return log, self.selection(pchannel, names)
 
     def pchannel_of(self, names: tuple[str, ...]) -> str:
-        """Returns the pchannel that these vchannels lie on, as far as the last look knows."""
+        """Returns the pchannel of these vchannels, according to the last look."""
         return common_place(names, self.view.records, list(self.logs), create_vchannels=self._create_vchannels)
 
     def selection(self, pchannel: str, names: tuple[str, ...]) -> Selection:
-        """Returns these vchannels of a pchannel in their incarnations of the last look. Warns once of a name that does not exist."""
+        """Returns these vchannels of a pchannel with their incarnations of the last look. Warns once about a name that does not exist."""
         view = self.view
         self._unknown.note(names, view.records)
         return Selection({name: _incarnation(view, name) for name in names}, floor=view.floor(pchannel))
@@ -98,8 +98,8 @@ class ReadOnlyCore:
     ) -> Iterator[tuple[str, VChannelInfo | ChannelNotExistError]]:
         """Yields what the last look means to a read of these vchannels on this pchannel, by vchannel.
 
-        `incarnation` says which incarnation of a vchannel is read, None if none was met yet. A vchannel that was dropped ends the read with
-        the error. One that none was met of, and that was created on another pchannel, is read there: its record says where.
+        `incarnation` returns the incarnation of a vchannel that is read, None if none was met yet. A dropped vchannel ends the read with
+        the error. If none was met and the vchannel was created on another pchannel, it is read there: its record says where.
         """
         view = self.view
         for name in names:
@@ -111,7 +111,7 @@ class ReadOnlyCore:
                 yield name, info
 
     def cursor_view(self, snapshots: Mapping[str, LogSnapshot] | None = None) -> LogView:
-        """Returns what cursors are held against, as of these snapshots of the logs; None asks the logs."""
+        """Returns what cursors are compared with, as of these snapshots of the logs; None asks the logs."""
         view, logs = self.view, self.logs
         if snapshots is None:
             snapshots = {name: log.refresh() for name, log in logs.items()}
@@ -131,7 +131,7 @@ class ReadOnlyCore:
         return Origin(log.pchannel, log.incarnation, position, self.source.form)
 
     def event_of(self, log: ReadOnlyPChannelLog, message_id: MessageID) -> MessageID | None:
-        """Returns the event that an id names: itself, or of a body its transaction. None if its frame is gone or holds no such event."""
+        """Returns the event of an id: the id itself, or a body's transaction. None if its frame is gone or holds no such event."""
         position, snapshot = message_id.position, log.refresh()
         if position < snapshot.earliest[0]:
             return None
@@ -139,17 +139,17 @@ class ReadOnlyCore:
         return None if found is None else self.origin(log, position).message_id(found)
 
     def first_event(self, log: ReadOnlyPChannelLog) -> MessageID | None:
-        """Returns the id of the earliest event that is not truncated, None if there is none."""
+        """Returns the id of the earliest event that is not truncated, or None."""
         while True:
             snapshot = log.refresh()
             try:
                 return self._first_event(log, snapshot)
             except TruncatedError:
                 if log.refresh().earliest == snapshot.earliest:
-                    raise  # otherwise it was truncated while it was read, and another event is the first one now
+                    raise  # otherwise it was truncated during the read, and another event is first now
 
     def end_waits(self) -> None:
-        """Closes the logs that ask a server, so that calls which wait for it end with a ClosedError. From any thread, before `close`."""
+        """Closes the logs that ask a server, so that calls waiting for it raise ClosedError. From any thread, before `close`."""
         for log in self.logs.values():
             if log.refresh_waits:
                 log.close()

@@ -1,6 +1,6 @@
 """ReadOnlyJournalSource: a journal on this host as a log that is read and not written, from its files alone.
 
-It takes no lock that could keep a writer out and never opens the metadata: vchannels come from the maps that the writer keeps beside each
+It takes no lock that could keep a writer out, and never opens the metadata: vchannels come from the maps that the writer keeps next to each
 pchannel's log for other processes.
 """
 
@@ -22,7 +22,7 @@ _REMEDY: Final = "a journal is created by opening it for writing"
 
 
 class ReadOnlyJournalSource(ReadOnlySource):
-    """The journal in `directory`. See `ReadOnlySource`; `logs` are those that were opened."""
+    """The journal in `directory`. See `ReadOnlySource`; `logs` are the open ones."""
 
     name: str = JournalBackend.name
     form: int = JournalBackend.form
@@ -45,7 +45,7 @@ class ReadOnlyJournalSource(ReadOnlySource):
 
     def pchannels(self) -> list[str]:
         for log in self.logs.values():
-            with contextlib.suppress(ClosedError, StorageError):  # the readers of that log meet the error there
+            with contextlib.suppress(ClosedError, StorageError):  # the readers of that log get the error there
                 log.check()
         journal = self._opened()
         journal.held.check()

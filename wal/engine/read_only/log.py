@@ -1,7 +1,7 @@
-"""ReadOnlyLog: the engine for an event loop that reads what another process writes. The counterpart of `LocalLog`.
+"""ReadOnlyLog: the engine for an event loop that reads the log of another process. The counterpart of `LocalLog`.
 
 It owns the threads that the blocking core runs in, a `ReadOnlyPChannel` for each pchannel, and the task that looks for pchannels and
-vchannels while anybody reads. It writes nothing but cursors, and takes no lock that could keep a writer out.
+vchannels while there is a reader. It writes nothing but cursors, and takes no lock that could keep a writer out.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ["ReadOnlyLog"]
 
 _T = TypeVar("_T")
 LOOK_S: Final = 0.05
-"""How often pchannels and vchannels are looked for while anybody reads."""
+"""The pause in seconds between two looks for pchannels and vchannels while there is a reader."""
 _THREADS: Final = 8
 
 
 class ReadOnlyLog:
-    """A log to be read. `name`, `core` and `cursors` are set by `open`, which comes before every call but `close` and `abandon`."""
+    """A log to be read. `open` sets `name`, `core` and `cursors`, and comes before every call but `close` and `abandon`."""
 
     name: str
     """The name of the backend, as `wal_name` reports it."""
@@ -50,13 +50,13 @@ class ReadOnlyLog:
     def __init__(
         self, location: Location, settings: Settings, *, clock: Clock | None = None, wait_s: float = 0.0
     ) -> None:
-        """InvalidArgumentError for a location that only the process which writes there can read."""
+        """Raises InvalidArgumentError for a location that only its own writer process can read."""
         check_source(location)
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.place: str = str(location if location.path is None else location.path)
         self.released: bool = False
-        """Whether it holds nothing any more: it was closed or abandoned, or its opening failed."""
+        """Whether the log holds nothing any more: it was closed or abandoned, or its opening failed."""
         self.pchannels: dict[str, ReadOnlyPChannel] = {}
         self.system: ActorSystem = ActorSystem("wal", clock=self.clock)
         self._location = location
@@ -72,9 +72,9 @@ class ReadOnlyLog:
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-read-only")
 
     async def open(self) -> None:
-        """Opens the log for reading, waiting for at most `wait_s` for one that is not there yet.
+        """Opens the log for reading; waits at most `wait_s` seconds for a log that does not exist yet.
 
-        FormatError if there is none; a failure undoes what was done and raises.
+        Raises FormatError if there is none; a failure undoes what was done.
         """
         began = self.clock.monotonic()
         try:
@@ -125,12 +125,12 @@ class ReadOnlyLog:
             self.released = True
 
     def spawn(self, actor: Actor, name: str) -> ActorRef:
-        """Starts an actor, which ends with the log at the latest. A number makes its name unique."""
+        """Starts an actor, which ends with the log at the latest. A number is added to make its name unique."""
         self._spawned += 1
         return self.system.spawn(actor, name=f"{name} #{self._spawned}")
 
     async def list_vchannels(self) -> list[VChannelInfo]:
-        """Returns the vchannels that are known here, after bringing that up to date."""
+        """Returns the known vchannels, after a refresh."""
         await self.refresh()
         return list(self.core.view.records.values())
 
@@ -147,7 +147,7 @@ class ReadOnlyLog:
         return LogStatistics(self.name, len(self.core.view.records), 0, 0, pchannels)
 
     async def retention_report(self) -> list[PChannelRetention]:
-        """Returns where each pchannel's log stands, as far as a reader can see: bounds are the writer's."""
+        """Returns what each pchannel's log holds, as a reader sees it: only the writer knows the bounds."""
         cursors = await self.cursors.run(self.cursors.store.load_all)
         await self.refresh()
         await self._refresh_logs()
@@ -165,16 +165,16 @@ class ReadOnlyLog:
         self._used.set()
         while True:
             pchannel = self.pchannels.get(channel := self.core.pchannel_of(names))
-            if pchannel is None:  # another look has found it a moment ago
+            if pchannel is None:  # another look found it a moment ago
                 await self.refresh()
                 continue
-            await pchannel.catch_up()  # beside other looks: a server may take long to answer
+            await pchannel.catch_up()  # concurrent with other looks: a server may take long to answer
             if self.core.pchannel_of(names) == channel:
                 return pchannel, self.core.selection(channel, names), self.spawn
 
     async def refresh(self) -> None:
         """Brings what is known of pchannels and vchannels up to date, and tells the readers."""
-        async with self._looking:  # one thread at most looks, and others read
+        async with self._looking:  # at most one thread looks; the others are for reads
             await self._in_thread(self.core.look)
             for name, log in self.core.logs.items():
                 if name not in self.pchannels:
@@ -194,7 +194,7 @@ class ReadOnlyLog:
     # -- looking
 
     async def _wait_until_present(self, source: ReadOnlySource) -> None:
-        """Returns when there is a log to open; FormatError if there is none after `wait_s`."""
+        """Returns when there is a log to open; raises FormatError if there is none after `wait_s` seconds."""
         for pause_s in pauses(self._wait_s, self.clock.monotonic):
             if await self._in_thread(lambda: source.absence(0.0)) is None:
                 return
@@ -204,7 +204,7 @@ class ReadOnlyLog:
             raise absent
 
     async def _watch(self) -> None:
-        """Looks again and again while anybody reads."""
+        """Looks periodically while there is a reader."""
         while True:
             if not any(pchannel.readers for pchannel in self.pchannels.values()):
                 self._used.clear()
@@ -212,11 +212,11 @@ class ReadOnlyLog:
             await self.clock.sleep(LOOK_S)
             try:
                 await self.refresh()
-            except WALError as error:  # an opening or an attach meets the same; a reader goes on with what is known
+            except WALError as error:  # an opening or an attach raises the same; a reader continues with what is known
                 if not self._failing:
                     _log.warning("what is known of the vchannels of %s gets older: %s", self.place, error)
                 self._failing = True
-            except Exception as defect:  # readers would never hear of anything again
+            except Exception as defect:  # otherwise readers would never learn of a change again
                 failure = UnknownError(f"looking after the vchannels failed: {defect!r}; please report it")
                 failure.__cause__ = defect
                 for pchannel in self.pchannels.values():
@@ -226,7 +226,7 @@ class ReadOnlyLog:
                 self._failing = False
 
     def _tell(self) -> None:
-        """Ends the readers of vchannels that were dropped, and moves those that wait for one that was created on another pchannel."""
+        """Ends the readers of dropped vchannels, and moves readers that wait for a vchannel which was created on another pchannel."""
         for pchannel in list(self.pchannels.values()):
             for reader in list(pchannel.readers):
                 for name, change in self.core.changes(pchannel.channel, reader.vchannels, reader.incarnation):
@@ -236,7 +236,7 @@ class ReadOnlyLog:
                         reader.created(name, self.pchannels[change.pchannel], incarnation=change.incarnation)
 
     async def _refresh_logs(self) -> None:
-        """Finds out how far the logs reach now, for the cursors that are held against them."""
+        """Finds out how far the logs reach now, for comparing cursors with them."""
         for pchannel in list(self.pchannels.values()):
             await pchannel.log.refresh()
 

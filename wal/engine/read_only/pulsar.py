@@ -45,7 +45,7 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         self._logs: dict[str, ReadOnlyTopic] = {}
         self._view = VChannelView({}, {})
         self._viewed: tuple[KnownVChannels | None, int] = (None, 0)
-        """What `_view` was made of, and for how many logs."""
+        """What `_view` was built from, and for how many logs."""
 
     def absence(self, waited_s: float) -> FormatError | None:
         if self._opened().pchannels():
@@ -80,7 +80,7 @@ class ReadOnlyPulsarSource(ReadOnlySource):
     def vchannels(self) -> VChannelView:
         known = self._opened().vchannels()
         viewed, logs = self._viewed
-        # A reader looks every 50 ms, and a view of tens of thousands of vchannels takes almost as long to make.
+        # A reader looks every 50 ms, and building a view of tens of thousands of vchannels takes almost as long.
         if viewed is not known or logs != len(self._logs):
             maps = {
                 pchannel: VChannelMap(log.incarnation, known.next_incarnation, known.on(pchannel))
@@ -98,13 +98,13 @@ class ReadOnlyPulsarSource(ReadOnlySource):
     def _opened(self) -> PulsarMetadata:
         if self._metadata is None:
             self._metadata = PulsarMetadata(self._kv, closing=self._connection.close)
-            # A read of the bridge may be collected without being closed. At the interpreter's exit the thread stops by itself.
+            # A read of the bridge may be garbage-collected unclosed. At the interpreter's exit the thread stops by itself.
             weakref.finalize(self, _release_soon, self._logs, self._metadata.thread).atexit = False
         return self._metadata
 
 
 def _release_soon(logs: dict[str, ReadOnlyTopic], thread: LoopThread) -> None:
-    """Closes what a source left open, in a thread: a collector must not wait."""
+    """Closes what a source left open, in a thread: the garbage collector must not wait."""
 
     def release() -> None:
         for log in logs.values():
@@ -116,7 +116,7 @@ def _release_soon(logs: dict[str, ReadOnlyTopic], thread: LoopThread) -> None:
 
 
 def _shared_kv(location: str, settings: Settings) -> Secret:
-    """Returns the setting `kv`, if several processes can use it at once."""
+    """Returns the setting `kv`; raises InvalidArgumentError unless several processes can use it at once."""
     if settings.kv is None:
         raise InvalidArgumentError(
             f"to read the log at {location}, give the setting kv that it is opened with for writing: etcd://host:port/root"

@@ -25,16 +25,16 @@ __all__ = ["KnownVChannels", "PulsarMetadata"]
 
 _CHEAP_S: Final = 0.02
 _COSTS: Final = 20
-"""An answer about the vchannels that took longer than `_CHEAP_S`, because there are tens of thousands, is used again for `_COSTS` times
-as long."""
+"""An answer about the vchannels that took longer than `_CHEAP_S`, because there are tens of thousands, is reused for `_COSTS` times
+as long as it took."""
 _VCHANNEL: Final = "vchannel"
 _RECORDS: Final = "vchannels/"
 _NEXT: Final = "vchannel-incarnations"
-"""The keys of `wal.channels.directory`. Both begin with `_VCHANNEL`, so that one question reads both at one moment."""
+"""The keys of `wal.channels.directory`. Both begin with `_VCHANNEL`, so that one query reads both at one moment."""
 
 
 class KnownVChannels(msgspec.Struct, frozen=True):
-    """The vchannels at one moment: name → (pchannel, incarnation). Every incarnation below `next_incarnation` is in it, or is over."""
+    """The vchannels at one moment: name → (pchannel, incarnation). Every incarnation below `next_incarnation` is in it or has ended."""
 
     records: Mapping[str, tuple[str, int]]
     next_incarnation: int
@@ -54,9 +54,9 @@ class KnownVChannels(msgspec.Struct, frozen=True):
 
 
 class PulsarMetadata:
-    """The metadata at `kv`, an `etcd://…` location, open until `close`. UnavailableError when it does not answer.
+    """The metadata at `kv`, an `etcd://…` location, open until `close`. Raises UnavailableError when it does not answer.
 
-    `closing` is awaited before the KV is closed, in the loop. `pchannels` and `vchannels` are for one thread at a time.
+    `closing` is awaited in the loop before the KV is closed. `pchannels` and `vchannels` are for one thread at a time.
     """
 
     def __init__(self, kv: Secret, *, closing: Callable[[], Awaitable[None]]) -> None:
@@ -78,7 +78,7 @@ class PulsarMetadata:
         return self.thread.call(load_pchannels, self._kv)
 
     def control(self, pchannel: str) -> Callable[[], tuple[ControlRecord, dict[int, int]]]:
-        """Returns a function that loads the control record and the marks of this pchannel. CorruptionError when there is none."""
+        """Returns a function that loads the control record and the marks of this pchannel; it raises CorruptionError if there is none."""
         control = Control(self._pulsar, pchannel)
 
         def look() -> tuple[ControlRecord, dict[int, int]]:
@@ -93,7 +93,7 @@ class PulsarMetadata:
         return look
 
     def vchannels(self, *, age_s: float = 0.0) -> KnownVChannels:
-        """Returns the vchannels as they were at most `age_s` ago; longer ago where there are tens of thousands."""
+        """Returns the vchannels as they were at most `age_s` seconds ago; the answer may be older where there are tens of thousands."""
         now = time.monotonic()
         kept_s = max(age_s, _COSTS * self._cost_s) if self._cost_s > _CHEAP_S else age_s
         if now >= self._known_since + kept_s:
@@ -103,7 +103,7 @@ class PulsarMetadata:
         return self._known
 
     def close(self) -> None:
-        """Closes the KV and ends the thread. Idempotent; the interpreter's exit does it too."""
+        """Closes the KV and ends the thread. Idempotent; also done at the interpreter's exit."""
         self.thread.stop()
 
     def _earliest(self, pchannel: str) -> tuple[int, int]:
@@ -111,7 +111,7 @@ class PulsarMetadata:
 
 
 class _Cursors(CursorsBesideWriter):
-    """The cursors of the log. A save asks the metadata for the earliest event, whatever its caller knows of it."""
+    """The cursors of the log. A save asks the metadata for the earliest event, whatever the caller believes it is."""
 
     def __init__(self, kv: KVBase, earliest: Callable[[str], tuple[int, int]]) -> None:
         super().__init__(kv)
@@ -135,7 +135,7 @@ async def _cursors(kv: KVBase, earliest: Callable[[str], tuple[int, int]]) -> Cu
 
 
 class _Closing:
-    """Closes everything, in the loop. It does not hold the PulsarMetadata, so that one which nobody closed can be collected."""
+    """Closes everything, in the loop. It holds no reference to the PulsarMetadata, so that an unclosed one can be garbage-collected."""
 
     def __init__(self, closing: Callable[[], Awaitable[None]], kv: KVBase) -> None:
         self._closing = closing

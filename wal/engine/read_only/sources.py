@@ -1,6 +1,6 @@
 """The choice of the source that reads the log at a location, and the pauses while its first writer is waited for.
 
-A backend is imported when its source is chosen. Which locations can be read at all is known without that.
+A backend is imported when its source is chosen; checking whether a location can be read at all does not need the import.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAUSE_MAX_S: Final = 0.1
 
 
 def check_source(location: Location) -> None:
-    """Checks that the log at this location can be read by another process than the one that writes it; else InvalidArgumentError."""
+    """Raises InvalidArgumentError unless a process other than the writer can read the log at this location."""
     if location.path is None and location.pulsar is None:
         raise InvalidArgumentError(
             f"the log at {location} lies in the memory of the process that opened it, and no other opening can read it: read it "
@@ -31,7 +31,7 @@ def check_source(location: Location) -> None:
 
 
 def source_of(location: Location, settings: Settings) -> ReadOnlySource:
-    """Returns the source that reads the log at this location; InvalidArgumentError as of `check_source`. Imports its backend."""
+    """Returns the source that reads the log at this location; raises as `check_source` does. Imports its backend."""
     check_source(location)
     if location.pulsar is not None:
         from wal.engine.read_only.pulsar import ReadOnlyPulsarSource
@@ -44,7 +44,7 @@ def source_of(location: Location, settings: Settings) -> ReadOnlySource:
 
 
 def pauses(wait_s: float, now: Callable[[], float]) -> Iterator[float]:
-    """Yields how long to pause before the log is looked for again, until `wait_s` have passed. `now` is a clock in seconds."""
+    """Yields the pauses between looks for the log, until `wait_s` seconds have passed. `now` is a clock in seconds."""
     deadline, pause_s = now() + wait_s, PAUSE_MIN_S
     while (left_s := deadline - now()) > 0:
         yield min(pause_s, left_s)

@@ -2,7 +2,7 @@
 
 Files:
 
-* table      IdempotencyTable: which keys were seen, and the first result of each; the window of plain keys
+* table      IdempotencyTable: the keys that were seen, and the first result of each; the window of plain keys
 * producers  Producers: the last sequence of each producer, and the gaps that failed sequences leave
 * scopes     the vchannels that keys belong to, and claims: the keys that are pending
 * keys       keys as callers give them, and as the frames of a log carry them

@@ -67,7 +67,7 @@ Key = str | ProducerKey
 
 
 def check_key(key: object) -> Key:
-    """Returns the key if it is one: TypeError for another type, InvalidArgumentError for an empty or too long text."""
+    """Returns the key if it is valid. Raises TypeError for another type, InvalidArgumentError for an empty or too long text."""
     if isinstance(key, ProducerKey):
         return key
     if not isinstance(key, str):

@@ -3,8 +3,8 @@
 For each producer and scope it remembers the last durable sequence for good, and the results of the last RESULTS_KEPT. The number of
 producers is bounded by `producers_max`; a producer whose first append is pending counts.
 
-A producer's sequences are written in ascending order or not at all: one below a pending sequence is refused, one after a pending sequence
-that waits for a barrier waits for that barrier as well, and when one fails, the pending ones after it fail too. Sequences that failed are
+A producer's sequences are written in ascending order or not at all: a sequence below a pending one is refused, a sequence after a pending
+one that waits for a barrier also waits for that barrier, and when one fails, the pending ones after it fail too. Failed sequences are
 gaps until each is appended again, in order.
 """
 
@@ -43,7 +43,8 @@ class Producers:
     def find(self, names: tuple[RunName, ...], key: ProducerKey) -> Kept | Claim | None:
         """Returns the first result of the key (FORGOTTEN when that is no longer kept), its pending claim, or None.
 
-        InvalidRequestSeqError for a sequence below a pending one or after a gap, WouldBlockError while the producer is being forgotten.
+        Raises InvalidRequestSeqError if the sequence is below a pending one or after a gap; WouldBlockError if the producer is being
+        forgotten.
         """
         if key.producer in self._forgetting:
             raise WouldBlockError(
@@ -75,7 +76,7 @@ class Producers:
         return claim
 
     def claim(self, names: tuple[RunName, ...], key: ProducerKey, *, barrier: int) -> Claim:
-        """Takes a key for which `find` returned None. WouldBlockError past `producers_max`."""
+        """Takes a key for which `find` returned None. Raises WouldBlockError past `producers_max`."""
         scope = self._scopes.use(names)
         try:
             producer = self._producers.get((scope, key.producer))
@@ -107,7 +108,7 @@ class Producers:
     def failed(self, claim: Claim, *, final: bool) -> list[Claim]:
         """Forgets a claim that was not written, and dooms the later ones of its producer; returns those, ascending.
 
-        Their sequences are gaps from now on. `final`: nothing is written any more, so there is no order to keep.
+        Their sequences are gaps from now on. With `final` nothing is written any more, so there is no order to keep.
         """
         scope, key = claim.scope, cast("ProducerKey", claim.key)
         producer = self._producers.get((scope, key.producer))
@@ -150,7 +151,7 @@ class Producers:
         return next((scope.names for scope, name in self._producers if name == producer), None)
 
     def forget_gaps(self, producer: str) -> bool:
-        """Forgets which sequences of a producer failed, so that it may go on without them; returns whether any had."""
+        """Forgets which sequences of a producer failed, so that it may continue without them; returns whether any had."""
         found = [key for key in self._gaps if key[1] == producer]
         for key in found:
             del self._gaps[key]
@@ -159,7 +160,7 @@ class Producers:
     def begin_to_forget(self, producer: str) -> None:
         """Refuses the keys of a producer until `forget` or `remember` is called.
 
-        InvalidArgumentError when nothing is known of it, WouldBlockError while appends of it are pending.
+        Raises InvalidArgumentError if it is unknown, WouldBlockError while appends of it are pending.
         """
         found = [entry for (_, name), entry in self._producers.items() if name == producer]
         if not found:
@@ -173,20 +174,20 @@ class Producers:
         self._forgetting.add(producer)
 
     def forget(self, producer: str) -> None:
-        """Forgets a producer: that it is forgotten is durable."""
+        """Forgets a producer whose forgetting is durable."""
         self._forgetting.discard(producer)
         for known in [known for known in self._producers.values() if known.name == producer]:
             self._remove(known)
         self.forget_gaps(producer)
 
     def remember(self, producer: str) -> None:
-        """Goes on with a producer that could not be forgotten: nothing was written."""
+        """Accepts the keys of a producer again that could not be forgotten: nothing was written."""
         self._forgetting.discard(producer)
 
     # -- checkpoints
 
     def rows(self) -> list[KeptProducer]:
-        """Returns what is durable of producers, as a checkpoint keeps it."""
+        """Returns the durable state of producers, as a checkpoint keeps it."""
         return [
             KeptProducer(producer.scope, producer.name, producer.last, producer.sequences, producer.results)
             for producer in self._producers.values()
@@ -219,7 +220,7 @@ class _Producer:
         self.last = -1
         self.sequences: tuple[int, ...] = ()
         self.results: tuple[Kept, ...] = ()
-        # A dict, so that nothing has to be searched: one producer may have as much in flight as there is room for.
+        # A dict, so that lookups need no search: one producer may have as much in flight as there is room for.
         self.pending: dict[int, Claim] = {}
 
     @property
@@ -228,7 +229,7 @@ class _Producer:
         return self.pending[next(reversed(self.pending))] if self.pending else None
 
     def keep(self, sequence: int, kept: Kept) -> None:
-        """Remembers a durable sequence. The results are tuples, so that a snapshot can hold on to them."""
+        """Remembers a durable sequence. The results are tuples, so that a snapshot can share them."""
         if sequence <= self.last:
             return
         self.last = sequence

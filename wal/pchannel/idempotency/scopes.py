@@ -1,7 +1,7 @@
 """Scopes of idempotency keys, and claims: the keys that are pending. Pure.
 
-The scope of a key is its vchannel, or the sorted set of vchannels of a wide transaction, each in its incarnation. A scope lasts as long
-as something is known in it, or until one of its vchannels is dropped.
+The scope of a key is its vchannel, or the sorted set of vchannels of a wide transaction, each in its incarnation. A scope lasts while
+something is known in it, or until one of its vchannels is dropped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Scopes:
         return self.by_names.get(names)
 
     def use(self, names: tuple[RunName, ...]) -> Scope:
-        """Returns the scope of these vchannels, with one use more."""
+        """Returns the scope of these vchannels, and adds a use."""
         scope = self.by_names.get(names)
         if scope is None:
             scope = self.by_names[names] = Scope(names)

@@ -7,7 +7,7 @@ Owns the rows that the table keeps and the form of their pieces (see `pieces`):
                 other: sequence, position, index, tick, txn_id, keepalive_ms]
 
 The pieces hold columns, because those are several times faster to read than rows. `scopes` are the ones that no earlier piece has named,
-each a list of [name, incarnation]; scopes are numbered in the order they appear. Pieces are cut so that making one takes well below a
+each a list of [name, incarnation]; scopes are numbered in the order they appear. Pieces are cut so that encoding one takes well below a
 millisecond.
 """
 
@@ -31,11 +31,11 @@ __all__ = ["Kept", "KeptKey", "KeptProducer", "decode_state", "encode_state"]
 PIECE_ROWS: Final = 512
 """A piece is cut at this many keys, or results of producers, …"""
 PIECE_NAMES: Final = 1024
-"""… or before, when the scopes that it has to name have this many vchannels."""
+"""… or earlier, when the scopes that it has to name have this many vchannels."""
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """The first result of a key, complete enough to give it again. `txn_id` is 0 for a plain message."""
+    """The first result of a key, complete enough to return it again. `txn_id` is 0 for a plain message."""
 
     position: int
     index: int
@@ -63,7 +63,7 @@ class KeptProducer(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def encode_state(keys: Sequence[KeptKey], producers: Sequence[KeptProducer]) -> Iterator[bytes]:
-    """Yields the pieces, without the rows of scopes that are not live. The rows must not change meanwhile."""
+    """Yields the pieces, without the rows of scopes that are not live. The rows must not change during the iteration."""
     yield encode_header()
     numbers: dict[Scope, int] = {}
     for group, scopes in _groups(keys, numbers, lambda key: 1):
@@ -96,7 +96,7 @@ def decode_state(
 ) -> tuple[list[KeptKey], list[KeptProducer]]:
     """Returns the rows of a blob, in the order they were given; `scope_of` returns the scope of these vchannels.
 
-    CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
+    Raises CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
     """
     try:
         return _decode(blob, scope_of)

@@ -1,12 +1,12 @@
-"""IdempotencyTable: which keys a pchannel has seen, and the result of the first append with each. Pure.
+"""IdempotencyTable: the keys that a pchannel has seen, and the result of the first append with each. Pure.
 
-It is told which operations were called, became durable or failed, and answers with data or a typed error; it neither waits nor reads a
-clock.
+Its caller reports operations that were called, became durable or failed; it answers with data or a typed error, and neither waits nor
+reads a clock.
 
     (unknown) --claim--> pending --durable--> remembered        pending --failed--> unknown again (nothing was written)
 
 Plain keys have a window over all vchannels, bounded by count and by age. Only durable keys are in it. A key whose vchannel was dropped
-stays until it leaves in its turn, so the window always holds the last `window_count` keyed events. `Producers` remembers the keys with a
+stays until its turn to leave, so the window always holds the last `window_count` keyed events. `Producers` remembers the keys with a
 sequence.
 """
 
@@ -66,7 +66,7 @@ class IdempotencyTable:
         return entry.kept
 
     def claim(self, names: tuple[RunName, ...], key: Key, *, barrier: int = 0) -> Claim:
-        """Takes a key for which `find` returned None, until `durable` or `failed`. WouldBlockError past `producers_max`."""
+        """Takes a key for which `find` returned None, until `durable` or `failed`. Raises WouldBlockError past `producers_max`."""
         if isinstance(key, ProducerKey):
             return self.producers.claim(names, key, barrier=barrier)
         scope = self.scopes.use(names)
@@ -74,7 +74,7 @@ class IdempotencyTable:
         return claim
 
     def durable(self, claim: Claim, kept: Kept) -> None:
-        """Remembers the claimed key and its result from now on: its event is in the log."""
+        """Remembers the claimed key and its result: its event is in the log."""
         scope, key = claim.scope, claim.key
         self.keyed_since_checkpoint += 1
         if isinstance(key, ProducerKey):
@@ -88,7 +88,7 @@ class IdempotencyTable:
     def failed(self, claim: Claim, *, final: bool = False) -> list[Claim]:
         """Forgets the claimed key, whose event was not written. Returns the claims that have to fail with it, ascending.
 
-        `final`: nothing can be appended to this log any more, which those are told instead.
+        With `final` nothing can be appended to this log any more, and their callers get that reason instead.
         """
         if isinstance(claim.key, ProducerKey):
             return self.producers.failed(claim, final=final)
@@ -101,7 +101,7 @@ class IdempotencyTable:
         self.producers.drop(name)
 
     def forgotten(self, producer: str) -> None:
-        """Forgets a producer: that it is forgotten is durable."""
+        """Forgets a producer whose forgetting is durable."""
         self.keyed_since_checkpoint += 1
         self.producers.forget(producer)
 
@@ -132,16 +132,16 @@ class IdempotencyTable:
         return count
 
     def snapshot(self) -> Iterator[bytes]:
-        """Returns the durable state as of this call, in pieces that are cheap to make one by one; joined they are the blob.
+        """Returns the durable state as of this call, in pieces that are cheap to produce one by one; joined they are the blob.
 
-        What happens between two pieces is not in it.
+        Changes between two pieces are not in it.
         """
         return encode_state(list(self._order), self.producers.rows())
 
     def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
         """Sets an empty table to the state of a snapshot, without the scopes that are not `live` any more.
 
-        CorruptionError for what is no snapshot, FormatError for one of a newer version.
+        Raises CorruptionError for bytes that are no snapshot, FormatError for a snapshot of a newer version.
         """
 
         def scope_of(names: tuple[RunName, ...]) -> Scope:
