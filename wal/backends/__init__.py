@@ -1,10 +1,10 @@
-"""Backends: where frames are kept. A backend knows frames and nothing above them.
+"""Backends store frames. A backend knows nothing above them.
 
 Files:
 
-* base:      what every backend promises: LogBackend, PChannelLog, ReadableLog, and what they answer with
-* journal/:  segment files in a directory, the embedded default
-* memory/:   logs in this process
+* base:      the interface of every backend: LogBackend, PChannelLog, ReadableLog, and the values that they return
+* journal/:  segment files in a directory, the default
+* memory/:   logs in the memory of this process
 * pulsar/:   topics of a Pulsar namespace
 """
 

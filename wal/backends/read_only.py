@@ -1,7 +1,7 @@
-"""ReadOnlyPChannelLog: what a backend gives to a process that reads one pchannel's log and does not write it.
+"""ReadOnlyPChannelLog: a backend's interface for a process that reads one pchannel's log and does not write it.
 
-The log is written by another process, or by none. A snapshot says how far it reaches at one moment, and reads end there: frames above may
-still be torn off and written again.
+Another process writes the log, or none does. A snapshot has its end at one moment, and reads end there: frames above may still be cut off
+and rewritten.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["LogSnapshot", "ReadOnlyPChannelLog"]
 
 
 class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
-    """A log at one moment: everything at or below `promised_tick` lies below `durable_end`.
+    """A log at one moment: everything at or below `promised_tick` is below `durable_end`.
 
-    `earliest` is the (position, index) of the first event that is not truncated, `newest` that of the newest event as far as it is known,
-    None before any event. `closed` says that no writer has the log open; a writer that was killed did not say so.
+    `earliest` is the (position, index) of the first event that is not truncated, `newest` that of the newest known event, None before any
+    event. `closed` says that no writer has the log open; a killed writer leaves it False.
     """
 
     term: int
@@ -38,24 +38,24 @@ class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
 class ReadOnlyPChannelLog(Protocol):
     """One pchannel's log, open for reading. Its calls block and are thread-safe; it needs no event loop.
 
-    An implementation guarantees that frames below the end of any snapshot come back whole and in order, or that a call raises:
-    TruncatedError for what was truncated, also while it is read, CorruptionError for damage, StorageError when the log cannot be reached,
-    and ClosedError after `close`, or when another log was created in its place.
+    An implementation guarantees that frames below the end of any snapshot are read whole and in order, or that a call raises:
+    TruncatedError for truncated frames, also if truncated during the read, CorruptionError for damage, StorageError when the log cannot be
+    reached, and ClosedError after `close`, or when the log was recreated.
     """
 
     pchannel: str
     incarnation: int
-    """The incarnation of the log that is read. A log that is created again is another one."""
+    """The incarnation of the log that is read. A recreated log has another one."""
     refresh_waits: bool
-    """Whether `refresh` waits, for a server say, so that an event loop has to call it in a thread."""
+    """Whether `refresh` blocks, for a server say, so that an event loop must call it in a thread."""
 
     @property
     def earliest(self) -> tuple[int, int]:
-        """The (position, index) of the first event that is not truncated, as new as it is known without waiting."""
+        """The (position, index) of the first event that is not truncated, as far as known without blocking."""
 
     @property
     def last_truncated(self) -> tuple[int, int] | None:
-        """The newest event below `earliest`, None if it is not known or there is none; known from `reach` on. Waits for nothing."""
+        """The newest event below `earliest`, None if there is none or it is not known; known after `reach`. Never blocks."""
 
     def refresh(self) -> LogSnapshot:
         """Returns the log as it is now. Its `newest` may be older than its end."""
@@ -67,7 +67,7 @@ class ReadOnlyPChannelLog(Protocol):
         """Returns frames in [start, end) that hold a run of one of these names, as `ReadableLog.read` does; `end` is durable."""
 
     def bytes_between(self, start: int, end: int) -> int:
-        """Returns about how many bytes of log lie in [start, end). Waits for nothing."""
+        """Returns the approximate number of bytes of log in [start, end). Never blocks."""
 
     def close(self) -> None:
-        """Lets go of the log. Idempotent. Where `refresh_waits`, calls under way end with a ClosedError; elsewhere none may be."""
+        """Releases the log. Idempotent. If `refresh_waits`, calls in progress raise ClosedError; otherwise no call may be in progress."""

@@ -1,12 +1,12 @@
-"""Channels: which pchannels and vchannels there are. The KV is the only truth; the maps are copies for other processes.
+"""Channels: the pchannels and vchannels of a log. The KV is the only source of truth; the maps are copies for other processes.
 
 Files:
 
 * pchannels:    the records of pchannels and of their checkpoints in the KV
-* vchannels:    the names of vchannels, the pchannel that each is on, and what a reader of an unknown one is told
-* directory:    the records of vchannels in the KV, as they are in memory and as they are saved
-* vchannel_map: the file that shows a pchannel's vchannels to other processes: its bytes, and what all maps say together
-* map_keeper:   when these files are written
+* vchannels:    the names of vchannels, the pchannel of each, and the warning for a reader of an unknown one
+* directory:    the records of vchannels in the KV, in memory and as saved
+* vchannel_map: the file that shows a pchannel's vchannels to other processes: its bytes, and the view of all maps together
+* map_keeper:   decides when these files are written
 """
 
 from wal.channels.directory import (

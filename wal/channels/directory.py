@@ -1,9 +1,9 @@
-"""VChannelDirectory: which vchannels there are. The KV is the only truth, and the directory is its only writer.
+"""VChannelDirectory: the vchannels of a log. The KV is the only source of truth, and the directory is its only writer.
 
 Owns the records (name → pchannel, incarnation), the counter of incarnations, and the order in which both are saved. A vchannel's record is
 durable before its first frame is written. The changes of a turn are saved together, in as few operations as the KV's bound allows.
-Vchannels are independent of each other, so only one record at a time has to be saved whole, but never before a counter above its
-incarnation. An incarnation is never used again, also after a drop, so that a recreated vchannel shows nothing of its former incarnation.
+Vchannels are independent, so only each single record must be saved atomically, but never before a counter above its incarnation. An
+incarnation is never reused, even after a drop, so that a recreated vchannel shows nothing of its former incarnation.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class VChannelDirectory(Actor):
         self.next_incarnation: int = 1
         self.records: dict[str, VChannelInfo] = {}
         self.saved_next: int = 0
-        """The counter that belongs to `saved`: every incarnation below it is in `saved`, or has ended."""
+        """The counter for `saved`: every incarnation below it is in `saved`, or has ended."""
         self.saved: dict[str, VChannelInfo] = {}
-        """The records as they are saved: what may be shown to other processes."""
+        """The saved records, which may be shown to other processes."""
         self.on_saved: Callable[[set[str], set[str]], None] | None = None
-        """Called after each save with the pchannels whose records changed, and the names of which a former incarnation ended."""
+        """Called after each save with the pchannels whose records changed, and the names whose former incarnation ended."""
         self._counter: int = 0
-        """The counter as the KV has it; above `saved_next` while a turn's records are being saved in parts."""
+        """The counter in the KV; it is above `saved_next` while a turn's records are being saved in parts."""
 
     async def load(self) -> None:
-        """Reads all records. It is called once, before the first turn; CorruptionError if they cannot be read."""
+        """Reads all records. Call it once, before the first turn. Raises CorruptionError if they cannot be read."""
         keys, values = await self._kv.load_with_prefix(PREFIX)
         try:
             for key, value in zip(keys, values, strict=True):
@@ -74,7 +74,7 @@ class VChannelDirectory(Actor):
         self.saved = dict(self.records)
 
     def admit(self, name: str, pchannel: str) -> VChannelInfo:
-        """Returns a new vchannel with an incarnation of its own; its record still has to be saved, by telling a `Change`."""
+        """Returns a new vchannel with a new incarnation; its record must still be saved by sending a `Change`."""
         info = self.records[name] = VChannelInfo(name, pchannel, self.next_incarnation)
         self.next_incarnation += 1
         return info
@@ -128,7 +128,7 @@ class VChannelDirectory(Actor):
         return None
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """A defect in here: no record is saved any more, and the callers that wait for one are told so."""
+        """Handles a defect in this actor: no more records are saved, and the waiting callers get an error."""
         for change in unhandled:
             change.done(unsaved_records(cause))
 
@@ -149,7 +149,7 @@ class VChannelDirectory(Actor):
 
 
 def unsaved_records(cause: BaseException) -> StorageError:
-    """Returns the error for a change that was not saved for this cause."""
+    """Returns the error for a change that was not saved because of `cause`."""
     error = StorageError(f"the vchannel records could not be saved: {cause!r}; open the log again")
     error.__cause__ = cause
     return error

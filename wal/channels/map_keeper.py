@@ -1,12 +1,12 @@
 """VChannelMapKeeper: writes the maps, the copies of the vchannel records that other processes read.
 
-A pchannel's map is written when the log is opened, when it is closed, and in between soon after records were saved. One write runs at a
-time, and the pause after it is long compared to it, so that creating many vchannels costs a small part of a thread. A map that cannot be
-written only lags: the keeper logs that, and tries again.
+A pchannel's map is written when the log is opened, when it is closed, and in between soon after records are saved. One write runs at a
+time, with a much longer pause after it, so that creating many vchannels uses only a small part of a thread. A map that cannot be written
+only lags: the keeper logs that, and retries.
 
-A map may lag by vchannels that are new, since a reader recognises those by their incarnation. It must not lag by one that ended, whose
-messages a reader would still show. So the end of an incarnation, and the creation of the next one, is answered only when no map shows it
-any more (`when_shown`); such a write has no pause before it.
+A map may lack new vchannels, since a reader recognises those by their incarnation. It must not list an ended one, whose messages a reader
+would still show. So the end of an incarnation, and the creation of the next one, is answered only when no map shows the ended one any more
+(`when_shown`); such a write has no pause before it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_S: Final = 1.0
 
 
 class VChannelMapKeeper:
-    """Keeps the maps from when the pchannels are open until `close`. All calls but `abandon` are made on one event loop."""
+    """Keeps the maps from when the pchannels are open until `close`. All calls except `abandon` are made on one event loop."""
 
     def __init__(
         self,
@@ -43,27 +43,27 @@ class VChannelMapKeeper:
         monotonic: Callable[[], float],
         held: HeldDirectory | None = None,
     ) -> None:
-        """`held` is the directory of the log; no map is written once another directory has its name."""
+        """`held` is the directory of the log; no map is written once its name leads to another directory."""
         self._directory = directory
         self._places = places
         self._monotonic = monotonic
         self._held = held
         self._dirty: set[str] = set()
         self._lagging: set[str] = set()
-        """The names that a map may show in an incarnation that ended, and that the write under way does not mend."""
+        """The names that a map may show in an ended incarnation, and that the write in progress does not correct."""
         self._being_shown: set[str] = set()
-        """The names that a map may show so until the write under way succeeds."""
+        """The names that a map may show in an ended incarnation until the write in progress succeeds."""
         self._waiting: list[tuple[str, Callable[[WALError | None], None]]] = []
         self._running: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._closing = self._closed = False
         self._failing = False
         self._writing = False
-        # One thread of its own, so that no write outlives the log.
+        # Its own single thread, so that no write outlives the log.
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="wal-maps")
 
     async def start(self) -> None:
-        """Brings all maps up to date, and keeps them up to date from then on."""
+        """Brings all maps up to date, and then keeps them so."""
         self._dirty.update(self._places)
         await self._write()
         self._directory.on_saved = self.changed
@@ -71,7 +71,7 @@ class VChannelMapKeeper:
             self.changed(())
 
     def changed(self, pchannels: Iterable[str], ended: Iterable[str] = ()) -> None:
-        """Records of these pchannels were saved; a former incarnation of each of these names ended with that."""
+        """Tells the keeper that records of these pchannels were saved, and that a former incarnation of each name in `ended` has ended."""
         self._dirty.update(pchannels)
         self._lagging.update(ended)
         if self._running is None and not self._closing:
@@ -80,20 +80,20 @@ class VChannelMapKeeper:
     def when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
         """Calls `then` with None when no map shows a former incarnation of this vchannel any more, which may be at once.
 
-        With `wanted`, it is called when the maps show what was saved last. If the next write of the maps fails, it is called with the
+        With `wanted`, it is called when the maps show the latest saved records. If the next write of the maps fails, it is called with the
         error.
         """
         lags = name in self._lagging or name in self._being_shown
         if not lags and not (wanted and (self._dirty or self._writing)):
             then(None)
             return
-        if not self._dirty:  # what is being written may fail: the write after it answers
+        if not self._dirty:  # the write in progress may fail: the next one answers
             self._dirty.update(self._places)
         self._waiting.append((name, then))
         self._hurry.set()
 
     def is_overdue(self, name: str) -> bool:
-        """Returns whether the maps cannot be written at the moment, and one may show a former incarnation of this vchannel."""
+        """Returns whether writing the maps fails at the moment while one may show a former incarnation of this vchannel."""
         return self._failing and (name in self._lagging or name in self._being_shown)
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ class VChannelMapKeeper:
             self._pool.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Waits for the write under way, once the event loop has ended; nothing is written after it."""
+        """Waits for the write in progress, once the event loop has ended; nothing is written after it."""
         self._closed = True
         self._pool.shutdown(wait=True)
 
@@ -128,7 +128,7 @@ class VChannelMapKeeper:
             self._running = None
 
     async def _write(self) -> None:
-        """Writes the maps that lag, as the records are now, and answers those that waited for it."""
+        """Writes the lagging maps from the current records, and answers the calls that waited for it."""
         if not self._dirty:
             return
         names, self._dirty = self._dirty, set()
@@ -183,7 +183,7 @@ def _write_maps(
 
 
 def _unshown(name: str, cause: BaseException) -> WALError:
-    """Returns the error for a change of a vchannel that is saved, but that readers in other processes cannot be told."""
+    """Returns the error for a change of a vchannel that is saved, but not shown to readers in other processes."""
     if isinstance(cause, WALError):
         return cause
     text = (

@@ -1,9 +1,8 @@
-"""The records of pchannels in the KV: which pchannels there are, which incarnation of each, the term of its last writer, and where its
-recovery begins.
+"""The records of pchannels in the KV: their names, the incarnation of each, the term of its last writer, and where its recovery begins.
 
-A writer takes a pchannel over by raising its term with compare-and-swap; the backend fences the terms below. A checkpoint record is small:
-the state itself lies with the backend. It is saved only if the term is still the writer's own, so a writer that was overtaken never moves
-the checkpoint of the one that overtook it.
+A writer takes over a pchannel by raising its term with compare-and-swap; the backend fences the terms below. A checkpoint record is small:
+the backend stores the state itself. The record is saved only if the term is still the writer's own, so a fenced writer never moves the
+checkpoint of its successor.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ __all__ = [
 PREFIX: Final = "pchannels/"
 CHECKPOINT_PREFIX: Final = "checkpoints/"
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""A number that files hold in 64 bits."""
+"""A number that files store in 64 bits."""
 
 
 class PChannelMeta(msgspec.Struct, frozen=True):
-    """`incarnation` is the number that message ids have; `term` is that of the last writer, 0 before the first."""
+    """`incarnation` is the number in message ids; `term` is that of the last writer, 0 before the first."""
 
     name: str
     incarnation: Number
@@ -55,7 +54,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True):
 
 
 def pchannel_names(count: int) -> list[str]:
-    """Returns the names of so many pchannels: p0, p1, …"""
+    """Returns the names of this many pchannels: p0, p1, …"""
     return [f"p{number}" for number in range(count)]
 
 
@@ -73,7 +72,7 @@ async def load_pchannels(kv: KVBase) -> dict[str, PChannelMeta]:
 
 
 def _number(name: str) -> int:
-    """Returns the number in a pchannel's name; ValueError for any other name, which may be no safe name of a folder."""
+    """Returns the number in a pchannel's name; raises ValueError for any other name, which may not be a safe name of a folder."""
     number = int(name.removeprefix("p"))
     if name != f"p{number}" or number < 0:
         raise ValueError(f"there is no pchannel {name!r}")
@@ -81,7 +80,7 @@ def _number(name: str) -> int:
 
 
 def new_incarnation() -> int:
-    """Returns a number for a new incarnation of a log, unlike any before: 62 random bits, never 0."""
+    """Returns a unique number for a new incarnation of a log: 62 random bits, never 0."""
     return secrets.randbits(62) + 1
 
 
@@ -93,7 +92,7 @@ async def create_pchannel(kv: KVBase, meta: PChannelMeta) -> None:
 
 
 async def raise_term(kv: KVBase, meta: PChannelMeta) -> PChannelMeta:
-    """Takes the pchannel over in the next term; ChannelFencedError if another writer did at the same time."""
+    """Takes over the pchannel in the next term; raises ChannelFencedError if another writer did so at the same time."""
     raised = msgspec.structs.replace(meta, term=meta.term + 1)
     if not await kv.compare_and_swap(PREFIX + meta.name, _encode(meta), _encode(raised)):
         raise ChannelFencedError(
@@ -103,7 +102,7 @@ async def raise_term(kv: KVBase, meta: PChannelMeta) -> PChannelMeta:
 
 
 async def load_checkpoint(kv: KVBase, pchannel: str) -> CheckpointRecord | None:
-    """Returns the checkpoint record of this pchannel; None for a log from before there were checkpoints, or whose record was removed."""
+    """Returns the checkpoint record of this pchannel; None if the log is older than checkpoints, or its record was removed."""
     key = CHECKPOINT_PREFIX + pchannel
     try:
         return _checkpoint_decoder.decode(await kv.load(key))
@@ -114,9 +113,9 @@ async def load_checkpoint(kv: KVBase, pchannel: str) -> CheckpointRecord | None:
 
 
 async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointRecord) -> None:
-    """Saves where recovery begins, if the pchannel's record is still `meta`; ChannelFencedError if another writer took over.
+    """Saves where recovery begins, if the pchannel's record is still `meta`; raises ChannelFencedError if another writer took over.
 
-    Both happen in one operation: a writer that has raised the term reads a checkpoint that no earlier writer can move any more.
+    Both happen in one operation: a writer that has raised the term reads a checkpoint that no earlier writer can still move.
     """
     own = _encode(meta)
     saves = {CHECKPOINT_PREFIX + meta.name: _encoder.encode(record).decode()}
@@ -127,7 +126,7 @@ async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointReco
 
 
 def check_count(wanted: int | None, present: int) -> int:
-    """Returns how many pchannels the log is to have; InvalidArgumentError for fewer than it has."""
+    """Returns the number of pchannels that the log will have; raises InvalidArgumentError if `wanted` is below `present`."""
     if wanted is not None and wanted < present:
         raise InvalidArgumentError(
             f"pchannels={wanted}, but this log was created with {present}: their number can grow, never shrink; "

@@ -1,15 +1,14 @@
-"""VChannelMap: a copy of one pchannel's vchannels in a file, for processes that only read, and what all maps of a log say together.
+"""VChannelMap: a copy of one pchannel's vchannels in a file, for processes that only read, and the view of all maps of a log together.
 
     vchannels   magic "WALV" | version u32 | incarnation u64 | next u64 | vchannels u32 | names_len u32
                 a column each: incarnation u64, name_len u16; names UTF-8, joined
                 crc32c u32 of everything before it
 
-The KV is the only truth about vchannels. A map may lag behind it, and is brought up to date whenever the log is opened for writing or
-closed. A rename replaces the file, so a reader that opens it sees all of it as it was at one moment.
+The KV is the only source of truth about vchannels. A map may lag behind it, and is brought up to date whenever the log is opened for
+writing or closed. A rename replaces the file, so a reader that opens it sees the whole map of one moment.
 
-The file's inode and time do not tell two versions of it apart: the next version but one may get the inode of the first, which is free
-again, and the same time where the clock of files is coarse (milliseconds on many systems, seconds on some). So `MapMark` has the CRC as
-well.
+The file's inode and time do not distinguish two versions: the next version but one may get the first one's freed inode, and the same time
+where file times are coarse (milliseconds on many systems, seconds on some). So `MapMark` also has the CRC.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class VChannelMap(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> VChannelMap:
-        """Returns the map in these bytes. CorruptionError if they are damaged, FormatError for a newer version; both name `path`."""
+        """Returns the map in these bytes. Raises CorruptionError if they are damaged, FormatError for a newer version; both name `path`."""
         body = data[: -_CRC.size]
         if len(body) < _HEAD.size:
             raise _damaged(path, f"it has {len(data)} bytes", f"at least {_HEAD.size + _CRC.size}")
@@ -78,7 +77,7 @@ class VChannelMap(msgspec.Struct, frozen=True):
             raise _damaged(path, f"it starts with {magic!r}", repr(_MAGIC))
         if version != _VERSION:
             raise FormatError(f"{path} has version {version}, known here is {_VERSION}: upgrade to read it")
-        if len(body) != _HEAD.size + count * _COLUMNS_BYTES + names_len:  # before anything is made of the count
+        if len(body) != _HEAD.size + count * _COLUMNS_BYTES + names_len:  # before the count is used
             raise _damaged(path, f"it has {len(data)} bytes", f"{count} vchannels with {names_len} bytes of names")
         values = struct.unpack_from(f"<{count}Q{count}H", body, _HEAD.size)
         joined = body[_HEAD.size + count * _COLUMNS_BYTES :]
@@ -96,7 +95,7 @@ class VChannelMap(msgspec.Struct, frozen=True):
 
 
 class MapMark(msgspec.Struct, frozen=True):
-    """The mark of one version of a map. Two versions differ in the `crc`; the other fields show a file that was damaged in place."""
+    """The mark of one version of a map. Two versions differ in the `crc`; the other fields detect a file damaged in place."""
 
     crc: bytes
     inode: int
@@ -105,20 +104,20 @@ class MapMark(msgspec.Struct, frozen=True):
 
 
 class MapPlace(msgspec.Struct, frozen=True):
-    """The folder that a pchannel's map is in, and the incarnation of the pchannel."""
+    """The folder of a pchannel's map, and the incarnation of the pchannel."""
 
     folder: Path
     incarnation: int
 
 
 def read_map(folder: Path) -> VChannelMap | None:
-    """Returns the map in the folder of a pchannel, or None without one. Blocks."""
+    """Returns the map in the folder of a pchannel, or None if there is none. Blocks."""
     found = read_changed_map(folder, None)
     return None if found is None else found[1]
 
 
 def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChannelMap] | None:
-    """Returns the map and its mark; None without a map, or if it is still the one `seen` (then only its CRC is read). Blocks."""
+    """Returns the map and its mark; None if there is no map, or if it is still the one `seen` (then only its CRC is read). Blocks."""
     path = folder / MAP_NAME
     try:
         file = path.open("rb", buffering=0)
@@ -136,17 +135,16 @@ def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChan
 
 
 def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> bool:
-    """Writes the map into the folder, unless the same one is there; returns whether it was written. Blocks; OSErrors are raised as they
-    are.
+    """Writes the map into the folder, unless the same one is there; returns whether it was written. Blocks; raises OSErrors unchanged.
 
-    A reader sees the map from then on. With `durably`, a power cut does not bring the former map back.
+    Readers see the map from then on. With `durably`, a power cut does not bring back the former map.
     """
     path, temporary = folder / MAP_NAME, folder / _TEMPORARY
     data = content.encode()
     try:
         if path.read_bytes() == data:
             if durably:
-                _sync_directory(folder)  # the former write may have failed here
+                _sync_directory(folder)  # the previous write may have failed here
             return False
     except FileNotFoundError:
         pass
@@ -165,13 +163,13 @@ def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> b
 
 
 class VChannelView(msgspec.Struct, frozen=True):
-    """What is known at one moment: the vchannels by name in `records`, and the map of each pchannel that has one in `maps`."""
+    """The known vchannels at one moment: by name in `records`, and the map of each pchannel that has one in `maps`."""
 
     records: Mapping[str, VChannelInfo]
     maps: Mapping[str, VChannelMap]
 
     def floor(self, pchannel: str) -> int:
-        """Returns the smallest incarnation that a vchannel of this pchannel can have if it is not known here."""
+        """Returns the smallest incarnation that an unknown vchannel of this pchannel can have."""
         known = self.maps.get(pchannel)
         return 0 if known is None else known.next_incarnation
 
@@ -182,14 +180,14 @@ class VChannelView(msgspec.Struct, frozen=True):
 
 
 class VChannelMaps:
-    """The maps of a log's pchannels. `view` is what the last `look` found. One thread at a time may look."""
+    """The maps of a log's pchannels. `view` is the result of the last `look`. Only one thread at a time may call `look`."""
 
     def __init__(self) -> None:
         self.view: VChannelView = VChannelView({}, {})
         self._seen: dict[str, MapMark] = {}
 
     def look(self, places: Mapping[str, MapPlace]) -> VChannelView:
-        """Reads the maps that changed since the last look. CorruptionError for a damaged map, StorageError for an unreadable one."""
+        """Reads the maps that changed since the last look. Raises CorruptionError for a damaged map, StorageError for an unreadable one."""
         maps = dict(self.view.maps)
         seen = dict(self._seen)
         for pchannel, place in places.items():
@@ -200,7 +198,7 @@ class VChannelMaps:
                     f"{error.filename or place.folder} cannot be read: {error.strerror or error}"
                 ) from error
             if changed is None:
-                continue  # unchanged; or there is none, since an old version wrote the log or it is being created just now
+                continue  # unchanged; or missing, since an old version wrote the log or it is just being created
             seen[pchannel], found = changed
             if found.incarnation == place.incarnation:
                 maps[pchannel] = found
@@ -211,7 +209,7 @@ class VChannelMaps:
 
 
 def _records(maps: Mapping[str, VChannelMap]) -> dict[str, VChannelInfo]:
-    """Returns all vchannels. If two maps have a name, since one of them lags, the later incarnation counts."""
+    """Returns all vchannels. If two maps have the same name, because one lags, the later incarnation counts."""
     records: dict[str, VChannelInfo] = {}
     for pchannel, known in maps.items():
         for name, incarnation in known.records.items():

@@ -1,8 +1,7 @@
-"""Vchannels: which names they may have, on which pchannel they are, and what a reader of one that does not exist is told.
+"""Vchannels: their valid names, the pchannel of each, and the warning for a reader of one that does not exist.
 
-A vchannel that does not exist is read as an empty log, since it may be created later; a misspelt name would look the same. So the first
-read of it logs a warning, which lists existing vchannels. Nothing here waits, and the choice of the names to list looks at a bounded
-number of them.
+A vchannel that does not exist is read as an empty log, since it may be created later; a misspelt name would look the same. So its first
+read logs a warning that lists existing vchannels. Nothing here blocks, and only a bounded number of names is compared for that list.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ __all__ = [
 VCHANNEL_NAME_BYTES_MAX: Final = 255
 """The most UTF-8 bytes of a vchannel's name."""
 NOTED_MAX: Final = 1024
-"""The most names that one log warns of: a caller that reads more unknown names has been told."""
+"""The most names of which one log warns: a caller that reads more unknown names has been warned enough."""
 SHOWN_MAX: Final = 10
 COMPARED_MAX: Final = 128
 """The most names that are compared with the unknown one, …"""
 COMPARED_CHARACTERS: Final = 48
-"""… and how many of their characters: together that takes some milliseconds at most."""
+"""… and the most characters of each: both together take a few milliseconds at most."""
 _PREFIX: Final = 4
 _log: Final = logging.getLogger("wal.channels")
 
 
 class VChannelInfo(msgspec.Struct, frozen=True, gc=False):
-    """A vchannel: its name, the pchannel that it is on, and the incarnation of the name."""
+    """A vchannel: its name, its pchannel, and the incarnation of the name."""
 
     name: str
     pchannel: str
@@ -51,9 +50,9 @@ class VChannelInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 def check_vchannel(name: object) -> str:
-    """Returns the name if a vchannel may have it.
+    """Returns the name if it is valid for a vchannel.
 
-    TypeError if it is no str; InvalidArgumentError if it is empty, too long, or has control characters.
+    Raises TypeError unless it is a str, InvalidArgumentError if it is empty, too long, or has control characters.
     """
     if not isinstance(name, str):
         raise TypeError(f"a vchannel is named by a str, not {type(name).__name__}")
@@ -75,9 +74,9 @@ def check_vchannel(name: object) -> str:
 
 
 def check_vchannels(given: object, call: str) -> tuple[str, ...]:
-    """Returns the names that a caller gave, each once: one name, or several. The error of a wrong type begins with `call`.
+    """Returns the names that a caller passed (one name, or several), each once. The error for a wrong type begins with `call`.
 
-    A wrong type, of the whole or of one name, is a TypeError; a name that no vchannel may have is an InvalidArgumentError.
+    Raises TypeError for a wrong type of the argument or of a name, InvalidArgumentError for an invalid name.
     """
     if isinstance(given, str):
         return (check_vchannel(given),)
@@ -94,9 +93,9 @@ def place(name: str, pchannels: list[str]) -> str:
 def common_place(
     names: Iterable[str], records: Mapping[str, VChannelInfo], pchannels: list[str], *, create_vchannels: bool
 ) -> str:
-    """Returns the one pchannel that these vchannels are on, or would be on.
+    """Returns the one pchannel of these vchannels, or the one that they would get.
 
-    ChannelNotExistError for one that does not exist and is not to be created, InvalidArgumentError if they are on several.
+    Raises ChannelNotExistError if one does not exist and must not be created, InvalidArgumentError if they are on several.
     """
     places: dict[str, str] = {}
     for name in names:
@@ -119,7 +118,7 @@ def common_place(
 
 
 class UnknownVChannels:
-    """The unknown names that were read in one log, which the warning calls `location`."""
+    """The unknown names that were read in one log, called `location` in the warning."""
 
     def __init__(self, location: str) -> None:
         self._location = location

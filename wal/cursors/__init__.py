@@ -2,13 +2,13 @@
 
 Files:
 
-* cursor:      Cursor, CursorKey, CursorInfo: what is kept and what identifies it. Pure
+* cursor:      Cursor, CursorKey, CursorInfo: a saved position and its identity. Pure
 * codec:       the bytes of a cursor's file, and its name. Pure
 * store:       CursorStore, with the lock between saves and truncations
 * files:       the cursors of a journal, one file each
-* memory:      MemoryCursors, of one process
+* memory:      MemoryCursors, the cursors of one process
 * in_kv:       the cursors of a log without a directory, in its metadata
-* status:      what a saved cursor is worth now. Pure
+* status:      whether a saved cursor can still be used. Pure
 * service:     the cursors of an open log, for callers on its event loop"""
 
 from wal.cursors.codec import decode_cursor, encode_cursor, file_name, file_prefix

@@ -2,10 +2,10 @@
 
     <shown>-<name hash>-<set hash>.cursor     magic "WALCURSR" | version u32 | length u32 | crc32c u32 | zero u32 | body of `length` bytes
 
-The checksum is over the first 16 bytes and the body. The body is a MessagePack map of the fields below. `shown` is the beginning of the
-cursor's name, as far as a file name can hold it, for a person who lists the directory. The hashes identify the cursor: BLAKE2b, 10
-bytes, of the name, and of the sorted vchannels. So a cursor's name may have any characters and length, all cursors of one name are
-found without opening them, and a file with damaged content can still be identified.
+The checksum is over the first 16 bytes and the body. The body is a MessagePack map of the fields below. `shown` is as much of the cursor's
+name as a file name can hold, for a person who lists the directory. The hashes identify the cursor: BLAKE2b, 10 bytes, of the name, and of
+the sorted vchannels. So a cursor's name may have any characters and length, all cursors of one name are found without opening them, and a
+file with damaged content can still be identified.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Cursor: how far the readers of some vchannels have got, under a name of its own.
+"""Cursor: the saved position of the readers of some vchannels, under a name.
 
-Owns: what identifies a cursor (its name and the set of its vchannels, which has no order), and what is kept of it. A cursor holds the
-log position where its next reader begins, `start`: everything below it has been handed over or held nothing for the reader. Retention
-keeps everything from there on.
+Owns: the identity of a cursor (its name and the unordered set of its vchannels), and its content. A cursor holds the log position where its
+next reader begins, `start`: everything below it was delivered or was not for the reader. Retention keeps everything from there on.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class Cursor(msgspec.Struct, frozen=True):
     """A saved cursor.
 
     `incarnations`: the incarnation of each of the key's vchannels that was read, None for one that did not exist yet. `pchannel`,
-    `incarnation` and `form` say which log. `event` is the newest event that was passed, (position, index), None before any; `time_tick`
-    is the tick up to which everything was handed over. `saved_at` is the wall time of the save, in seconds. `stale` says why the cursor
-    holds nothing back any more and cannot be used until it is deleted; it is empty for a live one.
+    `incarnation` and `form` identify the log. `event` is the newest event that was passed, (position, index), None before any; `time_tick`
+    is the tick up to which everything was delivered. `saved_at` is the wall time of the save, in seconds. `stale` says why the cursor no
+    longer holds anything back and cannot be used until it is deleted; it is empty for a live cursor.
     """
 
     key: CursorKey
@@ -69,8 +68,8 @@ class Cursor(msgspec.Struct, frozen=True):
 class CursorInfo(msgspec.Struct, frozen=True):
     """A cursor as `log.cursors()` shows it.
 
-    `position` is None when the cursor was saved before any message was handed over. `lag_bytes`: the log between it and the durable
-    end, which retention keeps for it. A `stale` cursor holds nothing back, and using it raises TruncatedError until it is deleted.
+    `position` is None when the cursor was saved before any message was delivered. `lag_bytes`: the size of the log between it and the
+    durable end, which retention keeps for it. A `stale` cursor holds nothing back, and using it raises TruncatedError until it is deleted.
     """
 
     name: str
@@ -81,8 +80,8 @@ class CursorInfo(msgspec.Struct, frozen=True):
 
 
 def check_cursor(name: object) -> str:
-    """Returns the name if a cursor may have it. Raises TypeError for another type than `str`, and InvalidArgumentError for a name that
-    is empty, too long, begins with `_` or holds control characters."""
+    """Returns the name if it is valid for a cursor. Raises TypeError unless it is a `str`, and InvalidArgumentError if it is empty, too
+    long, begins with `_` or has control characters."""
     if not isinstance(name, str):
         raise TypeError(f"a cursor is named by a str, not {type(name).__name__}")
     if not name:

@@ -1,13 +1,13 @@
 """CursorFiles: the cursors of a journal, one small file each, for every process that reads it.
 
-Owns the directory `cursors/`, made by the first save. A file is replaced by rename under the lock, from one temporary file that nobody
-else writes meanwhile, so that every name shows a whole cursor, the old or the new, whatever is killed when. The lock is a flock on
-`cursors.lock` beside the directory, which is created together with the journal: it goes with its process, and taking it needs no room
-on the disk, so that a log on a full disk can be truncated. Only the user who writes the journal can take it. Reading cursors takes no
-lock and needs no right to write.
+Owns the directory `cursors/`, created by the first save. A file is replaced by rename under the lock, from one temporary file that no other
+process writes meanwhile, so that every name shows a whole cursor, the old or the new, even after a crash. The lock is a flock on
+`cursors.lock` beside the directory, which is created together with the journal: it ends with its process, and taking it needs no room on
+the disk, so that a log on a full disk can be truncated. Only the user who writes the journal can take it. Reading cursors needs neither the
+lock nor write permission.
 
 With the `held` directory of an open log, every call first checks that its names still lead to it, and raises StorageError if not; all
-files are looked up in that directory. So the cursors of another log that has the path by now are neither shown nor changed.
+files are looked up in that directory. So the cursors of another log that now has the path are neither shown nor changed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _TEMPORARY: Final = "saving.tmp"
 _POLL_MIN_S: Final = 0.0005
 _POLL_MAX_S: Final = 0.002
 _FILE_BYTES_MAX: Final = 1 << 26
-"""How much of a file is read at most: far above the size of any cursor."""
+"""The most bytes that are read of a file: far above the size of any cursor."""
 
 
 class CursorFiles(CursorStore):
-    """See `CursorStore`. `directory` is that of the journal, which exists; `cursors/` in it need not.
+    """See `CursorStore`. `directory` is that of the journal, which must exist; `cursors/` in it need not.
 
-    `held` is the same directory, as the open log holds it for as long as this is used; None where no log is open.
+    `held` is the same directory, which the open log holds while this object is used; None if no log is open.
     """
 
     def __init__(self, directory: Path, *, held: HeldDirectory | None = None) -> None:
@@ -181,7 +181,7 @@ class CursorFiles(CursorStore):
             directory = None if self.held is None else self.held.fd
             try:
                 lock = FileLock.look(path, dir_fd=directory)
-            except FileNotFoundError:  # an older version opened the journal, or it is being made
+            except FileNotFoundError:  # an older version opened the journal, or it is being created
                 lock = FileLock.open(path, self._access(), dir_fd=directory)
         except OSError as error:
             raise self._refused(error) from error
@@ -199,7 +199,7 @@ class CursorFiles(CursorStore):
         return lock
 
     def _access(self) -> FileAccess:
-        """Returns the access of the journal's files: a process that saves knows no settings."""
+        """Returns the access of the journal's files, because a process that saves does not know the settings."""
         return FileAccess.like(self._parent / FORMAT_NAME)
 
     def _is_there(self) -> bool:
@@ -223,7 +223,7 @@ class CursorFiles(CursorStore):
             self.held.check()
 
     def _lookup(self, path: Path) -> tuple[Path, int | None]:
-        """Returns a path below the journal's directory, and the descriptor to which it is relative; None if it is absolute."""
+        """Returns a path below the journal's directory, and the descriptor to which it is relative (None: it is absolute)."""
         return (path, None) if self.held is None else (path.relative_to(self._parent), self.held.fd)
 
     def _open_directory(self, path: Path) -> int:

@@ -1,12 +1,12 @@
 """CursorsInKV: the cursors of a log without a directory, one key each in its metadata.
 
-Owns the keys below a root path to which nothing else writes. It blocks, so it runs in threads, while the KV answers on its
-loop; it must never run on that loop, where it would wait for itself.
+Owns the keys below a root path to which nothing else writes. It blocks, so it runs in threads, while the KV answers on its loop; on that
+loop it would deadlock.
 
-The lock is one of the writer's threads, so other processes cannot wait for it. The cursors that they save are protected all the same: while
-the writer holds the lock to truncate, a mark in the KV says so, from before it looks at the cursors until the new earliest event is stored.
-Another process (`CursorsBesideWriter`) puts its cursor, waits until there is no mark, and then looks at the earliest event. So either the
-writer saw the cursor, or the other process sees the truncation. That process holds nothing that could block the writer.
+The lock is a thread lock in the writer's process, so other processes cannot wait for it. Their cursors are protected all the same: while
+the writer holds the lock to truncate, there is a mark in the KV, from before it reads the cursors until the new earliest event is stored.
+Another process (`CursorsBesideWriter`) stores its cursor, waits until there is no mark, and then reads the earliest event. So either the
+writer saw the cursor, or the other process sees the truncation. That process holds no lock that could block the writer.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ __all__ = ["CursorsBesideWriter", "CursorsInKV"]
 _T = TypeVar("_T")
 ANSWER_TIMEOUT_S: Final = 30.0
 MARK: Final = "truncating"
-"""The key of the mark. It is not the name of a cursor, and empty while there is no truncation."""
+"""The key of the mark. It is not a cursor's name; its value is empty while there is no truncation."""
 _POLL_S: Final = 0.01
 _RETRY_S: Final = 0.5
 
 
 class CursorTexts(Protocol):
-    """The methods that are needed of a KV."""
+    """The methods of a KV that are used here."""
 
     async def load(self, key: str) -> str: ...
 
@@ -61,7 +61,7 @@ class CursorTexts(Protocol):
 
 
 class CursorsInKV(LockedByThreads):
-    """See `CursorStore`. Made on the loop of the KV, all of whose keys are cursors (give it a root path of its own)."""
+    """See `CursorStore`. Create it on the loop of the KV, all of whose keys are cursors (give it its own root path)."""
 
     def __init__(self, kv: CursorTexts) -> None:
         self._kv = kv
@@ -70,7 +70,8 @@ class CursorsInKV(LockedByThreads):
         self._mark = ""
 
     async def begin(self) -> None:
-        """Removes the mark of an earlier writer. For the log's writer, on its loop, before it truncates: an earlier one cannot any more."""
+        """Removes the mark of an earlier writer, which can no longer truncate. The log's writer calls this on its loop before it
+        truncates."""
         await self._kv.save(MARK, "")
 
     def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
@@ -79,7 +80,7 @@ class CursorsInKV(LockedByThreads):
         try:
             self._ask(self._kv.save(MARK, self._mark))
         except BaseException:
-            self.release()  # the mark may be stored all the same
+            self.release()  # the mark may have been stored anyway
             raise
 
     def release(self) -> None:
@@ -91,9 +92,9 @@ class CursorsInKV(LockedByThreads):
         super().release()
 
     async def _remove_mark(self, mark: str) -> None:
-        """Removes this mark, also if the metadata cannot be reached for a while: no other process can save a cursor until then.
+        """Removes this mark, retrying while the metadata is unreachable: no other process can save a cursor until then.
 
-        The mark of a later truncation stays. A mark that is still there when the KV is closed is removed by the next writer.
+        The mark of a later truncation stays. The next writer removes a mark that still exists when the KV is closed.
         """
         while True:
             try:
@@ -162,7 +163,7 @@ class CursorsInKV(LockedByThreads):
 
 
 class CursorsBesideWriter(CursorsInKV):
-    """The cursors of a log that another process writes, see the top of the file."""
+    """The cursors of a log that another process writes; see the top of the file."""
 
     def save(
         self,
@@ -172,7 +173,8 @@ class CursorsBesideWriter(CursorsInKV):
         since_s: float | None = None,
         forward_only: bool = False,
     ) -> bool:
-        """See `CursorStore.save`. `earliest` has to ask the metadata each time. WouldBlockError while the writer truncates for too long."""
+        """See `CursorStore.save`. `earliest` must ask the metadata each time. Raises WouldBlockError if the writer truncates for too
+        long."""
         before = self.load(cursor.key)
         if not super().save(cursor, earliest=earliest, since_s=since_s, forward_only=forward_only):
             return False

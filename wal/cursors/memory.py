@@ -1,4 +1,4 @@
-"""MemoryCursors: cursors that exist as long as their log, in one process; and the lock of a store that one process has alone."""
+"""MemoryCursors: cursors that exist as long as their log, in one process; and the lock of a store that only one process uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LockedByThreads", "MemoryCursors"]
 
 
 class LockedByThreads(CursorStore):
-    """A CursorStore of one process, whose lock is one of its threads."""
+    """A CursorStore of one process, with a thread lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

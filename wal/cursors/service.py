@@ -1,7 +1,7 @@
 """CursorService: the cursors of an open log, for callers on its loop.
 
-Owns the few threads in which the blocking calls of the store run, and the calls under way in them: a call that its caller no longer
-waits for is still finished, in order, and `close` waits for all. It never touches a file on the loop.
+Owns the few threads in which the blocking calls of the store run, and the calls in progress: a call whose caller was cancelled is still
+finished, in order, and `close` waits for all. It never accesses a file on the loop.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class Cursors(Protocol):
     ) -> None:
         """Stores a reader's position durably. `at` names the log; `since_s` is when the caller began to wait, in monotonic time.
 
-        TruncatedError if the log no longer has what the reader needs, or the cursor is stale; WouldBlockError if others hold the
-        cursors for too long; NoSpaceError or StorageError if the position could not be stored.
+        Raises TruncatedError if the log no longer has the events that the reader needs, or the cursor is stale; WouldBlockError if others
+        hold the cursors' lock for too long; NoSpaceError or StorageError if the position could not be stored.
         """
 
     async def infos(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels, without those of dropped vchannels."""
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
-        """Deletes the cursor of this name and set, or all of this name; a missing one is fine."""
+        """Deletes the cursor of this name and set, or all of this name; a missing cursor is fine."""
 
 
 class CursorService:
     """The `Cursors` of a log whose store blocks: its calls run in threads.
 
-    `view` returns, on the loop, the logs with which cursors are compared; `wall` is the wall time in seconds.
+    `view` returns, on the loop, the logs with which cursors are compared; `wall` returns the wall time in seconds.
     """
 
     def __init__(self, store: CursorStore, *, view: Callable[[], LogView], wall: Callable[[], float]) -> None:
@@ -74,7 +74,7 @@ class CursorService:
         self._closed = False
         self._holding = False  # whether a thread took the store's lock for a caller of `held`
         self.judge: Callable[[], Awaitable[None]] | None = None
-        """Called before cursors are read: in the writer's process it marks those over a bound, in another one it looks at the logs."""
+        """Called before cursors are read: in the writer's process it marks those over a bound, in another process it refreshes the logs."""
 
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
         """Returns the cursor to resume from on this pchannel; see `Cursors.load`."""
@@ -85,7 +85,7 @@ class CursorService:
     async def infos(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels, without those of dropped vchannels.
 
-        A damaged one is logged as a warning, and `retention` names it.
+        A damaged cursor is logged as a warning, and `retention` names it.
         """
         if self.judge is not None:
             await self.judge()
@@ -120,7 +120,7 @@ class CursorService:
         await self.run(lambda: self.store.delete_named(name, vchannels))
 
     async def drop(self, vchannel: str, incarnation: int) -> None:
-        """Deletes the cursors of this incarnation of a vchannel, and of sets that hold it."""
+        """Deletes the cursors of this incarnation of a vchannel, including those of sets that contain it."""
 
         def keep(cursor: Cursor) -> bool:
             saved = dict(zip(cursor.key.vchannels, cursor.incarnations, strict=True))
@@ -134,7 +134,7 @@ class CursorService:
 
     @contextlib.asynccontextmanager
     async def held(self, timeout_s: float = LOCK_TIMEOUT_S) -> AsyncIterator[list[Cursor | DamagedCursor]]:
-        """Yields all cursors, with the store's lock held until the end of the block. Raises WouldBlockError when others hold it for too
+        """Yields all cursors, with the store's lock held until the end of the block. Raises WouldBlockError if others hold it for too
         long."""
 
         def take() -> list[Cursor | DamagedCursor]:
@@ -158,16 +158,16 @@ class CursorService:
             self._release()
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """Runs a call in a thread; cancelling the caller lets the call finish unseen."""
+        """Runs a call in a thread; if the caller is cancelled, the call finishes and its result is dropped."""
         return await asyncio.shield(asyncio.wrap_future(self._submit(call)))
 
     async def run_held(self, call: Callable[[], _T]) -> _T:
-        """Runs a call as `run` does, for a caller inside `held`: in a thread of its own, because calls that wait for the lock may
-        occupy all others."""
+        """Runs a call as `run` does, for a caller inside `held`: in a separate thread, because calls that wait for the lock may occupy all
+        others."""
         return await asyncio.shield(asyncio.wrap_future(self._submit(call, pool=self._holder)))
 
     async def close(self) -> None:
-        """Refuses further calls and waits for those under way. Idempotent."""
+        """Refuses further calls and waits for those in progress. Idempotent."""
         self._closed = True
         running = [asyncio.wrap_future(call) for call in list(self._running)]
         if running:
@@ -176,7 +176,7 @@ class CursorService:
         self._holder.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Releases the threads and the lock on the cursors after the event loop has ended. Blocks until calls under way are done."""
+        """Releases the threads and the lock on the cursors after the event loop has ended. Blocks until the calls in progress are done."""
         self._closed = True
         self._pool.shutdown(wait=True)
         self._holder.shutdown(wait=True)
@@ -203,7 +203,7 @@ class CursorService:
 
 
 class CursorUse:
-    """One scanner's use of a cursor. Its saves reach the store in the order of the calls, also those that were cancelled."""
+    """One scanner's use of a cursor. Its saves reach the store in the order of the calls, including cancelled ones."""
 
     def __init__(self, name: str, vchannels: tuple[str, ...], cursors: Callable[[], Awaitable[Cursors]]) -> None:
         """`cursors` returns the cursors of the log, once it is open."""
@@ -228,8 +228,8 @@ class CursorUse:
         """Stores the reader's position, after the saves before this one; see `Cursors.save`."""
         cursors = await self._cursors()
         before = self._saving
-        # The time counts from the call: of many saves that wait for a thread, and for a lock that is not released, none waits longer
-        # than the first.
+        # The time counts from the call: when many saves wait for a thread, and for a lock that is not released, none waits longer than the
+        # first.
         since_s = time.monotonic()
 
         async def save() -> None:
@@ -246,6 +246,6 @@ class CursorUse:
 
 
 def _seen(saving: asyncio.Future[None]) -> None:
-    """Lets the save of a cancelled caller fail unheard."""
+    """Ignores the error of a save whose caller was cancelled."""
     if not saving.cancelled():
         saving.exception()

@@ -1,9 +1,9 @@
-"""CursorStatus: what a saved cursor is worth now, given the log and its vchannels as they are. Pure.
+"""CursorStatus: whether a saved cursor can be used, given the current log and vchannels. Pure.
 
-DROPPED            one of its vchannels was dropped since: it counts as never saved, and is deleted with the next sweep
+DROPPED            one of its vchannels was dropped since: it counts as never saved, and the next sweep deletes it
 OTHER_INCARNATION  its pchannel was recreated since: using it is an error, and it holds nothing back
 STALE              the writer found it over a bound: using it raises TruncatedError, and it holds nothing back
-TRUNCATED          the log was truncated past it, which happens only to a cursor that was restored: using it raises TruncatedError
+TRUNCATED          the log was truncated past it, which happens only to a restored cursor: using it raises TruncatedError
 LIVE               it can be used, and holds back retention
 """
 
@@ -51,8 +51,8 @@ class LogRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogView(msgspec.Struct, frozen=True):
-    """The logs with which cursors are compared: pchannels by name, the incarnation of each vchannel by name (None: there is none), and
-    the smallest incarnation that no vchannel has been given yet, as far as this process knows."""
+    """The logs with which cursors are compared: pchannels by name, the incarnation of each vchannel by name (None: there is none), and the
+    smallest incarnation that no vchannel has yet, as far as this process knows."""
 
     logs: Mapping[str, LogRange]
     incarnation_of: Callable[[str], int | None]
@@ -70,12 +70,12 @@ class CursorStatus(enum.Enum):
 
 
 def cursor_status(cursor: Cursor, view: LogView) -> CursorStatus:
-    """Returns what this cursor is worth."""
+    """Returns the status of this cursor."""
     log = view.logs.get(cursor.pchannel)
     if log is None or log.incarnation != cursor.incarnation:
         return CursorStatus.OTHER_INCARNATION
     for name, incarnation in zip(cursor.key.vchannels, cursor.incarnations, strict=True):
-        # An incarnation that is not known here yet is a later one than those that are known.
+        # An incarnation that is not known here yet is later than the known ones.
         if incarnation is not None and incarnation < view.next_incarnation and view.incarnation_of(name) != incarnation:
             return CursorStatus.DROPPED
     if cursor.stale:
@@ -88,7 +88,7 @@ def cursor_status(cursor: Cursor, view: LogView) -> CursorStatus:
 def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor | None:
     """Returns the cursor from which a reader of its vchannels on this pchannel resumes; None when nothing is saved for it.
 
-    Raises TruncatedError (which does not say what is there instead) and InvalidArgumentError as at the top of the file.
+    Raises TruncatedError (without the earliest event) and InvalidArgumentError as described at the top of the file.
     """
     if cursor is None:
         return None
@@ -100,7 +100,7 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
         case CursorStatus.STALE:
             raise TruncatedError(stale(cursor))
     if cursor.pchannel != pchannel:
-        # It was saved before its vchannel was created, on another pchannel: all of the vchannel is still to come.
+        # It was saved before its vchannel was created, on another pchannel: the reader still needs the whole vchannel.
         log = view.logs[pchannel]
         return msgspec.structs.replace(
             cursor, pchannel=pchannel, incarnation=log.incarnation, start=log.earliest, event=None, time_tick=0
@@ -114,7 +114,7 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
 
 
 def shown(cursor: Cursor, view: LogView) -> CursorInfo | None:
-    """Returns what users are shown of it; None for a cursor that counts as never saved."""
+    """Returns the cursor as users see it; None if it counts as never saved."""
     status = cursor_status(cursor, view)
     if status is CursorStatus.DROPPED:
         return None

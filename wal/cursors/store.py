@@ -1,11 +1,11 @@
-"""CursorStore: where cursors are kept, and the one order of saves and truncations.
+"""CursorStore: the storage of cursors, and the one order of saves and truncations.
 
-Owns the lock between saves and truncations. Under it a save looks at the earliest event, then stores the cursor; under it a truncation
-looks at all cursors, then stores the new earliest event. So no truncation passes a saved cursor that it did not see, and no cursor is
-saved below the earliest event. Every call blocks, briefly; on a loop it runs in threads.
+Owns the lock between saves and truncations. Under it a save reads the earliest event, then stores the cursor; under it a truncation reads
+all cursors, then stores the new earliest event. So no truncation passes a saved cursor that it did not see, and no cursor is saved below
+the earliest event. Every call blocks, briefly; on a loop it runs in threads.
 
-It never decides whether a cursor can still be used: `cursor_status` does. A damaged cursor is an error when it is used, and is listed
-when all are.
+It never decides whether a cursor can still be used: `cursor_status` does. Using a damaged cursor is an error; a list of all cursors
+includes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOCK_TIMEOUT_S = 10.0
 
 
 class DamagedCursor(msgspec.Struct, frozen=True):
-    """A cursor that cannot be read: `file` names its file, `error` says what is wrong and what helps."""
+    """A cursor that cannot be read: `file` names its file, `error` gives the defect and the remedy."""
 
     file: str
     error: WALError
@@ -43,13 +43,13 @@ class CursorStore(abc.ABC):
         since_s: float | None = None,
         forward_only: bool = False,
     ) -> bool:
-        """Stores a cursor and replaces the one that was saved before; durable when it returns. Returns whether it was stored: with
-        `forward_only`, a saved one at the same log position or further, in the same incarnations, stays.
+        """Stores a cursor, replacing the saved one; durable when it returns. Returns whether it was stored: with `forward_only`, a saved
+        cursor at the same log position or later, in the same incarnations, stays.
 
-        `earliest` is called under the lock and returns the first event of the log. Raises TruncatedError when the cursor's start lies
-        below it, or when the saved cursor is stale; InvalidArgumentError when the saved one is of another incarnation of the pchannel;
-        ChannelNotExistError when it is of a later incarnation of a vchannel; CorruptionError when it is damaged; WouldBlockError when
-        the lock cannot be had in time, which is counted from `since_s`.
+        `earliest` is called under the lock and returns the first event of the log. Raises TruncatedError when the cursor's start is below
+        it, or when the saved cursor is stale; InvalidArgumentError when the saved one is of another incarnation of the pchannel;
+        ChannelNotExistError when it is of a later incarnation of a vchannel; CorruptionError when it is damaged; WouldBlockError when the
+        lock cannot be taken in time, counted from `since_s`.
         """
         with self.locked(since_s=since_s):
             before = self.load(cursor.key)
@@ -79,7 +79,7 @@ class CursorStore(abc.ABC):
         return True
 
     def change(self, expected: Cursor, changed: Cursor | None) -> bool:
-        """Stores `changed` (None: deletes the cursor) if `expected` is what is stored; returns whether it was. Only inside `locked`."""
+        """Stores `changed` (None: deletes the cursor) if `expected` is stored; returns whether it was. Call it only inside `locked`."""
         if self.load(expected.key) != expected:
             return False
         if changed is None:
@@ -105,7 +105,8 @@ class CursorStore(abc.ABC):
 
     @abc.abstractmethod
     def load(self, key: CursorKey) -> Cursor | None:
-        """Returns the cursor, None when there is none. Raises CorruptionError (FormatError for a newer version) when it cannot be read."""
+        """Returns the cursor, or None when there is none. Raises CorruptionError (FormatError for a newer version) when it cannot be
+        read."""
 
     @abc.abstractmethod
     def load_all(self) -> list[Cursor | DamagedCursor]:
@@ -115,7 +116,7 @@ class CursorStore(abc.ABC):
     def acquire(self, timeout_s: float, *, since_s: float | None = None) -> None:
         """Takes the lock, also between processes. Raises WouldBlockError when others hold it for longer than `timeout_s`.
 
-        `since_s`: the monotonic time from which that is counted, for a caller that waited in a line before; None: now.
+        `since_s`: the monotonic time from which that is counted, for a caller that has already waited; None: now.
         """
 
     @abc.abstractmethod
@@ -124,7 +125,7 @@ class CursorStore(abc.ABC):
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float = LOCK_TIMEOUT_S, *, since_s: float | None = None) -> Iterator[None]:
-        """Holds the lock: inside `with`, nobody else saves, deletes or truncates."""
+        """Holds the lock: inside `with`, no other caller saves, deletes or truncates."""
         self.acquire(timeout_s, since_s=since_s)
         try:
             yield
@@ -133,7 +134,7 @@ class CursorStore(abc.ABC):
 
     @abc.abstractmethod
     def sync(self) -> None:
-        """Makes all stored and deleted cursors, of any caller, survive a power cut. Call it before a truncation that relies on them."""
+        """Makes all stored and deleted cursors, from any caller, survive a power cut. Call it before a truncation that relies on them."""
 
     @abc.abstractmethod
     def _put(self, cursor: Cursor) -> None: ...

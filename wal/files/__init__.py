@@ -1,11 +1,11 @@
-"""What the files of a log have in common: who may read them, locks, the names that open files have, and free space.
+"""The common basis of a log's files: read permissions, locks, the names of open files, and free space.
 
 Files:
 
-* access:          which users of the machine may read a file, and who owns it
+* access:          which users of the machine may read a file, and which user owns it
 * lock:            FileLock, a flock on a file that only its owner can open; LockHolder, the process that holds one
 * held_directory:  HeldNames and HeldDirectory: whether names still lead to the files that are open
-* free_space:      how many bytes a file system has left, and a reserve of them for a full disk"""
+* free_space:      the free bytes of a file system, and a reserve of them for a full disk"""
 
 from wal.files.access import FORMAT_NAME, PRIVATE, FileAccess
 from wal.files.free_space import RESERVE_BYTES, SpaceReserve, free_bytes

@@ -1,10 +1,10 @@
-"""FileAccess: which users of the machine may read a file, and who owns it.
+"""FileAccess: which users of the machine may read a file, and which user owns it.
 
-Owns the modes of every created file and directory: 0600 and 0700, or 0640 and 0750 where a group may read. They are exact: the umask of
-the process neither widens nor narrows them, and is never changed. The sticky bits of a directory stay, among them setgid, by which an
-administrator hands the group of readers to everything below.
+Owns the modes of every created file and directory: 0600 and 0700, or 0640 and 0750 where a group may read. They are exact: the umask of the
+process has no effect on them, and is never changed. The special bits of a directory stay, among them setgid, with which an administrator
+passes the group of readers to everything below.
 
-When root creates a file in a log of another user, it is given to that user, as sqlite does it: an administrator who runs a command with
+When root creates a file in a log of another user, it is given to that user, as sqlite does: an administrator who runs a command with
 sudo must not leave files there that the service of the log cannot open.
 """
 
@@ -28,17 +28,16 @@ _PERMISSIONS: Final = 0o777
 
 
 class FileAccess(msgspec.Struct, frozen=True):
-    """The modes of new files. `owner`: the user and group that get what root creates; None leaves it to root."""
+    """The modes of new files. `owner`: the user and group that get the files that root creates; None leaves them to root."""
 
     group_readable: bool = False
     owner: tuple[int, int] | None = None
 
     @classmethod
     def like(cls, path: Path) -> FileAccess:
-        """Returns the access of a file or directory, for what is created beside it: private unless the group, and nobody else, may read
-        it.
+        """Returns the access of a file or directory, for files created beside it: private unless only the owner and the group may read it.
 
-        It is private when there is no such file, or none that this user can look at.
+        It is also private if the file does not exist or this user cannot access it.
         """
         try:
             status = path.stat()
@@ -61,7 +60,7 @@ class FileAccess(msgspec.Struct, frozen=True):
         return 0o750 if self.group_readable else 0o700
 
     def create(self, path: Path | str, flags: int, *, dir_fd: int | None = None) -> int:
-        """Opens a file, which is created if it is missing, gives it this access, and returns the descriptor. Any OSError as it is.
+        """Opens a file, creating it if it is missing, gives it this access, and returns the descriptor. Raises any OSError unchanged.
 
         `dir_fd`: the open directory in which the path is looked up.
         """
@@ -74,7 +73,7 @@ class FileAccess(msgspec.Struct, frozen=True):
         return fd
 
     def make_directory(self, path: Path, *, dir_fd: int | None = None) -> None:
-        """Makes one directory, if it is missing, and gives it this access; the one above it exists. Any OSError as it is.
+        """Creates one directory, if it is missing, and gives it this access; its parent must exist. Raises any OSError unchanged.
 
         `dir_fd`: the open directory in which the path is looked up.
         """
@@ -111,7 +110,7 @@ class FileAccess(msgspec.Struct, frozen=True):
             return
         if self._is_roots(status):
             assert self.owner is not None
-            with contextlib.suppress(OSError):  # a user that is not known in this namespace cannot be given files
+            with contextlib.suppress(OSError):  # a user unknown in this namespace cannot own files
                 os.fchown(fd, *self.owner)
         with contextlib.suppress(PermissionError):  # the file belongs to another user, who decides
             os.fchmod(fd, stat.S_IMODE(status.st_mode) & ~_PERMISSIONS | mode)

@@ -1,4 +1,4 @@
-"""Free space: how many bytes a file system has left, and a reserve of them for a full disk. Everything here blocks."""
+"""Free space: the free bytes of a file system, and a reserve of them for a full disk. Everything here blocks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _STEP_BYTES: Final = 4096
 
 
 def free_bytes(path: str | Path) -> int | None:
-    """Returns the bytes that files on the file system of `path` may still grow by; None when it does not say. Blocks."""
+    """Returns the bytes by which files on the file system of `path` may still grow; None when it does not say. Blocks."""
     found = os.statvfs(path)
     blocks = found.f_bavail if os.geteuid() else found.f_bfree
     return blocks * found.f_frsize if found.f_blocks else None
 
 
 class SpaceReserve:
-    """Bytes of the disk that are kept beside the sqlite file at `path`, so that a full disk does not stop it for good.
+    """Disk space reserved beside the sqlite file at `path`, so that a full disk does not stop it for good.
 
-    It owns the file `<name>-reserve`: RESERVE_BYTES that are allocated and mean nothing. The store releases them when a write finds no
-    room, writes, gives back at least as much, and fills the reserve again. The reserve is best effort: if it cannot be filled now, it
-    is filled when there is room, and nothing fails without it. `held` is the number of bytes that it keeps now.
+    It owns the file `<name>-reserve`: RESERVE_BYTES of allocated, meaningless bytes. The store releases them when a write finds no room,
+    writes, frees at least as much, and fills the reserve again. The reserve is best effort: if it cannot be filled now, it is filled when
+    there is room, and nothing fails without it. `held` is the number of bytes that it holds now.
     """
 
     def __init__(self, path: str) -> None:
@@ -37,13 +37,13 @@ class SpaceReserve:
         self.held: int = 0
 
     def fill(self) -> None:
-        """Allocates the missing bytes, as far as there is room."""
+        """Allocates the missing bytes, up to the room that there is."""
         if self.held >= RESERVE_BYTES:
             return
         try:
             fd = FileAccess.like(self._file).private.create(self._path, os.O_RDWR)
         except OSError:
-            return  # there is no room for a name: the next opening or transaction tries again
+            return  # there is no room for a name: the next opening or transaction retries
         try:
             held = min(os.fstat(fd).st_size, RESERVE_BYTES)
             with contextlib.suppress(OSError):
@@ -57,12 +57,12 @@ class SpaceReserve:
             os.fsync(fd)
             self.held = held
         except OSError:
-            self.held = 0  # how much it keeps is not known
+            self.held = 0  # its size is unknown
         finally:
             os.close(fd)
 
     def release(self) -> int:
-        """Gives the bytes back to the disk, and returns how many there were."""
+        """Frees the bytes, and returns their number."""
         held, self.held = self.held, 0
         try:
             os.truncate(self._path, 0)

@@ -1,12 +1,12 @@
 """HeldNames and HeldDirectory: the names of open files, and whether they still lead to those files.
 
-An open file outlives its name. After `rm -rf`, a rename or a mount over the directory, writes and syncs go on succeeding, and nobody
-will ever find what they wrote; a lock on such a file keeps nobody out. So the owner of the files compares its open files with those
-under the names, and stops when they differ. The first difference is final: if a name comes back later, another process may have used it
+An open file outlives its name. After `rm -rf`, a rename or a mount over the directory, writes and syncs still succeed, but no process will
+ever find their data; a lock on such a file excludes no other process. So the owner of the files compares its open files with those under
+the names, and stops when they differ. The first difference is final: if a name comes back later, another process may have used it
 meanwhile.
 
-Owns: the identity (device and inode) of each held file, and the error. Identities are safe to compare while the file is open, because
-its inode is not given to another file until then. It never opens a file under a watched name.
+Owns: the identity (device and inode) of each held file, and the error. Identities are safe to compare while the file is open, because its
+inode is not reused until it is closed. It never opens a file under a watched name.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _log: Final = logging.getLogger("wal.journal")
 
 
 class HeldNames:
-    """Absolute paths, each with the file that has to lie there. Thread-safe; `check` blocks for as long as a few `stat` calls take.
+    """Absolute paths, each with the file that must be there. Thread-safe; `check` blocks for the duration of a few `stat` calls.
 
     `within`: the names on which these depend; they are checked first. `released` is called when a name leads to another file, before
-    that counts as a loss: it raises if the names belong to another owner by now, who may use them freely.
+    that counts as a loss: it raises if the names now belong to another owner, which may use them freely.
     """
 
     def __init__(self, *, within: HeldNames | None = None, released: Callable[[], object] | None = None) -> None:
@@ -44,17 +44,17 @@ class HeldNames:
         self._lost = ""
 
     def watch(self, path: Path, status: os.stat_result) -> None:
-        """Requires from now on that the file with this status lies at `path`; the caller keeps that file open until `unwatch`."""
+        """Requires from now on that the file with this status is at `path`; the caller keeps that file open until `unwatch`."""
         with self._lock:
             self._files[path] = status
 
     def unwatch(self, path: Path) -> None:
-        """Lets the name go, or lead to another file, from now on."""
+        """Allows the name to disappear, or lead to another file, from now on."""
         with self._lock:
             self._files.pop(path, None)
 
     def check(self) -> None:
-        """Returns if every name leads to its file; raises a final StorageError if one does not, or did not at an earlier call."""
+        """Raises a final StorageError if a name does not lead to its file, or did not at an earlier call."""
         if self._lost:
             raise StorageError(self._lost)
         if self._within is not None:
@@ -71,7 +71,7 @@ class HeldNames:
         if self._released is not None:
             self._released()
         with self._lock:
-            # The owner may have released the name between the copy and the look; then nothing is lost.
+            # The owner may have released the name between the copy and the check; then nothing is lost.
             if self._files.get(path) is not status:
                 return
             first, self._lost = not self._lost, self._lost or why
@@ -83,17 +83,17 @@ class HeldNames:
 class HeldDirectory(HeldNames):
     """A directory that is held open, with the names in it. `fd` is its descriptor until `close`.
 
-    Names that are resolved with `dir_fd=fd` stay in this directory, wherever its path leads by then.
+    Names that are resolved with `dir_fd=fd` stay in this directory, wherever its path leads.
     """
 
     def __init__(
         self, path: Path, *, within: HeldNames | None = None, released: Callable[[], object] | None = None
     ) -> None:
-        """Opens the directory; any OSError as it is. `path` is absolute."""
+        """Opens the directory; raises any OSError unchanged. `path` is absolute."""
         super().__init__(within=within, released=released)
         self.path = path
         self.fd: int = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # An owner that is collected without close() leaks nothing.
+        # An owner that is garbage-collected without close() leaks nothing.
         self._closing = weakref.finalize(self, os.close, self.fd)
         self.watch(path, os.fstat(self.fd))
 

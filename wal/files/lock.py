@@ -1,10 +1,10 @@
 """FileLock: a flock on a file that only its owner can open, so that no other user can hold it; LockHolder: the process that holds one.
 
-A process that may open a file, even only to read it, may lock it. So no lock of the log lies on a file that readers need: each lies on
-a file of its own with mode 0600, and it goes with its process, however that ends.
+A process that may open a file, even only to read it, may lock it. So no lock of the log is on a file that readers need: each has a separate
+file with mode 0600, and it ends with its process, however that exits.
 
-A forked child shares the locks of its parent, and would keep them when the parent is killed. So the child closes its descriptors of
-them at once, which leaves the parent's locks alone; unlocking there would release them.
+A forked child shares the locks of its parent, and would keep them when the parent is killed. So the child closes its descriptors of them at
+once, which keeps the parent's locks; unlocking there would release them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CURSORS_LOCK_NAME: Final = "cursors.lock"
 
 
 class FileLock:
-    """An open lock file, made by `open`, locked or not, until `close`. Locks of one process on one file exclude each other as well."""
+    """An open lock file, created by `open`, locked or not, until `close`. Locks of one process on the same file also exclude each other."""
 
     __slots__ = ("__weakref__", "fd", "path")
 
@@ -41,9 +41,9 @@ class FileLock:
 
     @classmethod
     def open(cls, path: Path, access: FileAccess = PRIVATE, *, dir_fd: int | None = None) -> FileLock:
-        """Opens the file, which is created if it is missing. `dir_fd`: the open directory that holds it, whatever its path is by now.
+        """Opens the file, creating it if it is missing. `dir_fd`: the open directory that holds it, wherever its path leads now.
 
-        Raises PermissionError when the user may not write there, and any other OSError as it is.
+        Raises PermissionError when the user may not write there, and any other OSError unchanged.
         """
         with _forking:
             lock = cls(path, access.private.create(path if dir_fd is None else path.name, os.O_RDWR, dir_fd=dir_fd))
@@ -60,7 +60,7 @@ class FileLock:
         return lock
 
     def try_lock(self, *, shared: bool = False) -> bool:
-        """Takes the lock; returns False when another one has it. Raises StorageError when the file system refuses to lock."""
+        """Takes the lock; returns False when another holder has it. Raises StorageError when the file system refuses to lock."""
         try:
             fcntl.flock(self.fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -70,14 +70,14 @@ class FileLock:
         return True
 
     def lock(self) -> None:
-        """Takes the lock, and waits for it as long as another one has it; otherwise as `try_lock`."""
+        """Takes the lock, waiting while another holder has it; otherwise like `try_lock`."""
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX)
         except (OSError, ValueError) as error:
             raise self._refused(error) from error
 
     def unlock(self) -> None:
-        """Releases the lock. In a child that was forked while its parent held it there is nothing to release."""
+        """Releases the lock. Does nothing in a child that was forked while its parent held it."""
         try:
             if self.fd >= 0:
                 fcntl.flock(self.fd, fcntl.LOCK_UN)
@@ -130,12 +130,12 @@ _PID_BYTES: Final = 32
 class LockHolder(msgspec.Struct, frozen=True):
     """The process that holds a lock file, for the text of an error.
 
-    The file says which process locked it last. That process may have been killed since, while a child that it forked, or a library in
-    it, still holds the lock; and its pid may belong to another process by now. So `/proc` is asked who holds it. The answer never
-    decides anything.
+    The file says which process locked it last. That process may have been killed since, while a child that it or a library in it forked
+    still holds the lock; and its pid may now belong to another process. So the holder is looked up in `/proc`. The answer never decides
+    anything.
 
-    `pid` is None when the process cannot be seen from here; `text` names it in a sentence. `inherited`: the process that took the lock
-    has ended, or cannot be seen, and another one holds it.
+    `pid` is None when the process is not visible from here; `text` names it in a sentence. `inherited`: the process that took the lock has
+    ended, or is not visible, and another process holds it.
     """
 
     pid: int | None
@@ -155,7 +155,7 @@ class LockHolder(msgspec.Struct, frozen=True):
         noted = int(text) if text.isdigit() else None
         status = os.fstat(fd)
         identity = status.st_dev, status.st_ino
-        # A process that hides its open files is believed if it runs: one of another user, root say.
+        # A process that hides its open files (of root, say) counts as the holder if it runs.
         if noted is not None and _holds(noted, identity) is not False:
             return cls(noted, f"process {noted}")
         holder = next((pid for pid in _pids() if _holds(pid, identity)), None)

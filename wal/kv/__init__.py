@@ -1,4 +1,4 @@
-"""KVBase, the small transactional store of metadata, in memory, on sqlite and in etcd; this room knows no other room.
+"""KVBase, the small transactional store of metadata, in memory, on sqlite and in etcd; of the other rooms it imports only `files`.
 
 Files:
 
@@ -6,9 +6,9 @@ Files:
 * keys:               what a key, a value and a prefix may be, and the order of keys
 * watch:              Watch, the changes of a key or prefix in commit order; WatchHub, the watches of one store in this process
 * memory:             MemoryKV, for `memory:` logs and for tests
-* sqlite:             SqliteKV, the embedded default: the thread that owns the file, and the way of a call to it and back
+* sqlite:             SqliteKV, the default: the thread that owns the file, and the calls to it
 * sqlite_store:       the file and its transactions
-* sqlite_operations:  the operations that one transaction carries out, and their SQL
+* sqlite_operations:  the operations of one transaction, and their SQL
 * etcd/:              EtcdKV, with sessions and elections"""
 
 from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, Batch, KVBase, KVStatistics, RootedKV

@@ -1,8 +1,8 @@
-"""KVBase: the one interface to metadata, whatever stores it.
+"""KVBase: the one interface to metadata, for every store.
 
-Owns: names, checks, the root path and the meaning of each operation; a store adds five primitives and none of the rules. KVBase promises
-that operations are linearizable, and that a multi-operation is all or nothing and durable (where the store is) when its await returns. It
-never splits a multi-operation to fit the bound of a store, because the parts would not be atomic.
+Owns: names, checks, the root path and the meaning of each operation; a store adds five primitives and no rules. KVBase guarantees that
+operations are linearizable, and that a multi-operation is all or nothing and durable (where the store is) when its await returns. It never
+splits a multi-operation to fit the bound of a store, because the parts would not be atomic.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ OPERATION_BYTES_MAX: Final = 1 << 20
 class KVStatistics(msgspec.Struct, frozen=True):
     """Counters of a KV since it was opened. Plain numbers, a copy.
 
-    `revision`: the number of committed changes. `operations`: calls that were carried out, reads and failed ones included. `commits`:
-    transactions of the store, fewer than changes when calls were committed as a group. `waiting`: calls that are not answered yet.
-    `watches`: open watches.
+    `revision`: the number of committed changes. `operations`: completed calls, including reads and failed ones. `commits`:
+    transactions of the store, fewer than changes when calls were committed as a group. `waiting`: calls not answered yet. `watches`: open
+    watches.
     """
 
     revision: int = 0
@@ -42,10 +42,10 @@ class KVStatistics(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One change, which happens whole, as one revision, or not at all.
+    """One change, which happens completely, as one revision, or not at all.
 
-    KVBase hands a checked change to a store in this form: its keys are distinct, complete (root path included) and valid, so a store
-    checks nothing again. `compare` is a key and the value that it must have (None: it must not exist); if it has another one, nothing
+    KVBase passes a checked change to a store in this form: its keys are distinct, complete (root path included) and valid, so a store
+    checks nothing again. `compare` is a key and the value that it must have (None: it must not exist); if the value differs, nothing
     happens. Then follow `saves` in their order, `removals` in theirs (a missing key is fine), and everything under `removed_prefix`,
     ascending. A watch sees the events in the same order.
     """
@@ -64,12 +64,12 @@ class Batch(msgspec.Struct, frozen=True):
 class KVBase(ABC):
     """Text values under text keys: load, save, remove, compare and swap, watch; one key or many at once.
 
-    Keys are non-empty UTF-8 without NUL, ordered by code point; values are any UTF-8 text. With a `root_path`, keys lie under
-    `root_path/` in the store and are named without it here; KVs with different root paths never see each other's keys.
+    Keys are non-empty UTF-8 without NUL, ordered by code point; values are any UTF-8 text. With a `root_path`, keys are under `root_path/`
+    in the store and are named without it here; KVs with different root paths never see each other's keys.
 
     A wrong type raises TypeError. A wrong value raises InvalidArgumentError: a key that one operation both saves and removes or names
-    twice, or more operations than `operations_max`. After `close()` every call raises ClosedError. A caller that is cancelled learns
-    nothing about the outcome; the operation happens whole or not at all.
+    twice, or more operations than `operations_max`. After `close()` every call raises ClosedError. A cancelled caller does not learn the
+    outcome; the operation happens completely or not at all.
     """
 
     operations_max: int | None = None
@@ -81,11 +81,11 @@ class KVBase(ABC):
 
     @property
     def root_path(self) -> str:
-        """Returns the path under which the keys lie, or `""` when there is none."""
+        """Returns the path of the keys, or `""` when there is none."""
         return self._root.removesuffix("/")
 
     def under(self, root_path: str) -> RootedKV:
-        """Returns a KV of the same store whose keys lie under `root_path` below this one's. Closing it leaves this one open."""
+        """Returns a KV of the same store whose keys are under `root_path` below this one's. Closing it leaves this one open."""
         return RootedKV(self, root_path)
 
     async def load(self, key: str) -> str:
@@ -96,7 +96,7 @@ class KVBase(ABC):
         return value
 
     async def multi_load(self, keys: Sequence[str]) -> list[str]:
-        """Returns the values on `keys`, in their order, all of one moment. Raises one KeyNotExistError that lists all missing keys."""
+        """Returns the values on `keys`, in their order, all from one moment. Raises one KeyNotExistError that lists all missing keys."""
         checked = check_keys("keys", keys)
         self._check_operations(len(checked))
         values = await self._load_full([self._full(key) for key in checked])
@@ -113,15 +113,15 @@ class KVBase(ABC):
         return [key[len(self._root) :] for key, _ in pairs], [value for _, value in pairs]
 
     async def save(self, key: str, value: str) -> None:
-        """Puts `value` on `key`."""
+        """Sets `key` to `value`."""
         await self._change(Batch({self._full(check_key(key)): check_value(key, value)}))
 
     async def multi_save(self, kvs: Mapping[str, str]) -> None:
-        """Puts all of `kvs`, or nothing."""
+        """Saves all of `kvs`, or nothing."""
         await self.multi_save_and_remove(kvs, ())
 
     async def remove(self, key: str) -> None:
-        """Removes `key`; a missing one is fine."""
+        """Removes `key`; a missing key is fine."""
         await self._change(Batch(removals=(self._full(check_key(key)),)))
 
     async def multi_remove(self, keys: Sequence[str]) -> None:
@@ -129,7 +129,7 @@ class KVBase(ABC):
         await self.multi_save_and_remove({}, keys)
 
     async def multi_save_and_remove(self, saves: Mapping[str, str], removals: Sequence[str]) -> None:
-        """Puts all of `saves` and removes all of `removals`, or does nothing."""
+        """Saves all of `saves` and removes all of `removals`, or does nothing."""
         batch = self._batch(check_saves(saves), check_keys("removals", removals))
         if batch.operations:
             await self._change(batch)
@@ -137,7 +137,7 @@ class KVBase(ABC):
             self._check_open()
 
     async def remove_with_prefix(self, prefix: str) -> None:
-        """Removes every key that starts with `prefix`, at once; `""` means everything under the root path."""
+        """Atomically removes every key that starts with `prefix`; `""` means everything under the root path."""
         await self._change(Batch(removed_prefix=self._full(check_prefix(prefix))))
 
     async def compare_and_swap(
@@ -149,9 +149,9 @@ class KVBase(ABC):
         saves: Mapping[str, str] | None = None,
         removals: Sequence[str] = (),
     ) -> bool:
-        """Puts `value` on `key` if its value is `expected` (None: if it does not exist), with `saves` and `removals`.
+        """Sets `key` to `value` if its value is `expected` (None: if it does not exist), with `saves` and `removals`.
 
-        True: all of it happened. False: the comparison failed and nothing did.
+        Returns True if all of it happened, False if the comparison failed and nothing did.
         """
         check_key(key)
         if expected is not None:
@@ -163,20 +163,20 @@ class KVBase(ABC):
         return await self._change(Batch(batch.saves, batch.removals, (self._full(key), expected)))
 
     async def watch(self, key: str, *, buffer_max: int = WATCH_BUFFER_MAX) -> Watch:
-        """A Watch of one key, active when this returns. `buffer_max` is in events."""
+        """Returns a Watch of one key, active when this returns. `buffer_max` is in events."""
         full = self._full(check_key(key))
         self._check_open()
         return await self._watch(full, is_prefix=False, root_length=len(self._root), buffer_max=buffer_max)
 
     async def watch_with_prefix(self, prefix: str, *, buffer_max: int = WATCH_BUFFER_MAX) -> Watch:
-        """A Watch of all keys that start with `prefix`, active when this returns."""
+        """Returns a Watch of all keys that start with `prefix`, active when this returns."""
         full = self._full(check_prefix(prefix))
         self._check_open()
         return await self._watch(full, is_prefix=True, root_length=len(self._root), buffer_max=buffer_max)
 
     @abstractmethod
     async def close(self) -> None:
-        """Finishes the calls under way, ends the watches with ClosedError and releases the store. Idempotent."""
+        """Finishes the calls in progress, ends the watches with ClosedError and releases the store. Idempotent."""
 
     def abandon(self) -> None:
         """Releases the store after the event loop has ended. Blocks until the calls that were sent are done; idempotent."""
@@ -184,7 +184,7 @@ class KVBase(ABC):
 
     @abstractmethod
     def statistics(self) -> KVStatistics:
-        """Returns what this KV's store has done since it was opened."""
+        """Returns the counters of this KV's store since it was opened."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -196,15 +196,15 @@ class KVBase(ABC):
 
     @abstractmethod
     async def _load(self, keys: list[str]) -> list[str | None]:
-        """Returns the values of one moment, None for a missing key."""
+        """Returns the values at one moment, None for a missing key."""
 
     @abstractmethod
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
-        """Returns the keys that start with `prefix` and their values, of one moment, ascending."""
+        """Returns the keys that start with `prefix` and their values, at one moment, ascending."""
 
     @abstractmethod
     async def _commit(self, batch: Batch) -> bool:
-        """Carries the batch out whole and durably (True), or not at all (False if its comparison failed, else an error)."""
+        """Carries out the whole batch durably (True), or none of it (False if its comparison failed, else an error)."""
 
     @abstractmethod
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
@@ -243,10 +243,10 @@ class KVBase(ABC):
 
 
 class RootedKV(KVBase):
-    """The keys of `parent` under `root_path`; made by `kv.under(root_path)`.
+    """The keys of `parent` under `root_path`; created by `kv.under(root_path)`.
 
-    It owns a prefix and the watches that were opened through it; the parent has everything else. It never closes its parent, and it is
-    closed when its parent is.
+    It owns a prefix and the watches that were opened through it; the parent has everything else. It never closes its parent, and it counts
+    as closed when its parent is.
     """
 
     def __init__(self, parent: KVBase, root_path: str) -> None:

@@ -1,6 +1,6 @@
 """Checks of keys, values and prefixes, and the order of keys.
 
-Owns: the checks that every KV makes in the same words, and `prefix_end`, on which prefix scans rest. Pure functions. Keys are ordered by
+Owns: the checks that every KV makes in the same words, and `prefix_end`, on which prefix scans depend. Pure functions. Keys are ordered by
 code point, which is the order of their UTF-8 bytes, so memory, sqlite and etcd agree.
 """
 
@@ -53,7 +53,7 @@ def check_prefix(prefix: object) -> str:
 def check_root_path(root_path: object) -> str:
     """Returns the text before each key of a KV with this root path: `"root/"`, or `""` for no root path.
 
-    The text always ends with a `/`, so that the keys under `a` never meet those under `ab`.
+    The text always ends with a `/`, so that the keys under `a` are never confused with those under `ab`.
     """
     if not isinstance(root_path, str):
         raise TypeError(f"a root path is a str, not {type(root_path).__name__}")
@@ -65,7 +65,7 @@ def check_root_path(root_path: object) -> str:
 
 
 def check_keys(what: str, keys: object) -> list[str]:
-    """Returns the keys of one operation, each checked and none given twice. `what` names the argument in the error."""
+    """Returns the keys of one operation, each checked and none repeated. `what` names the argument in the error."""
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise TypeError(f"{what} are a sequence of str, not {type(keys).__name__}")
     checked = [check_key(key) for key in keys]

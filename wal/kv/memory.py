@@ -1,4 +1,4 @@
-"""MemoryKV: the KV of this process, for `memory:` logs and for the tests of everything that uses a KV.
+"""MemoryKV: the KV of this process, for `memory:` logs and for all tests that use a KV.
 
 Owns: a dict and its keys in order. It behaves like every other KV except that nothing is durable. It never waits: each operation is done
 within the call, so the order of calls is the order of commits.
@@ -51,7 +51,7 @@ class MemoryKV(KVBase):
         return [(key, self._values[key]) for key in self._under(prefix)]
 
     async def _commit(self, batch: Batch) -> bool:
-        # No part of this can fail half way: everything was checked before, and there is no wait in between.
+        # This cannot fail half way: everything was checked before, and there is no wait in between.
         self._operations += 1
         if batch.compare is not None:
             key, expected = batch.compare

@@ -1,8 +1,8 @@
-"""SqliteKV: the embedded default, one file on this machine.
+"""SqliteKV: the default, one file on this machine.
 
-Owns: the thread that alone touches the file, and the way of a call to it and back. It promises that an operation is synced to disk when
-its await returns and that the event loop is never blocked. It never shares the file, because its watches see every change only if it
-makes every change itself; a second opening raises LockedError.
+Owns: the only thread that accesses the file, and the calls to it. It guarantees that an operation is synced to disk when
+its await returns and that the event loop is never blocked. It never shares the file, because its watches see only its own changes; a second
+opening raises LockedError.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _log: Final = logging.getLogger("wal.kv")
 
 
 class SqliteKV(KVBase):
-    """A KV in a sqlite file, made by `await SqliteKV.open(path)`.
+    """A KV in a sqlite file, created by `await SqliteKV.open(path)`.
 
     Calls that wait while the file is being synced are committed together, in the order in which they were made. A call whose write or
     sync fails gets StorageError, and so do all later calls until the file is reopened. A call that finds no room gets NoSpaceError;
-    nothing of it was written, and it may be tried again. Existing records can be changed on a full disk too: the file `<path>-reserve`
+    nothing of it was written, and it can be retried. Existing records can be changed on a full disk too: the file `<path>-reserve`
     keeps 128 KiB for that.
     """
 
@@ -55,8 +55,8 @@ class SqliteKV(KVBase):
         """Opens the file, or creates it; its folder must exist.
 
         `bytes_max` bounds the file: above it a save raises NoSpaceError, and no reserve is kept. `waiting_max` calls may wait for the
-        thread: above it a call raises WouldBlockError. FormatError when the file is not a KV's or was made by a newer version,
-        LockedError when it is open already, CorruptionError when it is damaged, StorageError for any other failure.
+        thread: above it a call raises WouldBlockError. Raises FormatError when the file is not a KV or is of a newer version, LockedError
+        when it is already open, CorruptionError when it is damaged, StorageError for any other failure.
         """
         if bytes_max is not None and bytes_max < 65_536:
             raise InvalidArgumentError(f"bytes_max={bytes_max} is below 65,536: an empty file needs most of that")
@@ -80,7 +80,7 @@ class SqliteKV(KVBase):
 
     @property
     def status(self) -> os.stat_result:
-        """Returns the status of the file as it was opened: the file that the name has to lead to."""
+        """Returns the status of the opened file, to which the name must lead."""
         return self._worker.status
 
     async def close(self) -> None:
@@ -164,7 +164,7 @@ class _Worker:
         self._inbox.put(None)  # reentrant, so a collector may call this at any point
 
     def join(self) -> None:
-        """Waits until the thread, which was told to stop, has closed the file. Never call it on the loop."""
+        """Waits until the stopping thread has closed the file. Never call it on the loop."""
         self._thread.join()
 
     def statistics(self) -> KVStatistics:
@@ -189,7 +189,7 @@ class _Worker:
             self._tell(_settle_opening, self.closed, None)
             return
         if not self._tell(_settle_opening, self.opened, None):
-            # The loop is gone, and with it everybody who could close the store.
+            # The loop is gone, and with it every caller that could close the store.
             store.close()
             return
         try:
@@ -216,7 +216,7 @@ class _Worker:
         if group:
             try:
                 outcomes = store.execute([one.operation for one in group])
-            except Exception as cause:  # nothing may end this thread: callers would wait for ever
+            except Exception as cause:  # no error may end this thread: callers would wait for ever
                 outcomes = [store.defect(cause)] * len(group)
             for one, outcome in zip(group, outcomes, strict=True):
                 one.outcome = outcome
@@ -225,7 +225,7 @@ class _Worker:
         return request is not None
 
     def _settle(self, group: list[_Request], commits: int) -> None:
-        """Runs on the loop, in commit order: first the watches see a change, then its caller hears of it."""
+        """Runs on the loop, in commit order: first the watches see a change, then its caller gets the result."""
         self.waiting -= len(group)
         self._operations += len(group)
         self._commits = commits
@@ -235,13 +235,13 @@ class _Worker:
                 try:
                     self.hub.commit(outcome.saves, outcome.removed)
                 except Exception as cause:
-                    # The watches have missed something; the other requests of the group still get their answers.
+                    # The watches have missed a change; the other requests of the group still get their answers.
                     _log.exception("the watches of %s ended, because a change could not be shown to them", self.path)
                     self.hub.fail(
                         InnerError(f"a change could not be shown: {cause!r}; load the keys again and watch them again")
                     )
             if request.future.done():
-                continue  # its caller was cancelled; the operation happened all the same
+                continue  # its caller was cancelled; the operation still happened
             if isinstance(outcome, Exception):
                 request.future.set_exception(outcome)
             else:

@@ -42,7 +42,7 @@ Outcome = list[str | None] | list[tuple[str, str]] | Applied | None | Exception
 
 
 def apply(connection: sqlite3.Connection, operation: Operation) -> Outcome:
-    """Carries out one operation inside a transaction and returns its outcome; any sqlite3.Error as it is."""
+    """Carries out one operation inside a transaction and returns its outcome; raises any sqlite3.Error unchanged."""
     execute = connection.execute
     if isinstance(operation, Load):
         rows = [execute(_LOAD, (key,)).fetchone() for key in operation.keys]

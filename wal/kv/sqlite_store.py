@@ -1,12 +1,12 @@
 """SqliteStore: the KV's file and its transactions, synchronous; it belongs to one thread.
 
-Owns: the sqlite connection, the format of the file and the meaning of sqlite's errors. It promises that a group of operations is one
-durable transaction in which each operation happens whole or not at all without harming the others. It never retries a failed write or
+Owns: the sqlite connection, the format of the file and the meaning of sqlite's errors. It guarantees that a group of operations is one
+durable transaction in which each operation happens completely or not at all without harming the others. It never retries a failed write or
 sync: data that the kernel dropped cannot be synced again.
 
 On a full disk the operations that found no room are carried out with the bytes of the reserve, one at a time: the store releases the
 reserve, folds sqlite's write-ahead file into the file, commits the operation, folds it too, and fills the reserve with the bytes that
-this gave back. So existing records can be changed for ever. Only an operation for which the file has to grow uses room up: no more
+this gave back. So existing records can be changed for ever. Only an operation for which the file must grow uses up room: no more
 pages may wait to be folded than the reserve has room for, and with the reserve only an operation on a few records may make the file
 grow, by a few pages.
 
@@ -34,21 +34,21 @@ APPLICATION_ID: Final = 0x57414C4B
 FORMAT_VERSION: Final = 1
 
 _LOCK_WAIT_S: Final = 0.2
-"""How long opening waits for another owner that is just closing the file."""
+"""How long opening waits for another owner that is closing the file."""
 _PAGE_BYTES: Final = 4096
 _UNFOLDED_BYTES_MAX: Final = RESERVE_BYTES // 4
 """Pages that only the write-ahead file has are folded when they take more than this."""
 _RESERVED_GROWTH_BYTES: Final = 2 * _PAGE_BYTES
 """How much the file may grow for an operation that uses the reserve, …"""
 _RESERVED_RECORDS: Final = 4
-"""… on at most so many records, …"""
+"""… on at most this many records, …"""
 _RESERVE_BYTES_MIN: Final = RESERVE_BYTES * 3 // 4
 """… if the reserve had at least this before: twice what such an operation writes and folding it takes."""
 _MODE: Final = 0o600
 
 _FULL, _BUSY, _LOCKED = sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED
 _FINAL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-"""Primary codes after which the state on the disk is not known: nothing more is done with the file."""
+"""Primary codes after which the state on the disk is unknown: the file is not used any more."""
 
 
 class SqliteStore:
@@ -64,10 +64,10 @@ class SqliteStore:
             self._connection = sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None, cached_statements=32)
         except sqlite3.Error as error:
             raise self._explain(error) from error
-        # A file with a bound of its own is full long before the disk is, so no reserve would help it.
+        # A file with its own bound is full long before the disk is, so no reserve would help it.
         self._reserve = SpaceReserve(path) if bytes_max is None else None
         self._reserved = 0
-        """The bytes that the reserve had before it was released for the present operation."""
+        """The bytes that the reserve had before it was released for the current operation."""
         _open.add(self)
         try:
             self._prepare(bytes_max)
@@ -121,7 +121,7 @@ class SqliteStore:
         return outcomes
 
     def defect(self, cause: Exception) -> WALError:
-        """Returns the answer for the case that `execute` raised after all: nothing more is done with the file."""
+        """Returns the answer for the case that `execute` raised after all: the file is not used any more."""
         failed = StorageError(
             f"{self._path}: carrying out operations failed: {cause!r}; please report it", outcome_unknown=True
         )
@@ -152,7 +152,7 @@ class SqliteStore:
         execute("PRAGMA synchronous = FULL")
         if bytes_max is not None:
             execute(f"PRAGMA max_page_count = {max(1, bytes_max // _PAGE_BYTES)}")
-        execute("BEGIN IMMEDIATE")  # it takes the lock, also when there is no table to make
+        execute("BEGIN IMMEDIATE")  # it takes the lock, even when there is no table to create
         if is_new:
             execute("CREATE TABLE kv (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
             execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -160,7 +160,7 @@ class SqliteStore:
         execute("COMMIT")
 
     def _watch(self) -> os.stat_result:
-        """Returns the status of the open file. From now on its name, and that of its write-ahead file, have to lead to the same files.
+        """Returns the status of the open file. From now on its name, and that of its write-ahead file, must lead to the same files.
 
         Sqlite keeps both open until it closes them. They are never opened here: closing that descriptor would drop sqlite's locks on
         them.
@@ -308,7 +308,7 @@ class SqliteStore:
 
 
 def _note_inherited() -> None:
-    """Notes in a forked child which files its parent had open: sqlite takes the parent's locks for the child's own, and must not close
+    """Records in a forked child which files its parent had open: sqlite mistakes the parent's locks for the child's own, and must not close
     them."""
     _inherited.update(store._path for store in _open)
 
@@ -324,7 +324,7 @@ def _make_private(path: str) -> None:
     A user who may read the file could lock it. It is never opened here: closing it would release the locks that another connection of
     this process holds.
     """
-    # If the system refuses this, sqlite meets the same refusal when it opens the file, and says so.
+    # If the system refuses this, sqlite gets the same error when it opens the file, and reports it.
     with contextlib.suppress(OSError):
         os.mknod(path, stat.S_IFREG | _MODE)
     with contextlib.suppress(OSError):

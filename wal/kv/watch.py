@@ -1,6 +1,6 @@
 """Watch: the changes of a key or of a prefix, in the order in which they were committed; WatchHub: the watches of one store.
 
-A Watch owns the bounded buffer between a KV and one consumer, and its end. It promises that no event is lost silently: an event that does
+A Watch owns the bounded buffer between a KV and one consumer, and its end. It guarantees that no event is lost silently: an event that does
 not fit ends the watch with an error that says so. It never waits for the consumer and never delays the KV. A WatchHub owns the revision
 of a store of this process, and its open watches. It never waits and never calls back into the store.
 """
@@ -46,7 +46,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
 class Watch(AsyncIterator[WatchEvent]):
     """An async iterator of events, active from the moment the KV returned it until `close()`.
 
-    To follow a key from its present value: watch the key first, then load it, and expect to see changes between the two twice.
+    To follow a key from its current value, watch the key first, then load it; changes between the two may be seen twice.
 
     After `close()` the iteration ends cleanly. When the buffer overflows it raises TruncatedError (load and watch again), and when the KV
     is closed ClosedError, both after the events that were buffered before; each later call raises the error again. Cancelling a waiting
@@ -104,7 +104,7 @@ class Watch(AsyncIterator[WatchEvent]):
         await self.close()
 
     def feed(self, events: Sequence[WatchEvent]) -> None:
-        """Takes the events of one commit, all of them; if they do not fit, the watch ends. For KVs."""
+        """Adds all events of one commit; if they do not fit, the watch ends. For KVs."""
         if self._ended:
             return
         if len(self._buffer) + len(events) > self._buffer_max:
@@ -119,7 +119,7 @@ class Watch(AsyncIterator[WatchEvent]):
         self._wake()
 
     def fail(self, error: WALError) -> None:
-        """Ends the watch with `error`, after the buffered events. The first end stands. For KVs."""
+        """Ends the watch with `error`, after the buffered events. Only the first end counts. For KVs."""
         if not self._ended:
             self._error = error
             self._end()
@@ -132,7 +132,7 @@ class Watch(AsyncIterator[WatchEvent]):
         self._wake()
 
     def _wake(self) -> None:
-        # All waiters are woken: each looks again for itself, so a cancelled one cannot take another's wake-up with it.
+        # All waiters are woken and check again, so a cancelled one cannot lose another's wake-up.
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -169,7 +169,7 @@ class WatchHub:
         return watch
 
     def commit(self, saves: Mapping[str, str], removed: Iterable[str]) -> None:
-        """Counts one committed change and shows it to watches: `saves` in their order, then the keys that were really `removed`."""
+        """Counts one committed change and shows it to watches: `saves` in their order, then the keys that were actually `removed`."""
         self.revision += 1
         if not self._by_key and not self._by_prefix:
             return

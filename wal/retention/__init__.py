@@ -1,10 +1,10 @@
-"""Retention: what of a log is dropped when it grows too large or too old, and what holds it back.
+"""Retention: drops parts of a log that grows too large or too old, unless they are still needed.
 
 Files:
 
-* policy:  what may be dropped, given extents, bounds, time and pins; whether the wall clock can be believed. Pure
+* policy:  what may be dropped, given extents, bounds, time and pins; whether the wall clock can be trusted. Pure
 * keeper:  RetentionKeeper: its turns, and every truncation
-* report:  what `log.retention()` answers"""
+* report:  the answer of `log.retention()`"""
 
 from wal.retention.keeper import RetentionKeeper
 from wal.retention.policy import (

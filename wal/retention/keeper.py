@@ -1,11 +1,11 @@
-"""RetentionKeeper: carries retention out, and every other truncation.
+"""RetentionKeeper: carries out retention, and every other truncation.
 
 Owns: the turn, about every second and whenever an extent was sealed, in which it marks cursors over their bounds as stale, deletes
-those of dropped vchannels, and truncates what the policy drops. All truncations of the log pass here, one at a time. The lock on the
-cursors is held from the look at them until the new earliest event is stored, so that none passes a cursor that is saved meanwhile.
+those of dropped vchannels, and truncates what the policy drops. All truncations of the log pass here, one at a time. It holds the lock on
+the cursors from reading them until the new earliest event is stored, so that no truncation passes a cursor that is saved meanwhile.
 
-It never waits long for that lock: a process that was stopped while it held the lock delays what is dropped, with a warning, and no
-append. A failure in a turn is logged once as a warning and tried again in the next turn.
+It never waits long for that lock: a process that was stopped while holding the lock delays retention, with a warning, but no append. A
+failure in a turn is logged once as a warning, and the next turn retries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TURN_S: Final = 1.0
 LOCK_TIMEOUT_S: Final = 5.0
 OPENING_LOCK_TIMEOUT_S: Final = 1.0
 _EXTENTS_MAX: Final = 16
-"""Extents that are dropped at a time: so many that a save of a cursor meanwhile does not wait for long."""
+"""The most extents that are dropped at a time, so that a save of a cursor meanwhile does not wait for long."""
 _log: Final = logging.getLogger("wal.retention")
 
 
@@ -60,7 +60,7 @@ class RetentionKeeper:
         self._believed = True
         self._lock = asyncio.Lock()
         self._warned: set[str] = set()
-        """The warnings that were logged and whose reason is not over."""
+        """The logged warnings whose cause has not ended."""
         self._sealed = False
         self._woken: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -68,7 +68,7 @@ class RetentionKeeper:
         self._closing = False
 
     async def start(self) -> None:
-        """Marks the cursors that became stale while the log was closed, and begins its turns, if there is any bound at all."""
+        """Marks the cursors that became stale while the log was closed, and begins its turns, if any bound is set."""
         if self.bounds.of_cursors:
             await self.turn(lock_timeout_s=OPENING_LOCK_TIMEOUT_S)
             self._service.judge = self.judge
@@ -78,7 +78,7 @@ class RetentionKeeper:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
 
     async def close(self) -> None:
-        """Ends its turns, and waits for the work under way. Idempotent."""
+        """Ends its turns, and waits for the work in progress. Idempotent."""
         self._closing = True
         if self._task is not None:
             self._task.cancel()
@@ -87,11 +87,11 @@ class RetentionKeeper:
             await asyncio.wait(list(self._under_way))
 
     async def turn(self, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        """Does what is due now. Never raises for a failure: it is logged as a warning, and left to the next turn."""
+        """Does the work that is due. Never raises for a failure: it logs a warning, and the next turn retries."""
         await self._whole(self._guarded(lambda: self._step(lock_timeout_s)))
 
     async def judge(self) -> None:
-        """Marks the cursors that are over a bound, and does nothing else. Never raises for a failure."""
+        """Only marks the cursors that are over a bound. Never raises for a failure."""
 
         async def mark() -> bool:
             now_s = self._look()
@@ -104,7 +104,8 @@ class RetentionKeeper:
         await self._whole(self._guarded(mark))
 
     async def truncate(self, message_id: MessageID) -> None:
-        """Truncates the pchannel of this id up to its event, inclusive. Refuses the whole truncation past a pin, and names the holders."""
+        """Truncates the pchannel of this id up to its event, inclusive. A truncation past a pin is refused as a whole, with an error that
+        names the holders."""
         pchannel = self._pchannels[message_id.pchannel]
         up_to = await pchannel.end_of(message_id)
         if up_to is None:
@@ -142,7 +143,7 @@ class RetentionKeeper:
     # -- the turns
 
     async def _guarded(self, step: Callable[[], Awaitable[bool]]) -> None:
-        """Takes steps until there is nothing more to do at once."""
+        """Runs steps until there is nothing more to do for now."""
         try:
             async with self._lock:
                 while await step() and not self._closing:
@@ -159,7 +160,7 @@ class RetentionKeeper:
             self._warned -= {"lock", "failure"}
 
     async def _whole(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Runs the work to its end, whether or not its caller still waits: the lock must be held until the threads under it are done."""
+        """Finishes the work even if its caller is cancelled: the lock must be held until the threads under it are done."""
         task = asyncio.get_running_loop().create_task(work, name="retention, under way")
         self._under_way.add(task)
         task.add_done_callback(self._done)
@@ -191,7 +192,7 @@ class RetentionKeeper:
             self._woken.set_result(None)
 
     async def _step(self, lock_timeout_s: float) -> bool:
-        """Does a part of a turn; returns whether more can be dropped at once."""
+        """Does a part of a turn; returns whether more can be dropped now."""
         now_s = self._look()
         if not self._is_due(now_s) and not await self._has_stale(now_s):
             self._warned = {episode for episode in self._warned if not episode.startswith(("held", "stale", "unsaved"))}
@@ -222,7 +223,7 @@ class RetentionKeeper:
         return more
 
     def _look(self) -> float | None:
-        """Returns the wall time, None while it cannot be believed."""
+        """Returns the wall time, or None while it cannot be trusted."""
         wall = self._clock.wall()
         self._believed = self._watch.look(wall=wall, monotonic=self._clock.monotonic())
         if self._believed:
@@ -238,7 +239,7 @@ class RetentionKeeper:
         return None
 
     def _is_due(self, now_s: float | None) -> bool:
-        """Returns whether anything of a log would be dropped if nobody held it."""
+        """Returns whether any part of a log would be dropped if there were no pins."""
         return self.bounds.of_logs and any(
             plan(self._extents(pchannel), self.bounds, (), earliest=pchannel.log.earliest, now_s=now_s).wanted
             is not None
@@ -246,7 +247,7 @@ class RetentionKeeper:
         )
 
     async def _has_stale(self, now_s: float | None) -> bool:
-        """Returns whether a cursor is over its bound and not marked yet."""
+        """Returns whether any cursor is over its bound and not marked yet."""
         if not self.bounds.of_cursors:
             return False
         cursors = await self._service.run(self._service.store.load_all)
@@ -292,7 +293,7 @@ class RetentionKeeper:
     async def _truncate(
         self, pchannel: PChannel, up_to: tuple[int, int], cursors: list[Cursor | DamagedCursor]
     ) -> None:
-        """Truncates, under the lock. The cursors that it relies on are synced first, so that no power cut undoes them and leaves the
+        """Truncates, under the lock. The cursors that it relies on are synced first, so that a power cut cannot undo them but keep the
         truncation."""
         if cursors:
             await self._service.run_held(self._service.store.sync)
@@ -307,14 +308,14 @@ class RetentionKeeper:
         return [] if pchannel.fault is not None else pchannel.log.extents()
 
     def _warn(self, episode: str, text: str, *values: object) -> None:
-        """Logs a warning once until the episode is over."""
+        """Logs a warning once per episode."""
         if episode not in self._warned:
             self._warned.add(episode)
             _log.warning(text, *values)
 
 
 def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChannel) -> list[Pin]:
-    """Returns the pins of this pchannel's log: of cursors, and of broadcasts that are not over."""
+    """Returns the pins of this pchannel's log: those of cursors, and of unfinished broadcasts."""
     return pins_of(cursors, view, pchannel=pchannel.channel) + pins_of_broadcasts(pchannel.copies.table.pins())
 
 

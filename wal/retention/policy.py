@@ -1,8 +1,8 @@
 """The policy of retention: what may be dropped, given the extents of a log, the bounds, the time, and the pins; and ClockWatch. Pure.
 
-A log is dropped from its beginning, a sealed extent at a time: while it holds more than `bytes_max`, or while its oldest extent holds
-nothing younger than `age_max_s`. Nothing at or above a pin is dropped, and the unsealed extent never is. So a log holds up to
-`bytes_max` and at least that less one extent, or what its pins need.
+A log is dropped from its beginning, one sealed extent at a time: while it holds more than `bytes_max`, or while its oldest extent holds
+nothing younger than `age_max_s`. Nothing at or above a pin is dropped, and the unsealed extent never is. So a log over the bound shrinks to
+between `bytes_max` less one extent and `bytes_max`, or to what its pins need.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The decision: truncate at (`end`, 0), None for nothing. `holders`, lowest first, are the pins below `wanted`, the end without any
-    pins."""
+    """The decision: truncate at (`end`, 0), None for nothing. `holders`, lowest first, are the pins below `wanted`, which would be the end
+    without pins."""
 
     end: int | None
     wanted: int | None
@@ -78,7 +78,7 @@ def plan(
     now_s: float | None,
     extents_max: int | None = None,
 ) -> Plan:
-    """Returns what may be dropped now. `now_s` is the wall time, None when it cannot be believed: then nothing is too old.
+    """Returns what may be dropped now. `now_s` is the wall time, None when it cannot be trusted: then nothing is too old.
 
     It drops at most `extents_max` extents at a time.
     """
@@ -102,7 +102,7 @@ def plan(
 
 
 def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchannel: str) -> list[Pin]:
-    """Returns the pins that cursors hold in this pchannel's log. A damaged cursor may need anything: it pins all of every log."""
+    """Returns the pins that cursors hold in this pchannel's log. A damaged cursor may need anything, so it pins every log as a whole."""
     pins: list[Pin] = []
     for cursor in cursors:
         if isinstance(cursor, DamagedCursor):
@@ -113,12 +113,12 @@ def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchanne
 
 
 def pins_of_broadcasts(firsts: Iterable[tuple[tuple[int, int], int]]) -> list[Pin]:
-    """Returns the pins of broadcasts that are not over: `firsts` holds the log position of the first copy and the broadcast id of each."""
+    """Returns the pins of unfinished broadcasts: `firsts` holds the log position of the first copy and the broadcast id of each."""
     return [Pin("broadcast", str(broadcast_id), position) for position, broadcast_id in firsts]
 
 
 def over_bound(cursor: Cursor, log: LogRange, bounds: RetentionBounds, *, now_s: float | None) -> str:
-    """Returns which bound this cursor is over; empty for none. `now_s` as for `plan`."""
+    """Returns the bound that this cursor is over; empty for none. `now_s`: see `plan`."""
     lag_bytes = log.lag_bytes(cursor.start)
     lag_max = bounds.cursor_lag_bytes_max
     if lag_max is not None and lag_bytes > lag_max:
@@ -141,12 +141,12 @@ DRIFT_MAX_S: Final = 60.0
 
 
 class ClockWatch:
-    """Tells whether the wall clock can be believed; begun when both clocks were believed.
+    """Tells whether the wall clock can be trusted; created when both clocks were trusted.
 
-    Age is counted on the wall clock, and a wall clock that is set forward by a day makes everything a day older at once. So the wall
-    clock is compared with monotonic time, which never steps. Small differences are accepted from one look to the next (a wall clock
-    that is kept right by small corrections is believed for years). A difference of more than DRIFT_MAX_S is not believed until it is
-    gone again or the log is reopened.
+    Age is counted on the wall clock, and a wall clock that is set forward by a day makes everything a day older at once. So the wall clock
+    is compared with monotonic time, which never steps. Small differences are accepted from one look to the next (a wall clock with small
+    corrections is trusted for years). After a difference of more than DRIFT_MAX_S the clock is not trusted until the difference is gone or
+    the log is reopened.
     """
 
     __slots__ = ("_monotonic", "_wall", "drift_s")
@@ -155,10 +155,10 @@ class ClockWatch:
         self._wall = wall
         self._monotonic = monotonic
         self.drift_s: float = 0.0
-        """How far the wall clock was ahead of monotonic time at the last look, since the last one that was believed."""
+        """How far the wall clock was ahead of monotonic time at the last look, relative to the last trusted one."""
 
     def look(self, *, wall: float, monotonic: float) -> bool:
-        """Returns whether the wall clock can be believed now."""
+        """Returns whether the wall clock can be trusted now."""
         self.drift_s = (wall - self._wall) - (monotonic - self._monotonic)
         if abs(self.drift_s) > DRIFT_MAX_S:
             return False

@@ -20,10 +20,10 @@ __all__ = ["PChannelRetention", "RetentionHolder", "report_of"]
 class RetentionHolder(msgspec.Struct, frozen=True):
     """A holder that needs a part of the log.
 
-    `kind` is "cursor", "damaged cursor" (`name` is its file), "broadcast" (`name` is the id of one that is not over) or "checkpoint".
+    `kind` is "cursor", "damaged cursor" (`name` is its file), "broadcast" (`name` is the id of an unfinished one) or "checkpoint".
 
-    Nothing at or above `position` (the bytes of a message id's position) is dropped; from there to the end the log has `bytes`. What a
-    checkpoint holds was truncated already, and its files go with the next checkpoint.
+    Nothing at or above `position` (the bytes of a message id's position) is dropped; from there to the end the log has `bytes`. The part
+    that a checkpoint holds is already truncated, and its files are removed after the next checkpoint.
     """
 
     kind: str
@@ -36,10 +36,10 @@ class RetentionHolder(msgspec.Struct, frozen=True):
 class PChannelRetention(msgspec.Struct, frozen=True):
     """The state of one pchannel's log.
 
-    `earliest` is the first event that is not truncated and `oldest_time` its time; both are None when there is none. `bytes` are held
-    now, of the bounds `bytes_max` and `age_max_s` (None: no bound). `holders`, lowest first, are all that need something of the log,
-    whether or not they are in the way of a bound. `clock_drift_s` is None, or how far the wall clock has moved from monotonic time:
-    until it is back, or the log is reopened, nothing counts as too old.
+    `earliest` is the first event that is not truncated and `oldest_time` its time; both are None when there is none. `bytes` are held now;
+    the bounds are `bytes_max` and `age_max_s` (None: no bound). `holders`, lowest first, are all that need a part of the log, whether or
+    not they hold back a bound. `clock_drift_s` is None, or how far the wall clock has moved from monotonic time: until it is back, or the
+    log is reopened, nothing counts as too old.
     """
 
     pchannel: str
@@ -61,7 +61,7 @@ async def report_of(
     checkpointed: int | None = None,
     clock_drift_s: float | None = None,
 ) -> PChannelRetention:
-    """Returns the state of this pchannel's log. `extents` and `checkpointed` are what its writer knows of it."""
+    """Returns the state of this pchannel's log. `extents` and `checkpointed` come from its writer."""
     end, tail = pchannel.log.durable_end, pchannel.tail.durable_end
     start = extents[0].start if extents else pchannel.log.earliest[0]
     found = [(pin.position, pin) for pin in pins]

@@ -1,11 +1,11 @@
-"""Time ticks and ids: the form of a tick, the oracle that saves ahead, and batching allocators; this room knows only the KV.
+"""Time ticks and ids: the form of a tick, the oracle that saves ahead, and batching allocators; this room imports only the KV.
 
 Files:
 
-* timestamp:        a tick as one int (46 bits of milliseconds, 18 bits of logic), and HybridClock, which gives increasing ones. Pure
-* clock:            the clocks that the room asks for, and those of this machine
-* saved_limit:      the key in the KV below which an oracle's ticks lie
-* oracle:           TimestampOracle: ticks that stay unique and increasing over crashes
+* timestamp:        a tick as one int (46 bits of milliseconds, 18 bits of logic), and HybridClock, which returns increasing ones. Pure
+* clock:            the interfaces of the clocks used here, and the clocks of this machine
+* saved_limit:      the key in the KV that bounds an oracle's ticks
+* oracle:           TimestampOracle: ticks that stay unique and increasing across crashes
 * range_allocator:  many small requests served from few large ranges
 * allocators:       TimestampAllocator and IdAllocator"""
 

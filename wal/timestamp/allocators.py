@@ -1,11 +1,11 @@
-"""TimestampAllocator: ticks for callers that are far from the oracle; IdAllocator: numbers that are given once.
+"""TimestampAllocator: ticks for callers that are far from the oracle; IdAllocator: unique numbers.
 
-A TimestampAllocator owns a small stock of ticks that is never old. It promises that results increase strictly, for each caller and over
-all of them, and that no result is older than `expire_s` before its request. It never makes a tick itself.
+A TimestampAllocator owns a small stock of recent ticks. It guarantees that results increase strictly, for each caller and across all of
+them, and that no result is older than `expire_s` before its request. It never creates a tick itself.
 
-An IdAllocator owns one key of a KV, which holds the next number that no allocator has fetched. It promises that no number is given
-twice, over restarts and over all allocators on the key, and that the numbers of one call are contiguous. Numbers that were fetched and
-not given are lost at a restart; it never gives them back.
+An IdAllocator owns one key of a KV, which holds the next number that no allocator has fetched. It guarantees that no number is returned
+twice, across restarts and all allocators on the key, and that the numbers of one call are contiguous. Numbers that were fetched and not
+used are lost at a restart; it never gives them back.
 
     value on the key:  the next number, decimal; a missing key means FIRST_ID
 """
@@ -54,7 +54,7 @@ class TimestampAllocator(RangeAllocator):
         )
 
     async def alloc(self, count: int) -> list[int]:
-        """Returns `count` ticks (1 … 262,144), contiguous and ascending, above all that were given before."""
+        """Returns `count` ticks (1 … 262,144), contiguous and ascending, above all earlier results."""
         return list(await self._allocate(count))
 
     async def alloc_one(self) -> int:
@@ -62,7 +62,7 @@ class TimestampAllocator(RangeAllocator):
         return (await self._allocate(1))[0]
 
     async def sync(self) -> None:
-        """Discards the stock and asks the source: every later tick is one that the source gives after this call."""
+        """Discards the stock and asks the source: every later tick comes from the source after this call."""
         await self._refresh()
 
 
@@ -75,7 +75,7 @@ ID_BATCH: Final = 200_000
 
 _COUNT_MAX: Final = (1 << 32) - 1  # the seeds' counts are uint32
 _SWAPS_MAX: Final = 1000
-"""How many other allocators may get in first before one gives up."""
+"""How many other allocators may win the swap before one gives up."""
 
 
 class IdAllocator(RangeAllocator):
@@ -107,7 +107,7 @@ class IdAllocator(RangeAllocator):
         return (await self._allocate(1)).start
 
     async def update_id(self) -> None:
-        """Discards the fetched numbers and fetches a batch: every later number was in nobody's hands before this call."""
+        """Discards the fetched numbers and fetches a batch: every later number was fetched after this call began."""
         await self._refresh()
 
     async def _take_numbers(self, count: int) -> range:
@@ -121,7 +121,7 @@ class IdAllocator(RangeAllocator):
                 raise InvalidArgumentError(
                     f"count={count} numbers from {start} on would pass {ID_MAX}: use another key for new numbers"
                 )
-            # If the answer is lost, the next fetch begins at the saved number: numbers are skipped, never given twice.
+            # If the answer is lost, the next fetch begins at the saved number: numbers are skipped, never repeated.
             if await self._kv.compare_and_swap(self._key, text, str(start + count)):
                 return range(start, start + count)
         raise WouldBlockError(

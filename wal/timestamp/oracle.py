@@ -1,13 +1,13 @@
-"""TimestampOracle: ticks that stay unique and increasing over crashes.
+"""TimestampOracle: ticks that stay unique and increasing across crashes.
 
-Owns: one key of a KV, on which it saves a limit ahead of time. It promises that a tick is given only below a saved limit, and after a
-restart only from the saved limit on; so ticks increase over crashes, steps of the wall clock in both directions and overflow of the
-logic. It never gives a tick while it does not know that the saved limit covers it.
+Owns: one key of a KV, on which it saves a limit ahead of time. It guarantees that every tick is below a saved limit, and after a restart
+not below the last saved limit; so ticks increase across crashes, steps of the wall clock in both directions and overflow of the logic. It
+never returns a tick unless it knows that the saved limit covers it.
 
 The saved limit bounds how far ticks run ahead of the wall clock: it is the wall clock plus `save_window_s` or, when ticks already run
 ahead of that, AHEAD_STEP_MS beyond the last tick. So a crash costs at most `save_window_s`, each further crash before the wall clock
-has caught up at most AHEAD_STEP_MS, and a step back of the wall clock its own size; a clean close costs nothing, because it takes the
-limit back. While ticks are ahead they use up the logic, and the wall clock catches up.
+has caught up at most AHEAD_STEP_MS, and a step back of the wall clock its own size; a clean close costs nothing, because it lowers the
+limit again. While ticks are ahead they use up the logic, and the wall clock catches up.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class TimestampOracle:
     """Ticks for this process, saved ahead in `kv` under `key`.
 
     `await start()` first. A second oracle that is started on the same key takes over: all its ticks are larger, and the next save of
-    this one fails; from then on this one raises ChannelFencedError (until then it may use up the ticks that it had saved, which are its
-    alone). `clock` gives wall time and timers; None means those of this machine.
+    this one fails; from then on this one raises ChannelFencedError (until then it may use up its saved ticks, which are its alone). `clock`
+    provides wall time and timers; None means those of this machine.
     """
 
     def __init__(
@@ -92,17 +92,17 @@ class TimestampOracle:
 
     @property
     def limit(self) -> int:
-        """Returns the saved limit, a tick: every tick that is given is smaller. 0 before start() and after the end."""
+        """Returns the saved limit, a tick: every returned tick is smaller. 0 before start() and after the end."""
         return self._limit
 
     @property
     def last(self) -> int:
-        """Returns the largest tick given or observed."""
+        """Returns the largest tick returned or observed."""
         return self._table.last
 
     @property
     def failure(self) -> Exception | None:
-        """Returns why the last save failed; None after one that succeeded. While it lasts, ticks end at `limit`."""
+        """Returns the error of the last save; None if it succeeded. While it lasts, ticks end at `limit`."""
         return self._failure
 
     def take(self, count: int) -> int | None:
@@ -131,8 +131,8 @@ class TimestampOracle:
     def observe(self, tick: int) -> None:
         """Makes every later tick larger than `tick`, which comes from outside.
 
-        Raises InvalidArgumentError when it lies more than `observe_ahead_max_s` ahead of the wall clock and of the last tick, because
-        one wrong clock elsewhere would move this one ahead for good.
+        Raises InvalidArgumentError when it is more than `observe_ahead_max_s` ahead of the wall clock and of the last tick, because one
+        wrong clock on another machine would advance this one for good.
         """
         check_int("tick", tick, 0, TICK_MAX)
         ahead_ms = (tick >> LOGICAL_BITS) - max(self._now_ms(), self._table.last >> LOGICAL_BITS)
@@ -144,7 +144,7 @@ class TimestampOracle:
         self._table.observe(tick)
 
     async def start(self) -> None:
-        """Takes the key over and saves a first limit; then ticks can be taken. Idempotent; after a failure it may be tried again."""
+        """Takes over the key and saves a first limit; then ticks can be taken. Idempotent; it can be retried after a failure."""
         if self._end is not None:
             raise self._end
         if self._started:
@@ -157,7 +157,7 @@ class TimestampOracle:
     async def extend(self) -> None:
         """Saves a limit further ahead, one save for all callers that wait; raises the KV's error when it fails.
 
-        It returns at once when the saved limit reaches far enough.
+        It returns at once when the saved limit is far enough ahead.
         """
         if self._end is not None:
             raise self._end
@@ -173,7 +173,7 @@ class TimestampOracle:
             raise error
 
     async def close(self) -> None:
-        """Ends the oracle: it gives no more ticks. Gives the unused part of the saved limit back where the KV answers. Idempotent."""
+        """Ends the oracle: it returns no more ticks. Gives back the unused part of the saved limit if the KV answers. Idempotent."""
         if self._closing is None:
             if self._end is None:
                 self._end = ClosedError("the timestamp oracle is closed: start a new one")
@@ -216,7 +216,7 @@ class TimestampOracle:
             self._arm()
 
     def _first_limit_ms(self, saved_ms: int) -> int:
-        # Ticks go on from the saved limit, even if its owner crashed right after saving it.
+        # Ticks continue from the saved limit, even if its owner crashed right after saving it.
         self._table.observe((saved_ms << LOGICAL_BITS) - 1)
         return self._target_ms()
 
@@ -229,7 +229,7 @@ class TimestampOracle:
         self._timer = self._clock.call_later(self._update_interval_s, self._update)
 
     def _update(self) -> None:
-        """Renews the limit in time; one save at a time, and a failed one is tried again at the next turn of the timer."""
+        """Renews the limit in time; one save at a time; the next turn of the timer retries a failed one."""
         if self._end is not None:
             return
         base_ms = max(self._now_ms(), self._table.last >> LOGICAL_BITS)

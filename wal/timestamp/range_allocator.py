@@ -1,8 +1,8 @@
 """RangeAllocator: many small requests served from few large ranges.
 
-Owns: the waiting requests, the range at hand and the one refill under way. It promises that requests are served in the order in which
-they came, each with a contiguous range above all given before, and that a cancelled or failed one harms no other. It knows neither
-ticks nor ids; a refill is any coroutine that returns a range.
+Owns: the waiting requests, the current range and the one refill in progress. It guarantees that requests are served in order of arrival,
+each with a contiguous range above all earlier ones, and that a cancelled or failed request harms no other. It knows neither ticks nor ids;
+a refill is any coroutine that returns a range.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _EMPTY: Final = range(0)
 
 
 class AllocatorStatistics(msgspec.Struct, frozen=True):
-    """Counters of an allocator since it was started. `cached`: ticks or ids at hand. `waiting`: requests not answered yet. `refills`
-    succeeded, `failures` did not."""
+    """Counters of an allocator since it was started. `cached`: ticks or ids in the current range. `waiting`: requests not answered yet.
+    `refills` succeeded, `failures` did not."""
 
     cached: int
     waiting: int
@@ -43,7 +43,7 @@ class _Request:
 
     def __init__(self, count: int, *, fresh: bool, future: asyncio.Future[range]) -> None:
         self.count = count
-        self.fresh = fresh  # only a refill that begins after this request came may serve it
+        self.fresh = fresh  # only a refill that begins after this request may serve it
         self.future = future
 
 
@@ -74,7 +74,7 @@ class RangeAllocator:
         self._clock = clock
         self._what = what
         self._requests: deque[_Request] = deque()
-        self._merged: list[_Request] = []  # those that the refill under way is for; all came before `_requests`
+        self._merged: list[_Request] = []  # those of the refill in progress; all are older than `_requests`
         self._cached = _EMPTY
         self._cached_at = 0.0
         self._end = 0  # above everything that was ever fetched
@@ -101,7 +101,7 @@ class RangeAllocator:
             await asyncio.wait([task])
 
     async def _allocate(self, count: int) -> range:
-        """Returns a contiguous range of `count` above all ranges given before."""
+        """Returns a contiguous range of `count` above all earlier ranges."""
         check_int("count", count, 1, self._count_max)
         self._check_open()
         if not self._requests and not self._merged and self._has(count):
@@ -109,7 +109,7 @@ class RangeAllocator:
         return await self._wait(count, fresh=False)
 
     async def _refresh(self) -> None:
-        """Discards the range at hand and fetches a new one."""
+        """Discards the current range and fetches a new one."""
         self._check_open()
         self._cached = _EMPTY
         await self._wait(0, fresh=True)
@@ -157,7 +157,7 @@ class RangeAllocator:
         return await request.future
 
     async def _refill_while_asked(self) -> None:
-        """Refills until nobody waits any more; the only task."""
+        """Refills until no request waits any more; the only task."""
         try:
             while self._serve():
                 self._merge()
@@ -173,7 +173,7 @@ class RangeAllocator:
             self._task = None
 
     def _serve(self) -> bool:
-        """Answers the oldest requests from the range at hand while it lasts. Returns whether some still wait."""
+        """Answers the oldest requests from the current range while it lasts. Returns whether any still wait."""
         while self._requests:
             request = self._requests[0]
             if not request.future.done():
@@ -209,7 +209,7 @@ class RangeAllocator:
         if self._expire_s is None and self._cached.stop == fetched.start:
             fetched = range(
                 self._cached.start, fetched.stop
-            )  # No number lies in between and none expires, so none is wasted.
+            )  # No number is in between and none expires, so none is wasted.
         self._cached, self._cached_at = fetched, began_at
         # It was fetched for these requests, so they get their share however long the fetch took.
         for request in self._merged:

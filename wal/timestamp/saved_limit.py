@@ -1,9 +1,9 @@
-"""SavedLimit: the one key of the KV below which an oracle's ticks lie.
+"""SavedLimit: the one key of the KV that bounds an oracle's ticks.
 
-Owns: the form of the key's value and its writer. It promises that the KV holds a limit when `raise_to` returns, and that only the
-oracle that took the key over last can raise it. An answer that was lost is looked up before the next save, never guessed.
+Owns: the form of the key's value and its writer. It guarantees that the KV holds a limit when `raise_to` returns, and that only the oracle
+that last took over the key can raise it. After a lost answer the value is read before the next save, never guessed.
 
-    value on the key:  "<limit in milliseconds, decimal> <owner, 16 hexadecimal digits>"     every start is an owner of its own
+    value on the key:  "<limit in milliseconds, decimal> <owner, 16 hexadecimal digits>"     every start is a new owner
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SavedLimit:
                 return
 
     async def give_back(self, limit_ms: int) -> None:
-        """Saves a lower limit, if the value in the KV is surely this owner's; otherwise does nothing, which is no worse than a crash."""
+        """Saves a lower limit, if the value in the KV is certainly this owner's; otherwise does nothing, which is no worse than a crash."""
         if not self._unsure:
             await self._swap(self._encode(limit_ms))
 

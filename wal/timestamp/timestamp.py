@@ -1,4 +1,4 @@
-"""Ticks: one int that holds 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic; HybridClock gives increasing ones. Pure.
+"""Ticks: one int that holds 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic; HybridClock returns increasing ones. Pure.
 
 Owns: the form of a tick and its translations; larger ticks are later ones. The form is the seeds' (appendix A.6.1), and the logic
 counts events within a millisecond.
@@ -37,7 +37,7 @@ def compose(milliseconds: int, logical: int = 0) -> int:
 
 
 def parse(tick: int) -> tuple[int, int]:
-    """Returns the milliseconds and the logic of a tick, as `compose` was given them."""
+    """Returns the milliseconds and the logic of a tick: the arguments of `compose`."""
     check_int("tick", tick, 0, TICK_MAX)
     return tick >> LOGICAL_BITS, tick & LOGICAL_MAX
 
@@ -60,7 +60,7 @@ def from_datetime(moment: datetime) -> int:
 
 
 def check_int(name: str, value: object, smallest: int, largest: int) -> None:
-    """Raises TypeError unless `value` is an int, and InvalidArgumentError unless it lies in `smallest` … `largest`."""
+    """Raises TypeError unless `value` is an int, and InvalidArgumentError unless it is in `smallest` … `largest`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is an int, not {type(value).__name__}")
     if not smallest <= value <= largest:
@@ -74,18 +74,18 @@ COUNT_MAX: Final = 1 << LOGICAL_BITS
 class HybridClock:
     """A hybrid logical clock (seeds, appendix A.6.1): turns wall time and a limit into unique, increasing ticks.
 
-    It owns the largest tick given or observed. It promises that every range lies above all before it, within one millisecond and below
-    the limit. It cannot wait and reads no clock; time and limit come from the oracle.
+    It owns the largest tick returned or observed. It guarantees that every range is above all earlier ones, within one millisecond and
+    below the limit. It cannot wait and reads no clock; time and limit come from the oracle.
 
     The physical part follows the wall clock while that is ahead. When it is not (it stepped back, or larger ticks from outside were
     observed) the logic counts on, and a millisecond whose logic is used up is followed by the next. So physical time runs ahead of the
-    wall clock only by as much as that stepped back or was observed ahead, plus 1 ms for every 262,144 ticks given meanwhile.
+    wall clock only by as much as that stepped back or was observed ahead, plus 1 ms for every 262,144 ticks returned meanwhile.
     """
 
     __slots__ = ("last",)
 
     last: int
-    """The largest tick given or observed; the next one is larger."""
+    """The largest tick returned or observed; the next one is larger."""
 
     def __init__(self, last: int = 0) -> None:
         self.last = last

@@ -1,20 +1,20 @@
-"""The journal backend: segment files on one host, a writer thread for each pchannel, readers beside it.
+"""The journal backend: segment files on one host, with a writer thread for each pchannel and concurrent readers.
 
 Files, from the bottom up:
 
 * layout:              the bytes of segment headers and envelopes, and how positions map to them. Pure
-* index, index_part:   where the frames of one segment lie; the bytes of a stored index. Pure
+* index, index_part:   the positions of the frames of one segment; the bytes of a stored index. Pure
 * disk:                the few calls on which durability rests
 * segment:             one file of the log, read frame by frame
 * segments:            the segments of one log, and the index of each
 * control:             the page with the numbers that change with every frame, and its lock
-* preparer:            the thread that has the next segment ready
+* preparer:            the thread that prepares the next segment
 * directory:           FORMAT, LOCK, permissions, and a new log
 * active:              the segment that is being written, and its stored index
 * writer:              the thread that writes frames, one sync after each
-* recovery:            which files of the last writer are believed, and what is repaired
+* recovery:            which files of the last writer are trusted, and what is repaired
 * checkpoint:          checkpoint files, and room for the next one
-* truncation:          where the log begins, and what becomes of the segments below
+* truncation:          where the log begins, and what happens to the segments below
 * reader:              pages of frames from the segments
 * log, backend:        one open log; the directory with all of them
 * read_only, read_only_segments:  a journal of another process, open for reading

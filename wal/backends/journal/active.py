@@ -1,12 +1,12 @@
-"""ActiveSegment: the segment that is being written, how the next one takes its place, and its stored index.
+"""ActiveSegment: the segment that is being written, its replacement by the next one, and its stored index.
 
 Owns the order in which a new segment becomes durable: the seal of the old one, the new header, its name, and only then the first
 frame. A crash in between leaves the old segment as the last one, or the new one without a frame.
 
 The IndexKeeper owns the parts that are appended to `<base:016x>.idx` while the segment grows, so that an opening after a crash
-reads the heads of a few frames instead of all that a segment can hold. Nothing waits for these parts and nothing depends on them:
-they are not synced, a part that could not be written ends the index there, and recovery reads the rest from the segment. The
-keeper never stores a frame that is not durable, and leaves no file for a segment that is gone.
+reads the heads of a few frames instead of those of a whole segment. Nothing waits for these parts or depends on them: they are not synced,
+a part that could not be written ends the index, and recovery reads the rest from the segment. The keeper never stores a frame that is not
+durable, and leaves no file for a segment that is gone.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def begin_segment(
     first_tick: int,
     promised_tick: int,
 ) -> ActiveSegment:
-    """Seals the active segment and begins the next one in the file of `spare`; all of it is durable when it returns.
+    """Seals the active segment and begins the next one in the file of `spare`; both are durable when it returns.
 
-    An OSError for want of a descriptor leaves the spare file as it was, and the old segment as the last one. `last` is (term,
-    sequence) of the last frame, `newest` is (position, index) of the newest event, and `first_tick` is the first tick of the
+    If there is no file descriptor, it raises OSError; the spare file stays as it was and the old segment stays the last one. `last` is
+    (term, sequence) of the last frame, `newest` is (position, index) of the newest event, and `first_tick` is the first tick of the
     frame to come.
     """
     generation = old.segment.header.generation
@@ -84,14 +84,14 @@ def begin_segment(
 
 
 PART_FRAMES: Final = 1024
-"""A part is stored after this many frames, whose heads are read in about 20 ms, …"""
+"""A part is stored after this many frames (reading their heads takes about 20 ms) …"""
 PART_RUNS: Final = 8192
-"""… or after this many runs, whose heads are read in about 10 ms."""
+"""… or after this many runs (reading their heads takes about 10 ms)."""
 
 
 class IndexKeeper:
-    """Stores the index of the active segment in parts. The writer calls `begin` and `look` after a durable frame; the preparer's
-    thread stores."""
+    """Stores the index of the active segment in parts. The writer calls `begin` and `look` after a durable frame; the preparer's thread
+    does the writing."""
 
     def __init__(self, disk: Disk, directory: Path, preparer: Preparer) -> None:
         self._disk = disk
@@ -102,13 +102,13 @@ class IndexKeeper:
         self._runs_due = 0
 
     def begin(self, segment: Segment, index: SegmentIndex) -> None:
-        """Makes this the segment that is written. Frames that it holds already are stored with the next part."""
+        """Makes this the active segment. Frames that it already holds are stored with the next part."""
         self._stored = _Stored(segment)
         self._frames_due = len(index) + PART_FRAMES
         self._runs_due = index.runs + PART_RUNS
 
     def look(self, index: SegmentIndex) -> None:
-        """Has the newest frames stored if there are enough of them."""
+        """Queues the newest frames for storing if there are enough of them."""
         if len(index) >= self._frames_due or index.runs >= self._runs_due:
             stored = self._stored
             part = index.part(stored.frames)

@@ -1,6 +1,6 @@
-"""JournalBackend: the logs of pchannels as segment files in one directory, the embedded default.
+"""JournalBackend: the logs of pchannels as segment files in one directory. It is the default backend.
 
-Owns the directory: its FORMAT, its LOCK, the folders of the pchannels, and the threads in which files are touched.
+Owns the directory: its FORMAT, its LOCK, the folders of the pchannels, and the threads that access the files.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _THREADS: Final = 8
 
 
 class JournalBackend(LogBackend):
-    """A journal in `directory`, which `start` (or the first `create` or `open`) takes.
+    """A journal in `directory`, which `start` (or the first `create` or `open`) locks.
 
-    `segment_bytes` and `first_segment_bytes` are file sizes: multiples of 4,096, from 8 KiB on. `disk`: see `Disk`. With
-    `create=False` a missing or empty directory is left as it is. `group_readable`: whether the group of the files may read them;
-    None keeps what the journal has, or starts private. Raises FormatError when the directory is no journal, and LockedError while
-    another backend has it.
+    `segment_bytes` and `first_segment_bytes` are file sizes: multiples of 4,096, at least 8 KiB. `disk`: see `Disk`. With
+    `create=False` a missing or empty directory is left as it is. `group_readable`: whether the group of the files may read them; None keeps
+    the current setting, or private for a new journal. Raises FormatError when the directory is not a journal, and LockedError while another
+    backend has it open.
     """
 
     name: ClassVar[str] = "journal"
@@ -75,15 +75,14 @@ class JournalBackend(LogBackend):
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-journal")
         self._lock: DirectoryLock | None = None
         self.held: HeldDirectory | None = None
-        """The directory, with the names in it that all pchannels depend on; None before `start`."""
+        """The directory, with those names in it on which all pchannels depend; None before `start`."""
         self._starting: asyncio.Task[None] | None = None
         self._recovering: set[concurrent.futures.Future[tuple[Recovered, HeldDirectory]]] = set()
         self._logs: weakref.WeakSet[JournalLog] = weakref.WeakSet()
         self._closed = False
 
     async def start(self) -> None:
-        """Takes the directory, and makes it a journal if it is missing or empty. Idempotent; after an error it can be tried
-        again."""
+        """Locks the directory, and makes it a journal if it is missing or empty. Idempotent; it can be retried after an error."""
         if self._closed:
             raise ClosedError(f"the journal {self._directory} is closed: make a new JournalBackend to go on")
         if self._lock is not None:
@@ -164,7 +163,7 @@ class JournalBackend(LogBackend):
     def abandon(self) -> None:
         self._closed = True
         self.finish_calls()
-        with contextlib.ExitStack() as last:  # the lock is released whatever fails before
+        with contextlib.ExitStack() as last:  # the lock is released even if an earlier step fails
             last.callback(self._close)
             for recovering in list(self._recovering):
                 last.callback(_let_go, recovering)
@@ -189,7 +188,7 @@ class JournalBackend(LogBackend):
             self.held = held = HeldDirectory(self._directory)
             held.watch(self._directory / LOCK_NAME, lock.status())
             carry_out(self._directory, access, asked=self._group_readable is not None)
-            # The file is created here, so that a log on a disk that fills up later can still be truncated.
+            # The file is created here, so that a log can still be truncated after the disk has filled up.
             FileLock.open(self._directory / CURSORS_LOCK_NAME, access, dir_fd=held.fd).close()
         except BaseException:
             if self.held is not None:
@@ -225,7 +224,7 @@ class JournalBackend(LogBackend):
 
 
 def _storage_errors(call: Callable[[], _T]) -> _T:
-    """Runs the call, and raises a refusal of the operating system as a StorageError."""
+    """Runs the call, and raises an error of the operating system as a StorageError."""
     try:
         return call()
     except OSError as error:
@@ -235,8 +234,8 @@ def _storage_errors(call: Callable[[], _T]) -> _T:
 def hold(
     recovered: Recovered, directory: Path, *, within: HeldDirectory | None = None
 ) -> tuple[Recovered, HeldDirectory]:
-    """Holds the directory in which a log was recovered. Raises StorageError, and releases the log, when its names lead elsewhere
-    already.
+    """Holds the directory in which a log was recovered. Raises StorageError, and releases the log, if its names already lead to other
+    files.
 
     Once a writer of a higher term owns the log, the names belong to that writer: from then on a check raises ChannelFencedError.
     """

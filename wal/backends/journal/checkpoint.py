@@ -1,14 +1,14 @@
-"""Checkpoint files: `checkpoint-<position:016x>`, one blob each, replaced whole.
+"""Checkpoint files: `checkpoint-<position:016x>`, one blob each, always replaced as a whole.
 
     magic "WALP" | version u32 | incarnation u64 | position u64 | length u64 | crc32c u32 (of the header before it, then the blob) | blob
 
-Owns: the promise that a name never shows a part of a blob, and that a checkpoint goes only after another one has replaced it for
-good; the caller that records which checkpoint counts says so with `keep_only`. A file that a fenced writer leaves is still true
-(it covers only what was durable in its term), and it never replaces another one. Everything here blocks, so it runs in threads.
+Owns two guarantees: a name never shows a part of a blob, and a checkpoint is removed only after another one has durably replaced it; the
+caller, which records the current checkpoint, says so with `keep_only`. A file that a fenced writer leaves is still valid (it covers only
+what was durable in its term), and it never replaces another one. Everything here blocks, so it runs in threads.
 
-On a full disk, segments go only when a checkpoint has taken over what they are needed for, and a checkpoint is a file itself. So
-room for the next one is kept in `checkpoint.reserve`, which becomes the checkpoint when there is no other room. The reserve is
-best effort, and its content means nothing.
+On a full disk, segments can be removed only when a checkpoint replaces them for recovery, and a checkpoint is itself a file. So
+`checkpoint.reserve` keeps room for the next one, and becomes the checkpoint when there is no other room. The reserve is best effort, and
+its content is meaningless.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class CheckpointFiles:
         self._term = term
         self._reserve = directory / _RESERVE_NAME
         self._using_reserve = threading.Lock()
-        """Held by a save and by a call that fills the reserve: a save may rename the reserve, and no other file may be open on it
+        """Held by a save and by a call that fills the reserve: a save may rename the reserve, and no other call may have it open
         meanwhile."""
 
     def save(self, position: int, pieces: Sequence[bytes]) -> None:
-        """Stores the pieces in a row, durably. Raises ChannelFencedError when the log has a higher term by now."""
+        """Durably stores the concatenated pieces. Raises ChannelFencedError if the log has a higher term by now."""
         packed = _HEADER.pack(_MAGIC, _VERSION, self._incarnation, position, sum(map(len, pieces)))
         crc = google_crc32c.value(packed)
         for piece in pieces:
@@ -141,8 +141,8 @@ class CheckpointFiles:
             return False
 
     def _write(self, file: JournalFile, buffers: list[bytes]) -> None:
-        """Makes the buffers the content of the file, and closes it. Syncs every megabyte, so that the sync of a frame meanwhile
-        never waits for the whole file."""
+        """Writes the buffers as the content of the file, and closes it. Syncs every megabyte, so that a frame's sync meanwhile never waits
+        for the whole file."""
         try:
             offset = synced = 0
             for buffer in buffers:

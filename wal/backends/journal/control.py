@@ -1,17 +1,15 @@
 """ControlPage: the few numbers of a pchannel's log that change with every frame, in a mapped page that other processes can read.
 
-Owns: the file `control` (4 KiB) with its two slots, and the lock on it. The lock lies on the file `fence` beside it, because a
-process that may read the page could also lock the page, and so stop the writer. Each slot lies in a sector of its own and carries
-a sequence and a CRC, and a store overwrites the older slot: whatever a crash leaves, one of the slots is valid. Recovery does not
-need the page to find the frames. The page says which frames are known to be durable (damage below that position is no torn tail),
-which term owns the log, and where the log begins.
+Owns: the file `control` (4 KiB) with its two slots, and the lock on it. The lock is on the separate file `fence`, because a process that
+may read the page could also lock it, and so stop the writer. Each slot has its own sector, a sequence and a CRC, and a store overwrites the
+older slot: whatever a crash leaves, one of the slots is valid. Recovery does not need the page to find the frames. The page says which
+frames are known to be durable (damage below that position is not a torn tail), which term owns the log, and where the log begins.
 
-The lock (`locked`) makes "does this term still own the log?" and the store that depends on it one step, between handles and
-between processes. Other processes see a store at once, and it survives a crash of the process; only `sync` makes it survive a
-power cut. A process that only reads maps the page as a `ControlView`, takes no lock and never writes: it believes a slot whose
-CRC matches.
+The lock (`locked`) makes "does this term still own the log?" and the store that depends on the answer one atomic step, across handles and
+processes. Other processes see a store at once, and it survives a crash of the process; only `sync` makes it survive a power cut. A process
+that only reads maps the page as a `ControlView`, takes no lock and never writes: it trusts a slot whose CRC matches.
 
-A writer also notes in which boot of the machine it runs: while that boot lasts, none of its stores can have been lost.
+A writer also records the current boot of the machine: until the machine restarts, none of its stores can be lost.
 
     at 1024   magic "WALB" | boot 16 B | crc32c u32
 """
@@ -46,13 +44,13 @@ __all__ = [
 CONTROL_BYTES: Final = 4096
 CONTROL_NAME: Final = "control"
 FENCE_NAME: Final = "fence"
-"""The lock file of a process that stores. Only its owner can open it, also where a group may read the page."""
+"""The lock file of a process that stores. Only its owner can open it, even where a group may read the page."""
 REPLACED_TERM: Final = (1 << 64) - 1
 """The term in which a page is left when its log is recreated: no handle on the old log writes or reads any more."""
 _VERSION: Final = 1
 _MAGIC: Final = b"WALC"
 _LOAD_TRIES: Final = 100
-"""A reader that meets a store in progress sees one slot fail. Both slots can fail only in turn, so another look settles it."""
+"""A reader that meets a store in progress sees one slot fail. Both slots can fail only one after the other, so another read settles it."""
 
 
 class ControlRecord(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +60,7 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
         closed u32 (0 or 1) | promise u64 | limit u64 | crc32c u32
 
     `durable`: the position after the last frame that is known to be durable. `promised_tick`: no later event has a
-    tick at or below it. `limit`: the oracle's saved limit when the log was last told. `closed`: no writer has the log open.
+    tick at or below it. `limit`: the oracle's saved limit when the log last received it. `closed`: no writer has the log open.
     """
 
     incarnation: int
@@ -95,8 +93,8 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
     def unpack(cls, page: bytes, at: int) -> tuple[int, ControlRecord] | None:
         """Returns `(sequence, record)` of the slot at `at`, or None when its CRC or magic does not match.
 
-        Raises FormatError for a newer version, and CorruptionError (without path) for a slot with a right CRC and values that no
-        writer stores.
+        Raises FormatError for a newer version, and CorruptionError (without path) for a slot with a matching CRC and values that no writer
+        stores.
         """
         if len(page) - at < _SLOT.size + _CRC.size:
             return None
@@ -125,7 +123,7 @@ class ControlPage:
     """The mapped page: `load`, and `store` inside `locked`. Any thread may use it."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
-        """Maps an existing file. A file that is too short for a control page is extended, and its slots are invalid then."""
+        """Maps an existing file. A file that is too short for a control page is extended; its slots are then invalid."""
         self._disk = disk
         self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -139,18 +137,18 @@ class ControlPage:
             raise
         self._lock = _Lock(self._fence)
         self._pchannel, self._term = "", -1  # until it is owned
-        # The slots as they were last read, and their record: the check and the store of a frame need not parse them again.
+        # The slots as they were last read, and their record: neither the check nor the store of a frame has to parse them again.
         self._seen = b""
         self._said: tuple[int, ControlRecord | None] = (0, None)
 
     @staticmethod
     def create(disk: Disk, path: Path, record: ControlRecord) -> None:
-        """Puts a page with this record in place, durably."""
-        page = record.pack(2).ljust(CONTROL_BYTES, b"\0")  # even sequences lie in the first slot
+        """Durably creates a page with this record."""
+        page = record.pack(2).ljust(CONTROL_BYTES, b"\0")  # even sequences are in the first slot
         disk.replace(path, page, temporary=path.with_suffix(".tmp"))
 
     def status(self) -> os.stat_result:
-        """Returns the status of the mapped file, wherever its name leads by now."""
+        """Returns the status of the mapped file, even if its name now leads to another file."""
         return os.fstat(self._fd)
 
     def fence_status(self) -> os.stat_result:
@@ -158,7 +156,7 @@ class ControlPage:
         return os.fstat(self._fence.fd)
 
     def locked(self) -> _Lock:
-        """Returns the lock: inside `with`, no other thread or process stores. Entering it waits; never use it on the loop."""
+        """Returns the lock: inside `with`, no other thread or process stores. Entering it blocks; never use it on the loop."""
         return self._lock
 
     def load(self) -> ControlRecord | None:
@@ -166,8 +164,8 @@ class ControlPage:
         return self._newest()[1]
 
     def load_owned(self) -> ControlRecord:
-        """Returns the record if the log is still in the term of `own`; raises ChannelFencedError if not. Only inside `locked` does the
-        answer stay true."""
+        """Returns the record if the log is still in the term of `own`; raises ChannelFencedError if not. The answer stays true only inside
+        `locked`."""
         said = self._said
         page = self._map[: 2 * SECTOR_BYTES]
         if page != self._seen:
@@ -182,11 +180,11 @@ class ControlPage:
         return record
 
     def own(self, pchannel: str, term: int) -> None:
-        """Makes this the page of a writer that took the log over in this term."""
+        """Makes this the page of the writer that took over the log in this term."""
         self._pchannel, self._term = pchannel, term
 
     def store_owned(self, record: ControlRecord) -> None:
-        """Stores a record after `load_owned` in the same `locked`, without another look at the page."""
+        """Stores a record after `load_owned` in the same `locked`, without reading the page again."""
         self._put(self._said[0] + 1, record)
 
     def store(self, record: ControlRecord) -> None:
@@ -198,7 +196,7 @@ class ControlPage:
         return bool(boot) and self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES] == _boot_mark(boot)
 
     def note_boot(self, boot: bytes) -> None:
-        """Notes that stores from now on happen in this boot. Only inside `locked`."""
+        """Records that stores from now on happen in this boot. Only inside `locked`."""
         self._map[_BOOT_AT : _BOOT_AT + _BOOT_BYTES] = _boot_mark(boot) if boot else bytes(_BOOT_BYTES)
 
     def sync(self) -> None:
@@ -216,7 +214,7 @@ class ControlPage:
         slot = record.pack(sequence)
         at = sequence % 2 * SECTOR_BYTES
         self._map[at : at + len(slot)] = slot
-        # The order matters: another thread that looks between the two lines parses the page itself.
+        # The order matters: another thread that reads between the two lines parses the page itself.
         self._said = (sequence, record)
         self._seen = self._map[: 2 * SECTOR_BYTES]
 
@@ -231,8 +229,7 @@ class ControlPage:
 
 
 class ControlView:
-    """The page of a log that this process only reads. `load` takes some microseconds and waits for nothing; any thread may call
-    it."""
+    """The page of a log that this process only reads. `load` takes a few microseconds and never blocks; any thread may call it."""
 
     def __init__(self, path: Path) -> None:
         """Maps the file. Raises FileNotFoundError when there is none, and CorruptionError when it is too short for a control
@@ -241,7 +238,7 @@ class ControlView:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.status: Final = os.fstat(fd)
-            """The status of the mapped file when it was opened; the mapping keeps the file."""
+            """The status of the mapped file when it was opened; the mapping keeps the file alive."""
             size = self.status.st_size
             if size < CONTROL_BYTES:
                 raise self._damaged(f"it has {size} bytes", f"{CONTROL_BYTES} bytes")
@@ -258,9 +255,8 @@ class ControlView:
             if said is not None and page == said[0]:
                 return said[2]
             newest = _newest_slot(page, self._path)
-            said = self._said  # another thread may have looked meanwhile
-            # This look may have read one slot just before it was overwritten, and the other one just after: then it shows an
-            # older store.
+            said = self._said  # another thread may have read meanwhile
+            # This read may have seen one slot just before it was overwritten, and the other one just after: then it shows an older store.
             if newest is not None and (said is None or newest[0] >= said[1]):
                 self._said = page, *newest
                 return newest[1]
@@ -278,7 +274,7 @@ class ControlView:
 
 
 class _Lock:
-    """An exclusive flock, which does not tell the threads of one descriptor apart, inside a lock that does."""
+    """A thread lock around an exclusive flock, which alone would not separate the threads that share one descriptor."""
 
     __slots__ = ("_file", "_threads")
 

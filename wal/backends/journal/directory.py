@@ -1,16 +1,16 @@
-"""The directory of a journal: FORMAT says what it is, LOCK which process writes it, permissions who may read it; and a new, empty
-log.
+"""The directory of a journal: FORMAT says what it is, LOCK which process writes it, permissions which users may read it. Also creates new,
+empty logs.
 
-Owns the files `FORMAT` and `LOCK`. The lock is a flock, so it goes with its process however that ends; the pid in the file serves
-only the text of the error. Only the user who writes the journal can open `LOCK`, so that no other user can hold it.
+Owns the files `FORMAT` and `LOCK`. The lock is a flock, so it ends with its process, however that exits; the pid in the file is used only
+in the error message. Only the user who writes the journal can open `LOCK`, so that no other user can hold it.
 
-Permissions follow the setting, else what the journal has already, else they are for the owner alone. The mode of `FORMAT` marks
-them: it is changed last, so that an opening which was cut off is repeated, and an opening that finds it right looks at nothing
-else. So an opening costs the same however many files there are. Files that every user may read, as all files could before they
-were private, are closed: new segments would lock those readers out anyway, at a moment that nobody chose. A warning says so.
+Permissions follow the setting, else the journal's current mode, else they are for the owner alone. The mode of `FORMAT` records them: it is
+changed last, so that the next opening repeats an interrupted change, and an opening that finds the right mode checks no other file. So the
+cost of an opening does not depend on the number of files. Files that every user may read, as all files were in earlier versions, lose that
+mode: new segments would lock those readers out anyway, at an arbitrary moment. A warning says so.
 
-A new log is made durably, over the files that an interrupted creation left: first the segment, then the control page, whose
-presence under a synced name says that the log exists. A log that ever held a frame is never touched.
+A new log is created durably, over the files that an interrupted creation left: first the segment, then the control page, whose presence
+under a synced name means that the log exists. A log that ever held a frame is never touched.
 """
 
 from __future__ import annotations
@@ -49,21 +49,19 @@ _FORMAT_TEMPORARY: Final = "FORMAT.tmp"
 _TRIES: Final = 1000
 _PAUSE_S: Final = 0.001
 _INHERITED_S: Final = 1.0
-"""How long opening waits for a child whose parent was killed just after the fork: the child lets go of the lock as soon as it
-runs."""
+"""How long opening waits for a child whose parent was killed just after the fork: the child releases the lock as soon as it runs."""
 _INHERITED_PAUSE_S: Final = 0.01
 
 
 class DirectoryLock:
-    """The lock on the journal, held from `acquire` to `release`, or until the process ends. A forked child has no part in it."""
+    """The lock on the journal, held from `acquire` to `release`, or until the process ends. A forked child does not share it."""
 
     def __init__(self, file: FileLock) -> None:
         self._file = file
 
     @classmethod
     def acquire(cls, directory: Path, access: FileAccess = PRIVATE) -> DirectoryLock:
-        """Takes the lock. Raises LockedError with the pid of the process that has it (this process's own if it opened the journal
-        twice)."""
+        """Takes the lock. Raises LockedError with the pid of the process that holds it (this process if it opened the journal twice)."""
         file = FileLock.open(directory / LOCK_NAME, access)
         try:
             until = time.monotonic() + _INHERITED_S
@@ -79,7 +77,7 @@ class DirectoryLock:
         return cls(file)
 
     def status(self) -> os.stat_result:
-        """Returns the status of the locked file, wherever its name leads by now."""
+        """Returns the status of the locked file, even if its name now leads to another file."""
         return os.fstat(self._file.fd)
 
     def release(self) -> None:
@@ -88,8 +86,8 @@ class DirectoryLock:
 
 
 def _take(file: FileLock) -> bool:
-    """Takes the lock; returns False when a writer has it. A process that only asks whether the journal is free shares the lock
-    for an instant, which this function waits for."""
+    """Takes the lock; returns False when a writer holds it. A process that only checks whether the journal is free shares the lock for an
+    instant; this function waits for that."""
     for _ in range(_TRIES):
         if file.try_lock():
             return True
@@ -114,7 +112,7 @@ def _locked_error(directory: Path, holder: LockHolder) -> LockedError:
 def is_being_written(directory: Path) -> bool | None:
     """Returns whether a process has the journal open for writing; None when this user may not open the lock file.
 
-    It shares the lock for an instant, see `_take`.
+    It shares the lock for an instant; see `_take`.
     """
     try:
         file = FileLock.look(directory / LOCK_NAME)
@@ -146,7 +144,7 @@ def claim_format(disk: Disk, directory: Path) -> None:
 
 
 def check_format(directory: Path) -> None:
-    """Returns if the directory is a journal of a known version; raises FormatError if not."""
+    """Raises FormatError unless the directory is a journal of a known version."""
     path = directory / FORMAT_NAME
     try:
         text = path.read_bytes().decode("ascii", "replace")
@@ -164,25 +162,25 @@ def check_format(directory: Path) -> None:
 
 
 _SINK_NAME: Final = "spark"
-"""The folder that tasks of Spark's sink may have staged in before the journal exists, see docs/reference/files.md."""
+"""The folder where tasks of Spark's sink may have staged files before the journal exists; see docs/reference/files.md."""
 _OURS: Final = frozenset((FORMAT_NAME, LOCK_NAME, _FORMAT_TEMPORARY, _SINK_NAME))
 
 
 _READ_BY_READERS: Final = ("pchannels", "cursors")
 _FOR_WRITERS: Final = (CURSORS_LOCK_NAME, "spark")
-"""Names that only writers use. Of Spark's sink only the directory is made private; then no other user can enter it."""
+"""Names that only writers use. For Spark's sink, only the directory becomes private, so that no other user can enter it."""
 _OTHERS_READ: Final = 0o044
 _log: Final = logging.getLogger("wal.journal")
 
 
 def choose_access(directory: Path, group_readable: bool | None) -> FileAccess:
-    """Returns the access of the journal in this directory, which need not exist yet; None keeps the access that it has."""
+    """Returns the access of the journal in this directory, which need not exist yet; None keeps the current access."""
     found = FileAccess.like(directory / FORMAT_NAME)
     return found if group_readable is None else msgspec.structs.replace(found, group_readable=group_readable)
 
 
 def carry_out(directory: Path, access: FileAccess, *, asked: bool) -> None:
-    """Gives this access to the files of an existing journal. Without being `asked`, it warns when readers lose their access."""
+    """Applies this access to the files of an existing journal. Unless `asked`, it warns when readers lose their access."""
     mark = directory / FORMAT_NAME
     before = mark.stat().st_mode
     if access.is_given(mark) and access.is_given(directory):
@@ -213,7 +211,7 @@ def carry_out(directory: Path, access: FileAccess, *, asked: bool) -> None:
 
 
 def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, first_segment_bytes: int) -> None:
-    """Makes an empty log in this directory, durably. Raises FormatError when a log that held a frame is there."""
+    """Durably creates an empty log in this directory. Raises FormatError when it has a log that ever held a frame."""
     disk.make_directory(directory.parent)
     disk.make_directory(directory)
     if _held_a_frame(disk, directory):
@@ -238,7 +236,7 @@ def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, 
 
 
 def _held_a_frame(disk: Disk, directory: Path) -> bool:
-    """Returns whether the log ever held a frame, as far as the files tell; damaged files count as if it did."""
+    """Returns whether the log ever held a frame, according to its files; damaged files count as yes."""
     control_path = directory / CONTROL_NAME
     if control_path.exists():
         with contextlib.closing(ControlPage(disk, control_path)) as control:

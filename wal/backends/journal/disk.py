@@ -1,8 +1,8 @@
-"""Disk: the few calls on which durability rests, in one place.
+"""Disk: the few calls on which durability depends, in one place.
 
-Owns: complete writes (partial writes are continued, at most 1,024 buffers a call), syncs, renames, and the count of what was
-done. Every byte and every sync of a journal goes through here; a test gives the backend a Disk of its own that fails, counts or
-cuts the power. It never decides anything: its errors are those of the operating system.
+Owns: complete writes (partial writes are continued, at most 1,024 buffers per call), syncs, renames, and their counters. Every write and
+every sync of a journal goes through here; a test gives the backend its own Disk that fails, counts or cuts the power. It makes no
+decisions: its errors are those of the operating system.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["BUFFERS_MAX", "Disk", "JournalFile"]
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ALIGNED_BYTES: Final = 1 << 20
 BUFFERS_MAX: Final = 1024
-"""The most buffers that one pwritev takes: IOV_MAX of Linux."""
+"""The most buffers that one pwritev accepts: IOV_MAX of Linux."""
 
 
 class JournalFile:
@@ -41,16 +41,14 @@ class JournalFile:
         self.writes: int = 0
         self.written_bytes: int = 0
         self.syncs: int = 0
-        self._aligned: mmap.mmap | None = (
-            None  # data is copied here before it is written, while the page cache is bypassed
-        )
+        self._aligned: mmap.mmap | None = None  # data is copied here before a write that bypasses the page cache
 
     def bypass_cache(self) -> None:
-        """Sends whole sectors straight to the disk from now on, where the file system and the disk can do that.
+        """Writes whole sectors directly to the disk from now on, where the file system and the disk support it.
 
-        Segments are written once, in order, and synced at once: in the page cache each of their pages would cost an allocation
-        (some 2 ms a megabyte on a virtual machine, more than all other work on it), first when it is filled with zeros. Readers
-        still use the page cache; a direct write drops the pages that it overwrites.
+        Segments are written once, in order, and synced at once: in the page cache each of their pages would cost an allocation (some 2 ms
+        per megabyte on a virtual machine, more than all other work on it), first when it is filled with zeros. Readers still use the page
+        cache; a direct write drops the pages that it overwrites.
         """
         try:
             flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
@@ -61,7 +59,7 @@ class JournalFile:
         try:
             os.preadv(self.fd, [memoryview(aligned)[:SECTOR_BYTES]], SECTOR_BYTES)
         except OSError:
-            self.use_cache()  # the sectors of this disk are larger than ours
+            self.use_cache()  # this disk has larger sectors than ours
         else:
             self._aligned = aligned
 
@@ -109,7 +107,7 @@ class JournalFile:
         return os.fstat(self.fd).st_size
 
     def allocate(self, size: int) -> None:
-        """Makes the file at least so large, all of it allocated; never smaller."""
+        """Allocates the whole file up to this size; never shrinks it."""
         os.posix_fallocate(self.fd, 0, size)
 
     def cut(self, size: int) -> None:
@@ -126,11 +124,11 @@ class JournalFile:
             total = sum(map(len, buffers))
             if (offset | total) % SECTOR_BYTES == 0:
                 return os.pwritev(self.fd, [self._copied(buffers, total)], offset)
-            self.use_cache()  # only the rest of a write that was cut short is no whole sectors
+            self.use_cache()  # only the rest of a partial write is not a whole number of sectors
         return os.pwritev(self.fd, buffers, offset)
 
     def _copied(self, buffers: Sequence[bytes | memoryview], total: int) -> memoryview:
-        """Returns the bytes of the buffers at an address that the disk can read from."""
+        """Returns the bytes of the buffers at an address from which the disk can read."""
         assert self._aligned is not None
         if total > len(self._aligned):
             self._aligned = mmap.mmap(-1, 2 * total)
@@ -149,23 +147,21 @@ class JournalFile:
 class Disk:
     """The file system as the journal uses it. `access` says who may read the files that are created.
 
-    Names in a held directory are looked up in that directory and not by its path, so that a writer whose directory was replaced
+    Names in a held directory are looked up in that directory, not through its path, so that a writer whose directory was replaced
     never opens, renames or removes a file of the process that has the path now.
     """
 
     access: FileAccess = PRIVATE
-    _held: Mapping[Path, HeldDirectory] = MappingProxyType(
-        {}
-    )  # never changed but replaced, so that a look needs no lock
+    _held: Mapping[Path, HeldDirectory] = MappingProxyType({})  # replaced, never changed, so that lookups need no lock
     _holding: ClassVar = threading.Lock()
 
     def hold(self, directory: HeldDirectory) -> None:
-        """Looks names in this directory up there from now on, until `let_go`."""
+        """Looks up names of this path in the held directory from now on, until `let_go`."""
         with self._holding:
             self._held = {**self._held, directory.path: directory}
 
     def let_go(self, directory: HeldDirectory) -> None:
-        """Ends `hold`; a directory that was held later under the same path stays."""
+        """Ends `hold`; a directory that was held later under the same path stays held."""
         with self._holding:
             self._held = {path: held for path, held in self._held.items() if held is not directory}
 
@@ -181,7 +177,7 @@ class Disk:
             return self._file(path, fd)
 
     def replace(self, path: Path, data: bytes, *, temporary: Path) -> None:
-        """Puts a whole file in place, durably: writes it beside the old one, syncs, renames, and syncs the directory."""
+        """Durably replaces a whole file: writes the new one beside it, syncs, renames, and syncs the directory."""
         file = self.open(temporary, create=True)
         try:
             file.write([data], 0)
@@ -192,20 +188,20 @@ class Disk:
         self.sync_directory(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Renames a file; that is durable only after `sync_directory`."""
+        """Renames a file; the new name is durable only after `sync_directory`."""
         old, old_directory = self._lookup(source)
         new, new_directory = self._lookup(target)
         with _full_names(source, target):
             os.rename(old, new, src_dir_fd=old_directory, dst_dir_fd=new_directory)
 
     def unlink(self, path: Path) -> None:
-        """Removes a file; a missing one is no error."""
+        """Removes a file; a missing one is not an error."""
         name, directory = self._lookup(path)
         with contextlib.suppress(FileNotFoundError), _full_names(path):
             os.unlink(name, dir_fd=directory)
 
     def rename_synced(self, source: Path, target: Path) -> None:
-        """Renames a file within its directory, durably. Renames nothing when there is no descriptor for the directory."""
+        """Durably renames a file within its directory. Renames nothing when no descriptor is free for the directory."""
         fd = self._open_directory(source.parent)
         try:
             self.rename(source, target)
@@ -214,7 +210,7 @@ class Disk:
             os.close(fd)
 
     def sync_directory(self, path: Path) -> None:
-        """Returns when names that were made, changed and removed in this directory are on the disk."""
+        """Returns when all names created, changed and removed in this directory are on the disk."""
         fd = self._open_directory(path)
         try:
             self._sync_names(path, fd)
@@ -222,7 +218,7 @@ class Disk:
             os.close(fd)
 
     def make_directory(self, path: Path) -> None:
-        """Makes a directory with `access`, durably; missing directories above it get the modes that the umask leaves."""
+        """Durably creates a directory with `access`; missing parents get the mode that the umask leaves."""
         if path.is_dir():
             return
         self._make_parents(path.parent)
@@ -230,11 +226,11 @@ class Disk:
         self.sync_directory(path.parent)
 
     def free_bytes(self, path: Path) -> int | None:
-        """Returns the bytes that files in this directory may still grow by; None when the file system does not say."""
+        """Returns the bytes by which files in this directory may still grow; None when the file system does not say."""
         return free_bytes(path)
 
     def boot(self) -> bytes:
-        """Returns 16 bytes that differ after each start of the machine; empty when they cannot be known."""
+        """Returns 16 bytes that differ after each start of the machine; empty if unknown."""
         try:
             return uuid.UUID(_BOOT_ID.read_text().strip()).bytes
         except (OSError, ValueError):
@@ -264,7 +260,7 @@ class Disk:
             return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
 
     def _lookup(self, path: Path) -> tuple[Path | str, int | None]:
-        """Returns the name of a file, and the descriptor of the directory in which it is looked up; None for the path as it is."""
+        """Returns the name of a file, and the descriptor of the directory in which to look it up; None for the path as it is."""
         held = self._held.get(path.parent)
         return (path, None) if held is None else (path.name, held.fd)
 

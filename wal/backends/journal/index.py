@@ -1,10 +1,10 @@
-"""SegmentIndex: where the frames of one segment lie and which vchannels each of them holds. Pure.
+"""SegmentIndex: the positions of the frames of one segment, and the vchannels in each of them. Pure.
 
-Owns: a few numbers a frame in arrays, the ordinals of the frames of each vchannel and of those with keyed events, and the bytes of
-`<base:016x>.idx`. It answers what a reader or a recovery needs before it touches the segment itself: which frames to fetch, how far an
-extent reaches, its newest event and its largest promise. An index is derived: everything in it can be computed again from the segment.
+Owns: a few numbers per frame in arrays, the ordinals of the frames of each vchannel and of those with keyed events, and the bytes of
+`<base:016x>.idx`. It answers what a reader or a recovery needs before it reads the segment itself: which frames to fetch, where an extent
+ends, its newest event and its largest promised tick. An index is derived: all of it can be recomputed from the segment.
 
-One thread adds frames while others ask: a reader passes ordinals of frames known to be durable, and arrays only grow.
+One thread adds frames while others query: a reader passes ordinals of frames known to be durable, and arrays only grow.
 
     <base:016x>.idx   one part for all of a sealed segment; while a segment is written, parts one after the other, each with the frames
                       after those of the part before it; an invalid part ends the index there
@@ -16,7 +16,7 @@ One thread adds frames while others ask: a reader passes ordinals of frames know
                       for each name: name_len u16, frames u32; names; ordinals
                       crc32c u32 of everything before it in the part
 
-An index of version 1 did not have keyed events; it counts as missing, and is computed again from the segment.
+An index of version 1 has no keyed events; it counts as missing, and is recomputed from the segment.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SegmentIndex:
         self.last: tuple[int, int] | None = None
         """(term, sequence) of the last frame, None when there is no frame."""
         self.runs: int = 0
-        """The runs of all frames that were added here, without those of a stored index."""
+        """The runs of all frames that were added here, not those of a stored index."""
         self.positions: array[int] = array("Q")
         self.first_ticks: array[int] = array("Q")
         self.promises: array[int] = array("Q")
@@ -154,11 +154,11 @@ class SegmentIndex:
         return None
 
     def promise(self, first: int, end: int) -> int:
-        """Returns the largest promise of the frames [first, end), 0 for no frames."""
+        """Returns the largest promised tick of the frames [first, end), 0 for no frames."""
         return max(self.promises[first:end], default=0)
 
     def memory_bytes(self) -> int:
-        """Returns about how many bytes of memory this index takes."""
+        """Returns the approximate memory of this index in bytes."""
         return (
             36 * len(self)
             + 4 * (len(self._wide) + len(self._keyed))
@@ -170,7 +170,7 @@ class SegmentIndex:
         return IndexPart(first, len(self), self.end, self.last)
 
     def encode(self, *, incarnation: int, generation: int, part: IndexPart | None = None) -> bytes:
-        """Returns the bytes of this part, or of the whole index as one part (then no frame is added while it runs)."""
+        """Returns the bytes of this part, or of the whole index as one part (then no frame may be added while it runs)."""
         part = part or self.part(0)
         first, stop = part.first, part.stop
         wide, keyed = (_cut(row, first, stop) for row in (self._wide, self._keyed))
@@ -217,7 +217,7 @@ class SegmentIndex:
     def decode(
         cls, data: bytes, *, base: int, incarnation: int, generation: int, end_max: int | None = None
     ) -> SegmentIndex:
-        """Returns the index in these bytes, as far as its parts are valid and do not pass `end_max`.
+        """Returns the index in these bytes, up to the first part that is invalid or passes `end_max`.
 
         Raises CorruptionError for a first part that is damaged, of another version or of another segment.
         """

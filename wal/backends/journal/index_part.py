@@ -28,8 +28,8 @@ PART_VERSION: Final = 2
 class StoredPart:
     """The content of one stored part, read whole and checked before an index takes it over.
 
-    A right CRC says that the part is as it was written, not that a journal wrote it: so each count and length is compared with the bytes
-    that are there, each frame with the one before it, and each ordinal with the frames.
+    A matching CRC says that the part is as it was written, not that a journal wrote it. So each count and length is checked against the
+    bytes, each frame against the one before it, and each ordinal against the frames.
     """
 
     def __init__(self, start: int, first: int, frames: int, wide: int, keyed: int, names: int, names_len: int) -> None:
@@ -109,7 +109,7 @@ def pack_column(column: array[int]) -> bytes:
 
 
 def _unpack(form: str, data: bytes, at: int, count: int) -> tuple[array[int], int]:
-    """Returns the column of `count` entries at `at`, and where it ends; the caller has checked that it is there."""
+    """Returns the column of `count` entries at `at`, and its end; the caller has checked that the bytes are there."""
     column = array(form)
     end = at + count * column.itemsize
     column.frombytes(data[at:end])

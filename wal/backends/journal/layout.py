@@ -5,9 +5,9 @@
                       sealed: an envelope of length 0 after the last frame, if there is room
 
 A position is the base of a segment plus the offset of a frame's envelope in its file, so positions count bytes since the log began,
-header pages included. The base of a segment is the end of the segment before it. A frame starts on a sector of its own: writing it never
+header pages included. The base of a segment is the end of the segment before it. Each frame starts on a new sector: writing it never
 rewrites a sector that holds an acknowledged frame. An envelope holds the segment's random generation and the frame's own position, so a
-frame that an earlier use of a recycled file left is never taken for one of this segment.
+frame left over in a recycled file is never mistaken for one of this segment.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
         previous_term u64 | previous_sequence i64 | first_tick u64 | promise u64 | newest position u64 | newest index u32 |
         crc32c u32 | zeros
 
-    `generation` is random. `size`: bytes of the file. `previous_base` is the base of the segment before (this base is its end),
+    `generation` is random. `size`: bytes of the file. `previous_base` is the base of the previous segment (this base is its end),
     `previous_term` and `previous_sequence` are those of its last frame; they are 0, 0 and -1 in the first segment. `first_tick`: of the
-    first frame (0 in the first segment). `promised_tick` and `newest` (position, index; zeros for none) are the values at the time when the
-    segment was begun, so that an opening never has to look further back than the last segment.
+    first frame (0 in the first segment). `promised_tick` and `newest` (position, index; zeros for none) are the values when the segment was
+    begun, so that an opening never has to read further back than the last segment.
     """
 
     incarnation: int
@@ -132,10 +132,9 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
     @staticmethod
     def find(data: bytes, *, generation: int, base: int, offset: int) -> int:
-        """Returns the offset in the file of the first valid envelope in `data`, or -1. `data` begins at `offset` there, a multiple of
-        512.
+        """Returns the file offset of the first valid envelope in `data`, or -1. `data` begins at `offset` in the file, a multiple of 512.
 
-        `base` is the segment's. The search looks for the generation, which is random, where an envelope has it: eight bytes a sector.
+        `base` is the segment's. The search compares only the random generation: eight bytes per sector.
         """
         words = memoryview(data)[: len(data) // 8 * 8].cast("Q")[_GENERATION_AT // 8 :: SECTOR_BYTES // 8].tolist()
         needle = int.from_bytes(generation.to_bytes(8, "little"), sys.byteorder)

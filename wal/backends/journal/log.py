@@ -1,7 +1,7 @@
 """JournalLog: one pchannel's log on disk, opened for writing in one term.
 
-Owns the parts of an open log and the order in which they begin and end: writer and preparer (a thread each), reader, truncation,
-checkpoints. On the loop it only hands over and answers; every file is touched in a thread.
+Owns the parts of an open log and the order in which they start and stop: writer and preparer (a thread each), reader, truncation,
+checkpoints. The loop only queues and answers; all file access is in threads.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _T = TypeVar("_T")
 
 
 class JournalStatistics(msgspec.Struct, frozen=True, gc=False):
-    """Counters since this opening: `frames` of `frame_bytes` were written with one of `syncs` each, `segments` were begun, truncated ones
-    were `recycled` or `removed`; `segments_held` are there now."""
+    """Counters since this opening: `frames` with `frame_bytes` in all were written with one sync each (`syncs`), `segments` were begun,
+    truncated ones were `recycled` or `removed`; `segments_held` exist now."""
 
     frames: int
     frame_bytes: int
@@ -57,11 +57,10 @@ class JournalStatistics(msgspec.Struct, frozen=True, gc=False):
 
 
 class JournalLog(PChannelLog):
-    """See `PChannelLog`. Made by `JournalBackend.open`, on the loop that uses it.
+    """See `PChannelLog`. Created by `JournalBackend.open`, on the loop that uses it.
 
-    An append that finds no room for its segment fails with NoSpaceError, one that finds no file descriptor for it with WouldBlockError.
-    So do the appends that were handed over before its `done` was called: writing them would leave a gap in the sequence that their sender
-    gave them.
+    An append fails with NoSpaceError if there is no room for its segment, and with WouldBlockError if there is no file descriptor for it.
+    So do the appends that were queued before its `done` was called: writing them would leave a gap in their sender's sequence.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class JournalLog(PChannelLog):
         segment_bytes: int,
         frame_bytes_limit: int,
     ) -> None:
-        """`held` is the directory, in which the names of the recovered files are watched; the log closes it."""
+        """`held` is the directory, which watches the names of the recovered files; the log closes it."""
         self.pchannel = pchannel
         self.incarnation = incarnation
         self.term = term
@@ -173,7 +172,7 @@ class JournalLog(PChannelLog):
     def extents(self) -> list[Extent]:
         segments = self._segments.segments
         found = [
-            # The promise that the next segment began with: no event of this one is newer.
+            # The promised tick with which the next segment began: no event of this one is newer.
             Extent(segment.base, following.base, following.header.promised_tick, sealed=True)
             for segment, following in pairwise(segments)
         ]
@@ -223,7 +222,7 @@ class JournalLog(PChannelLog):
         await asyncio.shield(self._closing)
 
     def abandon(self) -> None:
-        """See `LogBackend.abandon`; no call may run in the pool any more. Frames that were handed over are written first."""
+        """See `LogBackend.abandon`; no call may still run in the pool. Queued frames are written first."""
         self._closed = True
         with contextlib.ExitStack() as last:
             self._let_go_of_files(last)
@@ -254,7 +253,7 @@ class JournalLog(PChannelLog):
         self._preparer.close()
         active = self._writer.active
         try:
-            self._held.check()  # The writer may have found this already; a caller that only closes the log learns of it here.
+            self._held.check()  # The writer may have found this already; here it reaches a caller that only closes the log.
             if self._writer.failure is None and self._preparer.failure is None:
                 with contextlib.suppress(OSError):
                     write_index(self._disk, self._directory, active.segment, active.index)
@@ -271,7 +270,7 @@ class JournalLog(PChannelLog):
                 self._let_go_of_files(last)
 
     def _let_go_of_files(self, last: contextlib.ExitStack) -> None:
-        """Has the stack close all files, each whatever becomes of the others."""
+        """Has the stack close all files, each even if closing another one fails."""
         last.callback(self._held.close)
         last.callback(self._disk.let_go, self._held)
         last.callback(self._control.close)
@@ -282,11 +281,11 @@ class JournalLog(PChannelLog):
             self._checkpoints.keep_only(state)
 
     def _sealed(self, old: ActiveSegment, new: ActiveSegment) -> None:
-        """Stores the index of a full segment. Runs in the writer's thread."""
+        """Stores the index of a full segment. Called in the writer's thread."""
         self._segments.add(new.segment, new.index)
         old.file.close()
         self._preparer.run(lambda: write_index(self._disk, self._directory, old.segment, old.index))
-        with contextlib.suppress(RuntimeError):  # the loop was closed over an open log
+        with contextlib.suppress(RuntimeError):  # the loop was closed while the log was open
             self._loop.call_soon_threadsafe(self._tell_sealed)
 
     def _failed(self, error: WALError) -> None:
@@ -298,19 +297,19 @@ class JournalLog(PChannelLog):
             self.sealed()
 
     def _earliest_now(self) -> tuple[int, int]:
-        """Returns the earliest event of the control page: another writer may have truncated since this one was fenced."""
+        """Returns the earliest event in the control page: another writer may have truncated the log after this one was fenced."""
         record = None if self._closed else self._control.load()
         return self._earliest if record is None else max(self._earliest, record.earliest)
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
-        """Runs a call in the pool; cancelling the caller lets the call finish unseen."""
+        """Runs a call in the pool; if the caller is cancelled, the call finishes and its result is dropped."""
         running = self._pool.submit(self._checked, call)
         self._calls.add(running)
         running.add_done_callback(self._calls.discard)
         return await asyncio.wrap_future(running)
 
     def _checked(self, call: Callable[[], _T]) -> _T:
-        """Runs the call if the names of the log lead to its files. Files that are missing because they do not are no damage."""
+        """Runs the call if the names of the log lead to its files. If they do not, missing files are not reported as damage."""
         self._check_names()
         try:
             return call()
@@ -319,7 +318,7 @@ class JournalLog(PChannelLog):
             raise
 
     def _check_names(self) -> None:
-        with contextlib.suppress(ChannelFencedError):  # the call itself knows what it may still do in a lower term
+        with contextlib.suppress(ChannelFencedError):  # the call itself knows what a lower term may still do
             self._held.check()
 
     def _check_open(self) -> None:

@@ -1,8 +1,8 @@
-"""Preparer: the thread that has the next segment ready before it is needed, and does other work that can wait.
+"""Preparer: the thread that prepares the next segment before it is needed, and does other work that can wait.
 
-Owns: the files that are no segment yet: `<term:016x>-<n>.zeros` while they are being filled, `<term:016x>-<n>.spare` when they are ready,
-whether filled with zeros or left by a truncation. A frame overwrites zeros (or frames of an earlier use), so its sync moves data only and
-no allocation. Sizes double from one segment to the next up to `segment_bytes`.
+Owns: the files that are not segments yet: `<term:016x>-<n>.zeros` while they are being filled, `<term:016x>-<n>.spare` when they are ready,
+whether filled with zeros or left by a truncation. A frame overwrites zeros (or frames of an earlier use), so its sync writes only data, no
+allocations. Sizes double from one segment to the next up to `segment_bytes`.
 
 A full disk harms nothing here: the append that needs the segment fails with NoSpaceError, and the next append tries again.
 """
@@ -43,7 +43,7 @@ _SYNC_BYTES: Final = 4 << 20
 """A file is synced this often while it is filled, so that the sync of a frame meanwhile never waits for a whole segment."""
 _SPARES_MAX: Final = 2
 KEPT_FREE_BYTES: Final = 128 << 10
-"""No file is begun that would leave less than this free, because the metadata may have released its reserve for a moment."""
+"""No file is begun that would leave less free space than this, because the metadata may have released its reserve for a moment."""
 NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """The errors of the operating system when there is no room."""
 NO_DESCRIPTOR: Final = frozenset((errno.EMFILE, errno.ENFILE))
@@ -58,7 +58,7 @@ class Spare(msgspec.Struct, frozen=True, gc=False):
 
 
 class Preparer:
-    """The preparer of one log that is open for writing. Any thread but the loop's may call `take` and `offer`."""
+    """The preparer of one log that is open for writing. Any thread except the loop's may call `take` and `offer`."""
 
     def __init__(self, disk: Disk, directory: Path, *, name: str, term: int, segment_bytes: int) -> None:
         self._disk = disk
@@ -70,7 +70,7 @@ class Preparer:
         self._spares: list[Spare] = []
         self._preparing = False
         self.failure: StorageError | None = None
-        """The defect of a job that no caller waits for; after it nothing more is written through the log."""
+        """The defect of a job for which no caller waits; after it nothing more is written through the log."""
         self._failed_fill: OSError | None = None
         self._closed = False
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -78,14 +78,14 @@ class Preparer:
         self._thread.start()
 
     def run(self, job: Callable[[], None]) -> None:
-        """Runs a job in the thread, after the jobs before it. An OSError in it is dropped, so the job must be one that can be done again.
+        """Runs a job in the thread, after the jobs before it. An OSError in it is dropped, so the job must be repeatable.
 
         Any other exception is a defect, and becomes the `failure`.
         """
         self._jobs.put(job)
 
     def prepare(self, size: int) -> None:
-        """Begins to make a file of this size ready (at most `segment_bytes`), unless a spare is large enough."""
+        """Starts to prepare a file of this size (at most `segment_bytes`), unless a spare is large enough."""
         size = min(size, self._segment_bytes)
         with self._lock:
             if self._preparing or self._closed or any(spare.size >= size for spare in self._spares):
@@ -94,10 +94,10 @@ class Preparer:
         self._jobs.put(lambda: self._fill(size))
 
     def take(self, needed: int, size: int) -> Spare:
-        """Returns a file of at least `needed` bytes, of about `size` if one has to be made; waits for it.
+        """Returns a file of at least `needed` bytes, of about `size` if it has to be created; waits for it.
 
-        Raises NoSpaceError when there is no room for it, WouldBlockError when there is no descriptor for it, and any other OSError as it
-        is.
+        Raises NoSpaceError when there is no room for it, WouldBlockError when there is no descriptor for it, and any other OSError
+        unchanged.
         """
         with self._lock:
             while self._preparing:
@@ -131,13 +131,13 @@ class Preparer:
         return True
 
     def adopt(self, spare: Spare) -> None:
-        """Counts a file that is ready already."""
+        """Adds a file that is already prepared."""
         with self._lock:
             self._spares.append(spare)
             self._lock.notify_all()
 
     def close(self) -> None:
-        """Stops the thread after it has done its jobs; ready files stay for the next opening."""
+        """Stops the thread after it has finished its jobs; prepared files stay for the next opening."""
         with self._lock:
             self._closed = True
         self._jobs.put(None)
@@ -148,9 +148,9 @@ class Preparer:
             try:
                 job()
             except OSError:
-                pass  # its work is done again when it is needed
+                pass  # its work is repeated when needed
             except Exception as error:
-                # Nothing may end this thread: the log waits for its jobs, and for its end.
+                # No error may end this thread: the log waits for its jobs, and for its end.
                 failure = StorageError(
                     f"preparing segments in {self._directory} failed: {error!r}; please report it, and open the log again"
                 )
@@ -165,7 +165,7 @@ class Preparer:
         return None
 
     def _fill(self, size: int) -> None:
-        """Makes a file of zeros ready, or notes why it could not."""
+        """Prepares a file of zeros, or records the error."""
         with self._lock:
             path = self._new_path(ZEROS_SUFFIX)
             self._failed_fill = None
@@ -209,7 +209,7 @@ def no_descriptor(error: OSError, directory: Path) -> WouldBlockError:
 
 
 def fill_with_zeros(file: JournalFile, size: int, *, stop: Callable[[], bool] = lambda: False) -> bool:
-    """Writes `size` zeros from the start of the file and syncs them; returns False when `stop` ended it early."""
+    """Writes `size` zeros from the start of the file and syncs them; returns False when `stop` interrupted it."""
     file.bypass_cache()
     offset = 0
     while offset < size:

@@ -1,12 +1,12 @@
-"""ReadOnlyJournal and ReadOnlyJournalLog: a journal that this process only reads, with its writer at work or without one.
+"""ReadOnlyJournal and ReadOnlyJournalLog: a journal that this process only reads, with or without an active writer.
 
-They own the read-only mapping of each pchannel's control page, and what is known of its segments. They return the right bytes of durable
-frames, or raise TruncatedError for frames that are gone; anything else that does not hold is a CorruptionError. They never write, never
+They own the read-only mapping of each pchannel's control page, and the known part of its segments. They return the right bytes of durable
+frames, or raise TruncatedError for frames that are gone; any other inconsistency is a CorruptionError. They never write, never
 create a file, take no lock but the shared flock on a segment while they read it, and need no event loop: calls block, and any thread may
-call. Without a writer, also after one was killed, the log ends at the durable position of the control page; it goes on from there when
-another writer has opened it.
+call. Without a writer, also after one was killed, the log ends at the durable position of the control page; it continues there when another
+writer has opened it.
 
-Here is also how a process finds out whether a directory holds a journal: by its files `FORMAT` and the control page of a pchannel.
+This module also finds out whether a directory holds a journal: by its file `FORMAT` and the control page of a pchannel.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _CONTROL_PAGES: Final = f"pchannels/*/{CONTROL_NAME}"
 def absence(directory: Path, *, remedy: str, waited_s: float = 0.0) -> FormatError | None:
     """Returns None if the directory holds a journal that can be opened, else the error that says what is missing, with this remedy.
 
-    `waited_s` is for how long a journal was waited for. Raises FormatError if no writer would create a journal there, since the path is
-    that of a file, or of a journal of a newer version. Blocks.
+    `waited_s`: the time already spent waiting for a journal. Raises FormatError if no writer would create a journal there, because the path
+    is a file or a journal of a newer version. Blocks.
     """
     try:
         if directory.exists() and not directory.is_dir():
@@ -60,28 +60,28 @@ def absence(directory: Path, *, remedy: str, waited_s: float = 0.0) -> FormatErr
 
 
 class ReadOnlyJournal:
-    """The journal in a directory. FormatError if there is none, or one of a newer version."""
+    """The journal in a directory. Raises FormatError if there is none, or if its version is newer."""
 
     def __init__(self, directory: Path, *, disk: Disk | None = None) -> None:
         self._directory = Path(directory)
         self._disk = Disk() if disk is None else disk
         _storage_errors(self._directory, lambda: check_format(self._directory))
         self.held: Final = _storage_errors(self._directory, lambda: HeldDirectory(self._directory))
-        """The directory, held open until `close`. Its check fails once the directory was removed or replaced."""
+        """The directory, held open until `close`. Its check fails once the directory has been removed or replaced."""
 
     def pchannels(self) -> list[str]:
-        """Returns the names of the pchannels that have a log, in the order of their numbers. There may be more of them later."""
+        """Returns the names of the pchannels that have a log, in the order of their numbers. More may be added later."""
         found = _storage_errors(
             self._directory, lambda: [path.parent.name for path in self._directory.glob(_CONTROL_PAGES)]
         )
         return sorted(found, key=lambda name: (len(name), name))
 
     def open(self, pchannel: str) -> ReadOnlyJournalLog:
-        """Opens the log of this pchannel. FormatError if it has none, CorruptionError if its control page is damaged."""
+        """Opens the log of this pchannel. Raises FormatError if it has none, CorruptionError if its control page is damaged."""
         return ReadOnlyJournalLog(self._disk, self._directory / "pchannels" / pchannel, pchannel, within=self.held)
 
     def close(self) -> None:
-        """Lets go of the directory, after its logs were closed. Idempotent."""
+        """Releases the directory; its logs must be closed first. Idempotent."""
         self.held.close()
 
 
@@ -104,7 +104,7 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
         except BaseException:
             self._control.close()
             raise
-        # A writer that creates the log again says so in the old control page first.
+        # A writer that recreates the log first marks the old control page.
         self._held = HeldNames(within=within, released=self._load)
         self._held.watch(directory / CONTROL_NAME, self._control.status)
         self._lost: StorageError | None = None
@@ -125,20 +125,20 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
         return last_truncated(self._segments.segments, self.earliest)
 
     def refresh(self) -> LogSnapshot:
-        """Returns what the control page says now. Takes some microseconds, touches no file and waits for nothing."""
-        newest = self._newest  # read before the record, since it must not lie above the record's durable end
+        """Returns the current content of the control page. Takes a few microseconds, reads no file and never blocks."""
+        newest = self._newest  # read before the record, since it must not be above the record's durable end
         return _snapshot(self._load(), newest)
 
     def reach(self) -> LogSnapshot:
-        """Returns what the control page says now, with the newest event. Reads the heads of the frames that it has not seen."""
+        """Returns the current content of the control page, and the newest event. Reads the heads of frames that it has not seen yet."""
         with self._damage_or_loss():
             return _snapshot(*self._reach())
 
     def check(self) -> None:
         """Checks that the mapped control page is still the file at its path; blocks for as long as a few `stat` calls take.
 
-        StorageError, at once and at every later call on the log, if the directory was removed or replaced. ClosedError if the writer
-        created the log again.
+        Raises StorageError, now and at every later call on the log, if the directory was removed or replaced, and ClosedError if the writer
+        recreated the log.
         """
         self._load()
         try:
@@ -154,10 +154,10 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
             return self._reader.page(start, end, names, bytes_max)
 
     def indices(self, start: int, end: int, *, above: int = -1) -> Iterator[tuple[SegmentIndex, int, int]]:
-        """Yields what is known of the frames in [start, end) without reading them: each segment's index, and their ordinals in it.
+        """Yields, for the frames in [start, end), each segment's index and their ordinals in it, without reading the frames.
 
-        `end` is durable. Segments without ticks above the tick `above` may be left out. TruncatedError if `start` lies below the earliest
-        event, also if it comes to lie there while the call runs.
+        `end` is durable. Segments without ticks above the tick `above` may be left out. Raises TruncatedError if `start` is below the
+        earliest event, also if a truncation passes it during the call.
         """
         with self._damage_or_loss():
             self._reader.check(start, end)
@@ -166,7 +166,8 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
                 yield index, index.ordinal(start), index.ordinal(end)
 
     def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
-        """Yields the frames in [start, end) that hold a run of one of these names, without their bodies. Raises as `indices` does."""
+        """Yields the frames in [start, end) that hold a run of one of these names, without their bodies. Raises the same errors as
+        `indices`."""
         with self._damage_or_loss():
             self._reader.check(start, end)
             self._reach()
@@ -193,7 +194,7 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
 
     @contextlib.contextmanager
     def _damage_or_loss(self) -> Iterator[None]:
-        """Raises StorageError for damage in a directory that was removed or replaced, since that is no damage of this log."""
+        """Raises StorageError for damage in a directory that was removed or replaced, since this log is not damaged then."""
         try:
             yield
         except (CorruptionError, StorageError):
@@ -201,7 +202,7 @@ class ReadOnlyJournalLog(ReadOnlyPChannelLog):
             raise
 
     def _reach(self) -> tuple[ControlRecord, tuple[int, int] | None]:
-        """Takes in all frames that are durable now; returns the control record and the newest event below its durable position."""
+        """Indexes all frames that are durable now; returns the control record and the newest event below its durable position."""
         record = self._load()
         while True:
             try:
@@ -227,7 +228,7 @@ def _snapshot(record: ControlRecord, newest: tuple[int, int] | None) -> LogSnaps
 
 
 def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:
-    """Returns what the call returns. Any OSError is raised as StorageError, but for that of a file that does not exist."""
+    """Returns the result of the call. Raises any OSError except FileNotFoundError as StorageError."""
     try:
         return call()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,11 +1,11 @@
-"""ReadOnlySegments: the segments of a log that another process writes, as far as a reader has to know them.
+"""ReadOnlySegments: the segments of a log that another process writes, for its readers.
 
 It owns the list of segments between the earliest event and the durable position, an index of the last segment, which grows from the file
-(heads of frames only, envelopes and CRCs checked), and a bounded cache of the other segments' indexes, read from `.idx` or made from the
-segment. It reads exactly up to the position that the caller says is durable: frames above may still be torn off and written again. It never
-writes, not even an index that it had to make.
+(heads of frames only, envelopes and CRCs checked), and a bounded cache of the other segments' indexes, read from `.idx` or computed from
+the segment. It reads exactly up to the position that the caller says is durable: frames above may still be cut off and rewritten. It never
+writes, not even an index that it had to compute.
 
-A segment that is missing or damaged may just have been truncated: the caller reads the control page again before it believes the error.
+A segment that is missing or damaged may just have been truncated: the caller reads the control page again before it trusts the error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class ReadOnlySegments:
         self.segments: tuple[Segment, ...] = ()
         self._last_index = SegmentIndex(0)
         self._stored = False
-        """Whether the index of the last segment began as the one that is stored beside it."""
+        """Whether the index of the last segment began as its stored index."""
         self._lock = threading.Lock()
         self._cache = IndexCache()
 
     def reach(self, durable: int, earliest: int) -> tuple[int, int] | None:
-        """Takes in all frames below `durable` and forgets the segments below `earliest`; returns the newest event below `durable`.
+        """Indexes all frames below `durable` and forgets the segments below `earliest`; returns the newest event below `durable`.
 
-        CorruptionError or FileNotFoundError if a segment between the two positions is damaged or gone.
+        Raises CorruptionError or FileNotFoundError if a segment between the two positions is damaged or gone.
         """
         with self._lock:
             if self._extend(durable) is not None:
@@ -57,7 +57,7 @@ class ReadOnlySegments:
             return index.last_event(0, index.ordinal(durable)) or self.segments[-1].header.newest
 
     def index(self, segment: Segment) -> SegmentIndex:
-        """Returns the index of this segment. Reads files; CorruptionError if it is damaged, FileNotFoundError if it is gone."""
+        """Returns the index of this segment. Reads files; raises CorruptionError if it is damaged, FileNotFoundError if it is gone."""
         with self._lock:
             if segment.base == self._last_index.base:
                 return self._last_index
@@ -72,7 +72,7 @@ class ReadOnlySegments:
         return index
 
     def remade(self, segment: Segment) -> SegmentIndex:
-        """Makes the index of this segment from the segment itself, for a reader whose index named a position without a frame."""
+        """Returns the index computed from the segment itself, for a reader whose index named a position without a frame."""
         with self._lock:
             following = next((other for other in self.segments if other.base > segment.base), None)
             if following is None:
@@ -87,7 +87,7 @@ class ReadOnlySegments:
         return index
 
     def _extend(self, durable: int) -> CorruptionError | None:
-        """Adds the frames of the last segment up to `durable` to its index; returns the error that is in the way, or None."""
+        """Adds the frames of the last segment up to `durable` to its index; returns the error that stopped it, or None."""
         index = self._last_index
         if index.end >= durable and self.segments:
             return None
@@ -116,7 +116,7 @@ class ReadOnlySegments:
         )
 
     def _list(self, durable: int, earliest: int) -> None:
-        """Lists the segments, from the one that holds `earliest` to the one that holds the end at `durable`."""
+        """Lists the segments, from the one that holds `earliest` to the one that holds `durable`."""
         bases = segment_bases(self._directory)
         first = max((i for i, base in enumerate(bases) if base <= earliest), default=-1)
         if first < 0:

@@ -1,8 +1,8 @@
 """LogReader: pages of frames from the segments, for any number of readers at once, while the writer writes.
 
-Owns: how an extent of the log is fetched. Indices tell which frames are wanted; these are read into memory, under a shared flock on the
-segment (so that the writer does not reuse it meanwhile), and checked: envelope, head, and the blocks of the wanted runs. The views that a
-page hands on hold the wanted runs in memory: using them never touches a file.
+Owns: fetching an extent of the log. Indices tell which frames are wanted; these are read into memory, under a shared flock on the
+segment (so that the writer does not reuse it meanwhile), and checked: envelope, head, and the blocks of the wanted runs. The views in a
+page hold the wanted runs in memory: using them never reads a file.
 
 It blocks, so it runs in threads. Damage raises CorruptionError with file and offset, unless the position was truncated meanwhile.
 """
@@ -27,15 +27,15 @@ from wal.message import FORM_JOURNAL, MessageID
 __all__ = ["LogReader"]
 
 _SEGMENTS_MAX: Final = 16
-"""The segments that one call looks at: a page for a name that is nowhere comes back after that many indices."""
+"""The most segments that one call examines: a page for an absent name returns after this many indices."""
 _AHEAD_BYTES: Final = 1 << 18
-"""A size at which the allocator reuses its pages: fresh ones for every megabyte cost a third of a read."""
+"""A size at which the allocator reuses its pages: fresh pages for every megabyte cost a third of a read."""
 _SMALL_FRAME_BYTES: Final = 64 * 1024
-"""Where frames are smaller than this and most are wanted, reading ahead beats a read for each."""
+"""If frames are smaller than this and most are wanted, reading ahead beats one read per frame."""
 
 
 class SegmentSource(Protocol):
-    """The segments of a log: of one that is written here (SegmentSet), or of one that is only read (ReadOnlySegments)."""
+    """The segments of a log: one that this process writes (SegmentSet), or only reads (ReadOnlySegments)."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -45,7 +45,7 @@ class SegmentSource(Protocol):
         """Returns the index of this segment. Reads files; raises CorruptionError for damage, FileNotFoundError when the segment is gone."""
 
     def remade(self, segment: Segment) -> SegmentIndex:
-        """Returns the index computed from the segment itself, as far as frames are known to be durable: the one at hand may be wrong."""
+        """Returns the index computed from the segment itself, up to the last frame known to be durable: the current index may be wrong."""
 
 
 class LogReader:
@@ -67,7 +67,7 @@ class LogReader:
         self._earliest = earliest
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """Returns the wanted frames in [start, end), reading up to about `bytes_max` bytes for them; `end` is durable."""
+        """Returns the wanted frames in [start, end), reading about `bytes_max` bytes at most; `end` is durable."""
         self.check(start, end)
         return self._page(_Page(start, end, bytes_max), names, self.check, SegmentIndex.wanted)
 
@@ -102,7 +102,7 @@ class LogReader:
     def indices(self, start: int, end: int, *, above: int = -1) -> Iterator[tuple[Segment, SegmentIndex]]:
         """Yields the segments that hold frames in [start, end), each with its index; `end` is durable.
 
-        It leaves out segments whose next one says that they hold no tick above `above`: their indices need not be read.
+        It omits segments without a tick above `above`, by the header of the next segment: their indices need not be read.
         """
         segments = self._segments.segments
         for segment, following in zip(segments, (*segments[1:], None), strict=True):
@@ -156,7 +156,7 @@ class LogReader:
     def _failures(
         self, segment: Segment, start: int, end: int, check: Callable[[int, int], None] | None = None
     ) -> Iterator[None]:
-        """Raises TruncatedError for a damaged or missing segment that was truncated meanwhile (by `check`), and else the damage."""
+        """Raises TruncatedError (from `check`) for a damaged or missing segment that was truncated meanwhile, else the damage."""
         try:
             yield
         except (CorruptionError, FileNotFoundError) as error:
@@ -170,7 +170,7 @@ class LogReader:
             raise StorageError(f"reading {segment.path} failed: {error.strerror}") from error
 
     def check(self, start: int, end: int) -> None:
-        """Raises TruncatedError when `start` lies below the earliest event."""
+        """Raises TruncatedError when `start` is below the earliest event."""
         position, index = self._earliest()
         if start < position:
             earliest = (
@@ -183,7 +183,7 @@ class LogReader:
             )
 
     def check_held(self, start: int, end: int) -> None:
-        """Raises TruncatedError when the space of the frame at `start` has been given back."""
+        """Raises TruncatedError when the space of the frame at `start` has been freed."""
         held = self._segments.segments[0].base
         if start < held:
             raise TruncatedError(
@@ -209,7 +209,7 @@ class LogReader:
             self._take(page, segment, remade, names, select)
 
     def _remade(self, segment: Segment, index: SegmentIndex, end: int) -> SegmentIndex | None:
-        """Returns the index computed again if the given one was wrong, because the segment decides; None if the segment is damaged."""
+        """Returns the recomputed index if the given one was wrong, because the segment decides; None if the segment is damaged."""
         try:
             remade = self._segments.remade(segment)
         except CorruptionError:
@@ -250,7 +250,7 @@ class LogReader:
         *,
         dense: bool,
     ) -> int | None:
-        """Reads the wanted frames; returns the ordinal at which the page was full, or None if the page took all."""
+        """Reads the wanted frames; returns the ordinal at which the page was full, or None if all fit."""
         together = dense and (names is None or index.end - segment.base < _SMALL_FRAME_BYTES * len(index))
         window = Window(file, ahead=min(_AHEAD_BYTES, page.bytes_max) if together else 0)
         for ordinal in wanted:
@@ -285,7 +285,7 @@ class LogReader:
 
 
 def _check_length(view: FrameView, length: int) -> None:
-    """Raises CorruptionError when the frame has another length than its index says: such an index may leave frames out."""
+    """Raises CorruptionError when the frame's length differs from its index: such an index may omit frames."""
     if view.header.frame_bytes != length:
         raise CorruptionError(f"the frame has {view.header.frame_bytes} bytes", expected=f"{length}, as its index says")
 
@@ -295,7 +295,7 @@ def _keyed(index: SegmentIndex, _: frozenset[str] | None, first: int, end: int) 
 
 
 def _needed(view: FrameView, names: frozenset[str]) -> list[RunRow]:
-    """Returns the runs whose records a reader of these names may ask for: a copy's records are those of its shared run."""
+    """Returns the runs whose records a reader of these names may request: a copy's records are those of its shared run."""
     runs = view.runs.find(names)
     if any(run.kind == RunKind.COPY for run in runs):
         shared = dict.fromkeys(run.shared for run in runs if run.kind == RunKind.COPY)
@@ -304,7 +304,7 @@ def _needed(view: FrameView, names: frozenset[str]) -> list[RunRow]:
 
 
 class _Page:
-    """A page in the making."""
+    """A page that is being filled."""
 
     def __init__(self, start: int, end: int, bytes_max: int) -> None:
         self.start = start
@@ -318,11 +318,11 @@ class _Page:
         self._promise = 0
 
     def mark(self) -> tuple[int, int]:
-        """Returns what the page holds now, for `back_to`."""
+        """Returns the current state of the page, for `back_to`."""
         return len(self.frames), self.taken
 
     def back_to(self, mark: tuple[int, int]) -> None:
-        """Drops what was taken since the mark."""
+        """Drops everything added since the mark."""
         count, self.taken = mark
         del self.frames[count:]
 

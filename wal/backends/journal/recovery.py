@@ -1,18 +1,18 @@
-"""Recovery: which files of the last writer are believed, and what is repaired before the next writer begins.
+"""Recovery: which files of the last writer are trusted, and what is repaired before the next writer begins.
 
 Owns: opening a log in a higher term. All of it happens with the control page locked, after the term was raised there, so the last writer
 is fenced and the files do not change meanwhile.
 
-1. The control page: the newer valid slot. With no valid slot, the page is made again from the segments: term and promise of the
-   last frame, the earliest event at the start of the first segment, and no frame known to be durable.
+1. The control page: the newer valid slot. With no valid slot, the page is rebuilt from the segments: term and promised tick of the last
+frame, the earliest event at the start of the first segment, and no frame known to be durable.
 2. The header chain, from the segment that holds the earliest event, or from the one that holds the checkpoint if that is earlier:
-   each header names the segment before it. A gap is an error. Segments below both are removed: the last writer was about to.
+   each header names the segment before it. A gap is an error. Segments below both are removed, as the last writer was about to do.
 3. The last segment is scanned, from the end of its stored index if it has one. The bodies of frames at or below the durable
    position are not checked, whether the process or the machine stopped: each was synced before the control page said so, and readers
    check every block. A broken frame there, or one before a later valid envelope, is damage and an error. Any other broken frame is a
    torn tail: at most one frame was ever unsynced. If the machine still runs since the last writer opened the log, the control page
-   is as that writer left it; then an envelope is searched where a next frame could begin, else in all of the segment.
-4. The directory is synced: a process that ended between naming a segment and that sync left it to the next one. The torn tail is
+   is as that writer left it; then an envelope is searched only where a next frame could begin, else in the rest of the segment.
+4. The directory is synced: a process that ended between naming a segment and this sync left it to the next opening. The torn tail is
    zeroed. The last accepted frame is written once more, because a failed sync may have left it in the page cache only, marked clean;
    then the segment is synced. Only after that is any of it shown.
 """
@@ -45,12 +45,12 @@ __all__ = ["Recovered", "recover_log"]
 
 _SEARCH_BYTES: Final = 4 << 20
 _SEARCH_SAME_BOOT_BYTES: Final = 8 << 20
-"""More bytes than a frame takes by default, so that the frame after a broken one begins within them."""
+"""More bytes than a frame has by default, so that the frame after a broken one begins within them."""
 
 
 class Recovered(msgspec.Struct, frozen=True, gc=False):
-    """A log that is ready to be written: its state, its segments (the last one active), files that can become segments, and `leftovers`
-    of the last writer, large files that can be removed when there is time."""
+    """A log that is ready to be written: its state, its segments (the last one active), files that can become segments, and `leftovers`,
+    large files of the last writer that can be removed later."""
 
     state: LogState
     control: ControlPage
@@ -67,7 +67,7 @@ class Recovered(msgspec.Struct, frozen=True, gc=False):
 def recover_log(
     disk: Disk, directory: Path, *, pchannel: str, incarnation: int, term: int, checkpoint: int | None = None
 ) -> Recovered:
-    """Takes the log over in this term; see the top of the file. `checkpoint`: see `LogBackend.open`."""
+    """Takes over the log in this term; see the top of the file. `checkpoint`: see `LogBackend.open`."""
     control_path = directory / CONTROL_NAME
     bases = segment_bases(directory)
     if not bases and not control_path.exists():
@@ -100,7 +100,7 @@ def recover_log(
             segments = _chain(disk, directory, before, checkpoint)
             spares, leftovers = _tidy(disk, directory, before, segments)
             if not before.closed:
-                disk.sync_directory(directory)  # only the kernel may know the name of the last segment yet
+                disk.sync_directory(directory)  # the name of the last segment may be known only to the kernel yet
             active, torn = _tail(disk, directory, before, segments[-1], checkpoint, search_bytes=search_bytes)
             undo.callback(active.file.close)
             state = _state(before, active, torn)
@@ -115,7 +115,7 @@ def recover_log(
 
 
 def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
-    """Returns the state of the log. After a crash a reader may have been promised anything up to the oracle's limit, because later stores
+    """Returns the state of the log. After a crash, ticks up to the oracle's limit may have been promised to readers, because later stores
     may be lost."""
     index = active.index
     header = active.segment.header
@@ -127,7 +127,8 @@ def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
 
 
 def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int | None) -> tuple[Segment, ...]:
-    """Returns the segments from the earliest event or the checkpoint on, checked to follow each other; removes those below."""
+    """Returns the segments from the earliest event or the checkpoint on, after checking that each follows the one before; removes those
+    below."""
     bases = segment_bases(directory)
     position = before.earliest[0] if checkpoint is None else min(before.earliest[0], checkpoint)
     first = max((i for i, base in enumerate(bases) if base <= position), default=-1)
@@ -168,7 +169,7 @@ def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int |
 def _tidy(
     disk: Disk, directory: Path, before: ControlRecord, segments: tuple[Segment, ...]
 ) -> tuple[list[Spare], list[Path]]:
-    """Removes the half-done files of an earlier writer; returns the spare files of one that closed, and the large files that may go."""
+    """Removes unfinished files of an earlier writer; returns the spare files if it closed the log, and large files that can be removed."""
     keep = {segment.base for segment in segments}
     spares: list[Spare] = []
     leftovers: list[Path] = []
@@ -219,7 +220,7 @@ def _tail(
 
 
 def _cut(file: JournalFile, segment: Segment, index: SegmentIndex, end: ScanEnd, search_bytes: int | None) -> None:
-    """Cuts the tail off, once no valid envelope was found in the `search_bytes` after it (None: in the rest of the segment)."""
+    """Cuts off the tail if the `search_bytes` after it (None: the rest of the segment) have no valid envelope."""
     header = segment.header
     stop = header.size if search_bytes is None else min(header.size, end.offset + max(search_bytes, 2 * end.extent))
     for offset in range(end.offset + SECTOR_BYTES, stop, _SEARCH_BYTES):
@@ -240,7 +241,7 @@ def _cut(file: JournalFile, segment: Segment, index: SegmentIndex, end: ScanEnd,
 
 
 def _rebuilt(disk: Disk, directory: Path) -> ControlRecord:
-    """Returns the record that the segments tell, for a control page without a valid slot."""
+    """Returns the record rebuilt from the segments, for a control page without a valid slot."""
     bases = segment_bases(directory)
     if not bases:
         raise damaged(

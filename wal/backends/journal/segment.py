@@ -1,7 +1,7 @@
-"""Segment: one file of the log, read frame by frame, with a check of everything that it returns.
+"""Segment: one file of the log, read frame by frame; everything that it returns is checked.
 
-Owns: the way from (file, offset) to a FrameView, for readers and for recovery alike: envelope, head, body. It never writes and never
-decides what damage means; a CorruptionError from here names file and offset.
+Owns: decoding a FrameView at (file, offset), for readers and for recovery: envelope, head, body. It never writes and never decides what
+damage means; its CorruptionErrors name file and offset.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         return FrameHeader.unpack(data, ENVELOPE_BYTES)
 
     def scan(self, file: JournalFile, index: SegmentIndex, *, bodies_from: int, until: int | None = None) -> ScanEnd:
-        """Adds the frames from `index.end` on to the index, up to position `until`, or up to the first place without a whole frame.
+        """Adds the frames from `index.end` on to the index, up to position `until`, or up to the first offset without a whole frame.
 
         Bodies of frames that end above position `bodies_from` are checked too. Frames below it were synced before they were acknowledged,
-        and readers check every block that they hand on.
+        and readers check every block that they return.
         """
         window = Window(file)
         while True:
@@ -136,7 +136,7 @@ class ScanEnd(msgspec.Struct, frozen=True, gc=False):
 
 
 class Body:
-    """The BodySource of a frame in a file. It keeps the bytes that it fetched (`fetched` counts them), and after `close` has only those."""
+    """The BodySource of a frame in a file. It keeps the bytes that it fetched (`fetched` counts them); after `close` it has only those."""
 
     __slots__ = ("_kept", "_offset", "_window", "fetched")
 
@@ -160,7 +160,7 @@ class Body:
         return data
 
     def close(self) -> None:
-        """Lets go of the file: from now on a view never waits for one."""
+        """Releases the file: from now on a view never reads one."""
         self._window = None
 
 

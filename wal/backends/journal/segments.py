@@ -1,6 +1,6 @@
 """SegmentSet: the segments of one log, in order, and the index of each.
 
-Owns: which segments there are (a tuple that is replaced, so that a reader keeps the one that it began with), the growing index of the
+Owns: the list of segments (a tuple that is replaced, so that a reader keeps the tuple with which it began), the growing index of the
 active segment, and a bounded cache of the indices of sealed ones, which are loaded from `.idx`, or computed from the segment when that
 file is missing, damaged or out of date. It never removes a segment; damage in a sealed one is an error. A process that only reads uses
 `IndexCache`, `sealed_index` and `open_shared` as well.
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _shared: Final[weakref.WeakSet[JournalFile]] = weakref.WeakSet()
-"""Files under a shared flock. A forked child closes them: it would keep their space after a truncation."""
+"""Files under a shared flock. A forked child closes them, because it would keep their space allocated after a truncation."""
 _CACHE_BYTES: Final = 64 << 20
 """The most memory for the indices of sealed segments (at least one is kept)."""
 
@@ -60,7 +60,7 @@ class SegmentSet:
             self.segments = (*self.segments, segment)
 
     def drop_below(self, position: int) -> tuple[Segment, ...]:
-        """Forgets and returns the segments that lie wholly below this position."""
+        """Forgets and returns the segments that are wholly below this position."""
         with self._lock:
             following = [segment.base for segment in self.segments[1:]]
             count = sum(base <= position for base in following)
@@ -70,7 +70,7 @@ class SegmentSet:
         return dropped
 
     def bytes_below(self, position: int) -> int:
-        """Returns the bytes of the segments that lie wholly below this position."""
+        """Returns the bytes of the segments that are wholly below this position."""
         segments = self.segments
         total = 0
         for segment, following in pairwise(segments):
@@ -91,14 +91,14 @@ class SegmentSet:
             raise FileNotFoundError(2, "the segment was truncated", str(segment.path))
         index, rebuilt = sealed_index(self._disk, self._directory, segment, following)
         if rebuilt:
-            with contextlib.suppress(OSError):  # it can be computed again
+            with contextlib.suppress(OSError):  # it can be recomputed
                 write_index(self._disk, self._directory, segment, index)
         with self._lock:
             self._cache.keep(index)
         return index
 
     def remade(self, segment: Segment) -> SegmentIndex:
-        """Returns the index computed from the segment, for a reader that the given index sent to a place without a frame."""
+        """Returns the index computed from the segment, for a reader whose index named a position without a frame."""
         with self._lock:
             active = self._active_index
             following = next((other for other in self.segments if other.base > segment.base), None)
@@ -107,7 +107,7 @@ class SegmentSet:
         if following is None:
             raise CorruptionError("the segment was truncated", expected="a segment of this log")
         index = scanned_index(self._disk, segment, following)
-        with contextlib.suppress(OSError):  # it can be computed again
+        with contextlib.suppress(OSError):  # it can be recomputed
             write_index(self._disk, self._directory, segment, index)
         with self._lock:
             self._cache.keep(index)
@@ -128,7 +128,7 @@ class SegmentSet:
 
 
 class IndexCache:
-    """The indices of sealed segments by base, those used last, bounded by the memory that they take (at least one is kept)."""
+    """The most recently used indices of sealed segments by base, bounded by their memory (at least one is kept)."""
 
     __slots__ = ("_indices", "_size")
 
@@ -144,7 +144,7 @@ class IndexCache:
         return cached[0]
 
     def keep(self, index: SegmentIndex) -> None:
-        """Keeps an index to which no frame is added any more."""
+        """Keeps an index to which no more frames are added."""
         self.drop(index.base)
         size = index.memory_bytes()
         self._indices[index.base] = (index, size)
@@ -160,7 +160,7 @@ class IndexCache:
 
 
 def last_truncated(segments: tuple[Segment, ...], earliest: tuple[int, int]) -> tuple[int, int] | None:
-    """Returns the newest event below `earliest` if a segment begins there; None when it is not known."""
+    """Returns the newest event below `earliest` if a segment begins there; None if it is not known."""
     if earliest[1] == 0:
         for segment in segments:
             if segment.base == earliest[0]:
@@ -169,16 +169,16 @@ def last_truncated(segments: tuple[Segment, ...], earliest: tuple[int, int]) -> 
 
 
 def open_shared(disk: Disk, path: Path) -> JournalFile:
-    """Opens the segment's file under a shared flock: while it is open the writer does not use it again.
+    """Opens the segment's file under a shared flock: while it is open the writer does not reuse it.
 
     Raises FileNotFoundError when the file is gone, or was reused between the two steps, so that the name no longer leads to it.
     """
     file = disk.open(path, write=False)
     _shared.add(file)
     try:
-        # A user who can read a segment could hold it exclusively, for ever, so the reader does not wait; and a file system may have no
-        # such locks. Without the lock the writer may reuse a truncated segment while it is read. The bytes are invalid then, and the
-        # reader finds the truncation.
+        # Any user who can read a segment could lock it exclusively for ever, so the reader does not wait; and a file system may not support
+        # such locks. Without the lock the writer may reuse a truncated segment while it is read. The bytes are invalid then, and the reader
+        # finds the truncation.
         with contextlib.suppress(OSError):
             fcntl.flock(file.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(file.fd), os.stat(path)):
@@ -190,7 +190,7 @@ def open_shared(disk: Disk, path: Path) -> JournalFile:
 
 
 def sealed_index(disk: Disk, directory: Path, segment: Segment, following: Segment) -> tuple[SegmentIndex, bool]:
-    """Returns the index of a segment that `following` comes after, and whether it was computed from the segment instead of loaded.
+    """Returns the index of the segment before `following`, and whether it was computed from the segment instead of loaded.
 
     Raises CorruptionError when the segment is damaged or the next one does not continue it, FileNotFoundError when it is gone.
     """
@@ -203,9 +203,9 @@ def sealed_index(disk: Disk, directory: Path, segment: Segment, following: Segme
 
 
 def scanned_index(disk: Disk, segment: Segment, following: Segment, begun: SegmentIndex | None = None) -> SegmentIndex:
-    """Returns the index of a segment that `following` comes after, computed from the segment, or from the end of a stored one, `begun`.
+    """Returns the index of the segment before `following`, computed from the segment, or continued from the stored index `begun`.
 
-    Raises CorruptionError and FileNotFoundError as `sealed_index`.
+    Raises the same errors as `sealed_index`.
     """
     index = begun or SegmentIndex(segment.base)
     file = open_shared(disk, segment.path)
@@ -240,7 +240,7 @@ def scanned_index(disk: Disk, segment: Segment, following: Segment, begun: Segme
 
 
 def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | None = None) -> SegmentIndex | None:
-    """Returns the stored index of this segment, as far as it does not pass `end_max`; None when there is no valid one.
+    """Returns the stored index of this segment, up to `end_max`; None when there is no valid one.
 
     Its last frame is compared with the segment. Raises FileNotFoundError when the segment is gone.
     """
@@ -263,7 +263,7 @@ def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | 
 
 
 def _agrees(disk: Disk, segment: Segment, index: SegmentIndex) -> bool:
-    """Returns whether the last frame of this index lies in the segment as the index says."""
+    """Returns whether the segment has the last frame of this index where the index says."""
     if not len(index):
         return True
     file = disk.open(segment.path, write=False)
@@ -283,7 +283,7 @@ def _agrees(disk: Disk, segment: Segment, index: SegmentIndex) -> bool:
 
 
 def _fits(index: SegmentIndex, segment: Segment, following: Segment) -> bool:
-    """Returns whether a stored index can be that of a segment, or the beginning of it, by what the header of the next segment says."""
+    """Returns whether a stored index can be that of a segment, or the beginning of it, according to the next segment's header."""
     header = following.header
     if index.end != following.base:
         return index.end < following.base
@@ -296,12 +296,12 @@ def _fits(index: SegmentIndex, segment: Segment, following: Segment) -> bool:
 
 
 def _last(index: SegmentIndex, segment: Segment) -> tuple[int, int]:
-    """Returns (term, sequence) of the last frame in the log up to the end of this segment."""
+    """Returns (term, sequence) of the last frame in this segment or before it."""
     return index.last or (segment.header.previous_term, segment.header.previous_sequence)
 
 
 def write_index(disk: Disk, directory: Path, segment: Segment, index: SegmentIndex) -> None:
-    """Stores the index of a segment to which no frame is added meanwhile; a truncated segment is left without one."""
+    """Stores the index of a segment to which no frame is being added; a truncated segment keeps none."""
     path = directory / index_name(segment.base)
     data = index.encode(incarnation=segment.header.incarnation, generation=segment.header.generation)
     disk.replace(path, data, temporary=path.with_name(f"{path.name}.{threading.get_ident()}.tmp"))
@@ -309,17 +309,17 @@ def write_index(disk: Disk, directory: Path, segment: Segment, index: SegmentInd
 
 
 def remove_stale_index(disk: Disk, directory: Path, segment: Segment) -> None:
-    """Removes the index again if the segment went meanwhile, by the truncation of any writer. Called after every write of an index.
+    """Removes the index again if any writer's truncation has removed the segment meanwhile. Called after every write of an index.
 
-    A truncation removes the name of the segment first, and its index then. So it removes an index that was written before, and this
-    function removes one that was written later.
+    A truncation removes the name of the segment first, then its index. So it removes an index that was written earlier, and this function
+    removes an index that was written later.
     """
     if not segment.path.exists():
         disk.unlink(directory / index_name(segment.base))
 
 
 def _let_go() -> None:
-    """Closes the shared files in a forked child: the reads under way are those of its parent."""
+    """Closes the shared files in a forked child: the reads in progress are those of its parent."""
     for file in list(_shared):
         file.close()
 

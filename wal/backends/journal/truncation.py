@@ -1,9 +1,9 @@
-"""Truncation: where the log begins, where its recovery begins, and what becomes of the segments below both.
+"""Truncation: where the log begins, where its recovery begins, and what happens to the segments below both.
 
-Owns the order of the steps: the earliest event is stored and synced before any file goes, and a file goes only when the checkpoint with
-which the next recovery begins has passed it too. Then the segment becomes the next spare, if no reader holds it and there are not enough
-spares, else it is removed. Its index goes after it: a thread that was just storing the index sees that the segment is gone, and removes
-the index again (`remove_stale_index`). The active segment always stays.
+Owns the order of the steps: the earliest event is stored and synced before any file is removed, and a file is removed only when the
+checkpoint of the next recovery has passed it too. Then the segment becomes a spare, if no reader holds it and there are not enough spares,
+else it is removed. Its index is removed after it: a thread that is just storing the index sees that the segment is gone, and removes the
+index again (`remove_stale_index`). The active segment always stays.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ class Truncation:
         self._preparer = preparer
         self._lock = threading.Lock()
         self.checkpoint = checkpoint
-        """The position where recovery begins: no file at or above it goes, truncated or not. None: nothing is held for a recovery."""
+        """The position where recovery begins: no file at or above it is removed, truncated or not. None: nothing is held for a recovery."""
         self.recycled: int = 0
         self.removed: int = 0
 
     def truncate(self, earliest: tuple[int, int]) -> tuple[int, int]:
-        """Makes this the earliest event unless a later one is already; returns which is. Raises ChannelFencedError, StorageError."""
+        """Makes this the earliest event unless a later one already is; returns the resulting one. Raises ChannelFencedError,
+        StorageError."""
         with self._lock:
             try:
                 with self._control.locked():
@@ -65,7 +66,7 @@ class Truncation:
         return earliest
 
     def release(self, checkpoint: int) -> bool:
-        """Lets recovery begin here from now on; returns False when it begins later already. Raises ChannelFencedError, StorageError."""
+        """Lets recovery begin here from now on; returns False if it already begins later. Raises ChannelFencedError, StorageError."""
         with self._lock:
             if self.checkpoint is not None and checkpoint < self.checkpoint:
                 return False
@@ -98,7 +99,7 @@ class Truncation:
                 self.recycled += 1
                 return
         except BlockingIOError:
-            pass  # A reader, or another process that may read it, holds the segment: that one keeps the open file, and the name goes.
+            pass  # A reader here or in another process holds the segment: it keeps the open file, and the name is removed.
         finally:
             file.close()
         self._disk.unlink(segment.path)

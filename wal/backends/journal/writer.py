@@ -1,12 +1,12 @@
-"""Writer: the one thread that writes a pchannel's frames, one sync after each frame, and only while the log is in its term.
+"""Writer: the one thread that writes a pchannel's frames, with one sync after each, and only while the log is in its term.
 
 Owns: the active segment, the order of frames and of their outcomes, and the fence. For each frame, with the control page locked: check
-the term, `pwritev`, `fdatasync`, store the control page; only then is the outcome handed to the loop. So at most one frame is ever
-unsynced, no frame of a fenced writer lies after the first frame of its successor, and every acknowledged frame is on the disk.
+the term, `pwritev`, `fdatasync`, store the control page; only then does the loop get the outcome. So at most one frame is ever
+unsynced, no frame of a fenced writer is after the first frame of its successor, and every acknowledged frame is on the disk.
 
 A failed write or sync is final: the kernel may have dropped the data, so nothing more is written through this handle. The same holds when
-the names of its files lead elsewhere, see `HeldDirectory`: the thread checks them before a frame that comes after a pause, at each new
-segment, and about every second whatever else it does.
+the names of its files lead to other files, see `HeldDirectory`: the thread checks them before a frame that follows a pause, at each new
+segment, and about once a second in any case.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from wal.frame import RECOVERED, EncodedFrame
 __all__ = ["Writer"]
 
 _Item = tuple[int, EncodedFrame | WALError | None, AppendDone | None]
-"""(attempt, the frame or the error to answer with, done); without `done` the promise is to be stored."""
+"""(attempt, the frame or the error to answer with, done); without `done`, the promised tick is to be stored."""
 _PROMISE: Final[_Item] = (0, None, None)
 CHECK_S: Final = 1.0
 """The longest time for which the idle thread does not check the names of its files."""
 PAUSE_S: Final = 0.01
-"""A frame that comes later than this after the last check waits for the next one. A check takes some microseconds."""
+"""A frame that comes later than this after the last check is checked first, which takes a few microseconds."""
 
 
 class Writer:
-    """Writes frames in a thread of its own; `append` and `promise` are called on the loop."""
+    """Writes frames in its own thread; `append` and `promise` are called on the loop."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Writer:
         """`last` is (term, sequence) of the last frame in the log, `newest` is (position, index) of its newest event.
 
         `held` is the directory of the log and watches its active segment. `sealed(old, new)` is called in the thread at each new segment,
-        `failed(error)` on the loop when the names of the log lead elsewhere and no frame was there to fail.
+        `failed(error)` on the loop when the names of the log lead to other files and no frame was waiting.
         """
         self._disk = disk
         self._control = control
@@ -98,15 +98,15 @@ class Writer:
         self._thread.start()
 
     def append(self, frame: EncodedFrame, done: AppendDone) -> None:
-        """Hands a frame to the thread; `done` is called on the loop."""
+        """Queues a frame for the thread; `done` is called on the loop."""
         self._inbox.put((self._attempt, frame, done))
 
     def refuse(self, done: AppendDone, error: WALError) -> None:
-        """Answers with an error, after everything that was handed over before, without writing."""
+        """Answers with an error, in order after everything queued before, without writing."""
         self._inbox.put((self._attempt, error, done))
 
     def promise(self, tick: int, limit: int) -> None:
-        """Stores this promise with the next frame, or as soon as the thread is idle."""
+        """Stores this promised tick with the next frame, or as soon as the thread is idle."""
         self._tick = max(self._tick, tick)
         self._limit = max(self._limit, limit)
         if not self._tick_waiting:
@@ -114,7 +114,7 @@ class Writer:
             self._inbox.put(_PROMISE)
 
     def finish(self) -> None:
-        """Ends the thread after it has written everything handed over. Waits, so never call it on the loop."""
+        """Ends the thread after it has written everything queued. Blocks, so never call it on the loop."""
         self._inbox.put(None)
         self._thread.join()
 
@@ -125,7 +125,7 @@ class Writer:
         while outcomes:
             attempt, done, position, error = outcomes.popleft()
             if error.__class__ in REFUSALS and attempt == self._attempt:
-                # Once for all appends that one refusal failed: appends from now on are made by senders that know of it.
+                # Once for all appends that one refusal failed: the senders of later appends know of it.
                 self._attempt += 1
             done(position, error)
 
@@ -154,7 +154,7 @@ class Writer:
             self._answer(attempt, done, -1, _not_written(self.failure))
             return
         if attempt <= self._refused_attempt and self._refusal is not None:
-            # It was handed over before its sender could know that an earlier frame was refused: writing it would leave a gap.
+            # It was queued before its sender could know that an earlier frame was refused: writing it would leave a gap.
             refusal = type(self._refusal)(f"an append before this one was refused, append both again: {self._refusal}")
             self._answer(attempt, done, -1, refusal)
             return
@@ -167,7 +167,7 @@ class Writer:
             self.failure = error
             self._answer(attempt, done, -1, error)
         except Exception as error:
-            # Nothing may end this thread silently: a caller would wait for its outcome for ever.
+            # No error may end this thread silently: a caller would wait for its outcome for ever.
             self.failure = StorageError(f"writing a frame failed: {error!r}", outcome_unknown=True)
             self.failure.__cause__ = error
             self._answer(attempt, done, -1, self.failure)
@@ -208,7 +208,7 @@ class Writer:
             except OSError as error:
                 raise self._failed(error, outcome_unknown=True) from error
             header = frame.header
-            # Readers look only below the durable end, so the index may have the frame a moment before it is durable.
+            # Readers read only below the durable end, so the index may have the frame a moment before it is durable.
             active.index.add(position, header, [name for name, _ in frame.vchannels], pchannel_wide=frame.pchannel_wide)
             self._last = (header.term, header.sequence)
             if header.indices:
@@ -264,26 +264,27 @@ class Writer:
                     self._control.store_owned(self._next(record, record.durable, 0))
         except WALError as error:
             self.failure = error
-        except Exception as error:  # as for a frame: the next one is answered with it
+        except Exception as error:  # as for a frame: the next frame fails with it
             self.failure = StorageError(f"the control page could not be stored: {error!r}", outcome_unknown=False)
             self.failure.__cause__ = error
 
     def _check(self) -> None:
-        """Raises StorageError when the names of the log's files lead elsewhere, so that writes would be lost; first ChannelFencedError."""
+        """Raises ChannelFencedError if this term is over, else StorageError when the names lead to other files, so that writes would be
+        lost."""
         self._held.check()
         self._checked_s = time.monotonic()
 
     def _check_idle(self) -> None:
-        """Checks the names when no frame does it."""
+        """Checks the names while no frame does so."""
         if self.failure is not None or time.monotonic() - self._checked_s < PAUSE_S:
             return
         try:
             self._check()
-        except ChannelFencedError as error:  # the next frame is answered with it, as ever
+        except ChannelFencedError as error:  # the next frame fails with it, as usual
             self.failure = error
         except StorageError as error:
             self.failure = error
-            with contextlib.suppress(RuntimeError):  # the loop was closed over an open log
+            with contextlib.suppress(RuntimeError):  # the loop was closed while the log was open
                 self._loop.call_soon_threadsafe(self._failed_idle, error)
 
     def _answer(self, attempt: int, done: AppendDone, position: int, error: WALError | None) -> None:
@@ -293,7 +294,7 @@ class Writer:
             try:
                 self._loop.call_soon_threadsafe(self.deliver)
             except RuntimeError:
-                # The loop was closed over an open log: no caller is left.
+                # The loop was closed while the log was open: no caller is left.
                 self._outcomes.clear()
 
     def _failed(self, error: OSError, *, outcome_unknown: bool) -> StorageError:

@@ -1,9 +1,9 @@
-"""The memory backend: logs that exist as long as their store, with all promises of the other backends except durability.
+"""The memory backend: logs that exist as long as their store, with all guarantees of the other backends except durability.
 
 Files:
 
-* backend:  MemoryBackend, which opens the logs of a store, one writer a term
-* log:      MemoryLog, one pchannel that is open for writing
+* backend:  MemoryBackend, which opens the logs of a store, one writer per term
+* log:      MemoryLog, one pchannel, open for writing
 * store:    MemoryStore, the frames and checkpoints of all logs
 """
 

@@ -1,4 +1,4 @@
-"""MemoryBackend: opens the logs of a MemoryStore, one writer a term."""
+"""MemoryBackend: opens the logs of a MemoryStore, one writer per term."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wal.message import FORM_JOURNAL
 __all__ = ["MemoryBackend"]
 
 _FRAME_BYTES_LIMIT: Final = 256 * 1024 * 1024
-"""The same as the journal's, so that every program that runs in memory runs on a journal too."""
+"""The same limit as the journal's, so that every program that runs in memory runs on a journal too."""
 
 
 class MemoryBackend(LogBackend):
-    """Logs in a `MemoryStore`: one of its own, or a given one that outlives the backend (a restart without a disk)."""
+    """Logs in a `MemoryStore`: its own, or a given store that outlives the backend (a restart without a disk)."""
 
     name: ClassVar[str] = "memory"
     form: ClassVar[int] = FORM_JOURNAL

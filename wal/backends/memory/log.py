@@ -1,6 +1,6 @@
 """MemoryLog: a pchannel of a MemoryStore, opened for writing in one term.
 
-Owns the frames that were handed over and are not answered yet. They are written and acknowledged together in the next turn of the loop,
+Owns the frames that were appended and are not answered yet. They are written and acknowledged together in the next turn of the loop,
 so that `done` is never called inside `append` and a writer that was fenced in between writes nothing.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["MemoryLog"]
 
 
 class MemoryLog(PChannelLog):
-    """One pchannel in one term; see `PChannelLog`. Made by `MemoryBackend.open`."""
+    """One pchannel in one term; see `PChannelLog`. Created by `MemoryBackend.open`."""
 
     def __init__(self, pchannel: str, channel: StoredChannel, *, term: int, frame_bytes_limit: int) -> None:
         self.pchannel = pchannel

@@ -1,7 +1,7 @@
-"""MemoryStore: what the logs of one process hold, whichever handle has them open.
+"""MemoryStore: the content of the logs of one process, whichever handle has them open.
 
 Owns: frames, positions, terms, truncation and checkpoints of each pchannel. It is the "disk" of the memory backend: handles come and go,
-and one with a higher term fences those before it. Not thread-safe: one loop at a time uses it.
+and a handle with a higher term fences those before it. Not thread-safe: one loop at a time uses it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MemoryStore:
         self._channels: dict[str, StoredChannel] = {}
 
     def create(self, pchannel: str, *, incarnation: int) -> None:
-        """Makes an empty log. Recreates one that never held a frame; raises FormatError for any other."""
+        """Creates an empty log. Recreates a log that never held a frame; raises FormatError for any other."""
         old = self._channels.get(pchannel)
         if old is not None:
             if old.end:
@@ -39,7 +39,7 @@ class MemoryStore:
         self._channels[pchannel] = StoredChannel(pchannel, incarnation)
 
     def claim(self, pchannel: str, *, incarnation: int, term: int) -> StoredChannel:
-        """Returns the channel, from now on in this term; raises ChannelFencedError for a term that is not above all before it."""
+        """Returns the channel, now in this term; raises ChannelFencedError for a term that is not above all earlier ones."""
         channel = self._channels.get(pchannel)
         if channel is None:
             raise CorruptionError(f"pchannel {pchannel!r} has no log", expected="one made by create()")
@@ -82,7 +82,7 @@ class StoredChannel:
         self._newest: tuple[int, int] | None = None
 
     def state(self) -> LogState:
-        """Returns the state that an opening finds now."""
+        """Returns the state that an opening would find now."""
         return LogState(self.end, *self._last, self.promised_tick, self.earliest, self.clean, self._newest)
 
     def add(self, frame: EncodedFrame) -> int:
@@ -189,7 +189,7 @@ class StoredChannel:
             ) from None
 
     def held_bytes(self) -> int:
-        """Returns the bytes of frames below the earliest event that only the checkpoint holds."""
+        """Returns the bytes of frames below the earliest event that are held only for the checkpoint."""
         count = bisect_left(self._positions, self.earliest[0])
         return sum(frame.length for frame in self._frames[:count])
 

@@ -9,23 +9,23 @@ Files:
     fencing_floor    which messages of a topic are the log
     broker_settings  policies that endanger a log; how large a frame may be
     in_flight        the frames of a writer that are not answered yet
-    repair           what a writer does after a gap, a lost producer or a fence: a table of states
+    repair           what a writer does after a gap, a lost producer or a fence, as a table of states
 * The connection:
-    connection       the client, its threads, and what it logs
+    connection       the client, its threads, and its log
     admin            the admin REST
     topic            the messages of a topic, in their order
 * The log:
     backend          the topics of a namespace
-    opening          taking a log over in a new term
-    recovery         what a log ends with
+    opening          takes over a log in a new term
+    recovery         finds the end of a log
     log              one open log
-    writer           frames into the topic
-    reader           pages of frames from the topic
+    writer           writes frames into the topic
+    reader           reads pages of frames from the topic
     floor_index      the positions whose fencing floor is known
     control          the records in the metadata
-    truncation       what is given back to Pulsar
+    truncation       what Pulsar may delete
     checkpoints      the states that recovery begins with
-    read_only        one log as a process reads it that does not write it
+    read_only        one log, for a process that only reads it
 """
 
 from wal.backends.pulsar.address import PulsarAddress

@@ -1,6 +1,6 @@
-"""PulsarAddress: the address of a Pulsar, and what a client needs to be let in. Pure.
+"""PulsarAddress: the address of a Pulsar, and the credentials of a client. Pure.
 
-Owns: the names of topics, and the admin REST's address, which is derived from the service URL where it is not given. The token is a
+Owns: the names of topics, and the admin REST's address, which is derived from the service URL unless it is set. The token is a
 `Secret`.
 """
 
@@ -21,8 +21,8 @@ ADMIN_TLS_PORT: Final = 8443
 
 
 class PulsarAddress(msgspec.Struct, frozen=True):
-    """`service_url`: `pulsar://host:port[,host:port…]` or `pulsar+ssl://…`. `admin_url`: of the admin REST (None: the first host,
-    Pulsar's default port). `token`: a JSON Web Token. `tls_authority`: path of the certificates that the server's is checked against
+    """`service_url`: `pulsar://host:port[,host:port…]` or `pulsar+ssl://…`. `admin_url`: that of the admin REST (None: the first host,
+    Pulsar's default port). `token`: a JSON Web Token. `tls_authority`: path of the certificates against which the server's is checked
     (None: the system's).
     """
 
@@ -51,7 +51,7 @@ class PulsarAddress(msgspec.Struct, frozen=True):
         return f"{self.tenant}/{self.namespace}"
 
     def topic(self, pchannel: str) -> str:
-        """Returns the topic of this pchannel's log. InvalidArgumentError for a name that cannot name a topic."""
+        """Returns the topic of this pchannel's log. Raises InvalidArgumentError for a name that cannot name a topic."""
         if not isinstance(pchannel, str):
             raise TypeError(f"a pchannel's name is a str, not {type(pchannel).__name__}")
         if not pchannel or not all(each.isascii() and (each.isalnum() or each in "-_.") for each in pchannel):
@@ -66,7 +66,7 @@ class PulsarAddress(msgspec.Struct, frozen=True):
 
     @property
     def probe(self) -> str:
-        """A topic that keeps nothing, for finding out how large a message the broker takes."""
+        """A topic that keeps nothing, for finding the largest message that the broker accepts."""
         return f"non-persistent://{self.path}/wal-probe"
 
     def __repr__(self) -> str:

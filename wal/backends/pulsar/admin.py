@@ -27,7 +27,7 @@ REDIRECTS_MAX: Final = 5
 class Admin:
     """The admin REST of one Pulsar. Every method blocks, for `TIMEOUT_S` at most.
 
-    StorageError when the REST does not answer, InvalidArgumentError when it does not let this client in.
+    Raises StorageError when the REST does not answer, InvalidArgumentError when it refuses this client.
     """
 
     def __init__(self, address: PulsarAddress) -> None:
@@ -44,7 +44,7 @@ class Admin:
             )
 
     def message_bytes_max(self) -> int | None:
-        """Returns the broker's `maxMessageSize`; None when it does not tell it, which it does to administrators only."""
+        """Returns the broker's `maxMessageSize`; None if it does not say; it tells only administrators."""
         try:
             found = self._request("GET", "brokers/configuration/runtime")
             return int(found["maxMessageSize"])
@@ -52,7 +52,7 @@ class Admin:
             return None
 
     def policy(self, topic: str, name: str) -> Any:
-        """Returns a policy as it applies to this topic: its own, or else its namespace's, or else the broker's."""
+        """Returns a policy as it applies to this topic: its own, else its namespace's, else the broker's."""
         return self._request("GET", f"{_path(topic)}/{name}?applied=true", missing=None)
 
     def namespace_policy(self, name: str) -> Any:
@@ -68,11 +68,11 @@ class Admin:
                 raise
 
     def disable_deduplication(self, topic: str) -> None:
-        """Switches deduplication off for this topic alone."""
+        """Switches deduplication off for this topic only."""
         self._request("POST", f"{_path(topic)}/deduplicationEnabled", body=False)
 
     def ledgers(self, topic: str) -> list[Ledger] | None:
-        """Returns the ledgers of a topic as they are now, oldest first; None when there is no such topic."""
+        """Returns the current ledgers of a topic, oldest first; None when there is no such topic."""
         found = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
         if found is None:
             return None
@@ -94,7 +94,7 @@ class Admin:
         return len((found or {}).get("publishers", ()))
 
     def cursor(self, topic: str, subscription: str) -> str | None:
-        """Returns the last message that a durable cursor gave back, as `ledger:entry`; None when there is no such cursor."""
+        """Returns the last message that a durable cursor released, as `ledger:entry`; None when there is no such cursor."""
         found = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
         cursor = (found or {}).get("cursors", {}).get(subscription)
         return None if cursor is None else str(cursor["markDeletePosition"])

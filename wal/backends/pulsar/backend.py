@@ -1,7 +1,7 @@
 """PulsarBackend: the logs of pchannels as topics of one namespace of Pulsar.
 
-Owns the connection, and what a topic needs before a log is opened there: its policies, its durable cursor, and the topic of its
-checkpoints. How a log is taken over is in `opening.py`.
+Owns the connection, and the preparation of a topic before a log is opened there: its policies, its durable cursor, and the topic of its
+checkpoints. `opening.py` takes over a log.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["PulsarBackend"]
 
 
 class PulsarBackend(LogBackend):
-    """The logs at `address`. `records` keeps what is known of them beside their topics; nothing else may write to it.
+    """The logs at `address`. `records` keeps their metadata outside the topics; nothing else may write to it.
 
-    `start` (or the first `create` or `open`) connects. InvalidArgumentError for a missing token, namespace or topic policy,
+    `start` (or the first `create` or `open`) connects. Raises InvalidArgumentError for a missing token, namespace or topic policy,
     StorageError when Pulsar does not answer.
     """
 
@@ -48,7 +48,7 @@ class PulsarBackend(LogBackend):
         self._closed = False
 
     async def start(self) -> None:
-        """Connects and checks the namespace and the token. Idempotent; after an error it can be tried again."""
+        """Connects and checks the namespace and the token. Idempotent; it can be retried after an error."""
         if self._closed:
             raise ClosedError(f"the backend of {self._address} is closed: make a new PulsarBackend to go on")
         if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
@@ -138,7 +138,8 @@ class PulsarBackend(LogBackend):
     def _check_policies(self, topic: str) -> None:
         admin = self._admin
         if admin.policy(topic, "deduplicationEnabled"):
-            # It would answer without a position, and cost a cursor's work for each message. Readers see duplicates themselves.
+            # With deduplication, answers would have no position, and each message would cost a cursor update. Readers detect duplicates
+            # themselves.
             admin.disable_deduplication(topic)
         check_policies(
             topic,
@@ -151,7 +152,7 @@ class PulsarBackend(LogBackend):
         )
 
     def _holds_frames(self, topic: str, record: ControlRecord | None) -> bool:
-        """Whether the topic holds anything but the marks of owners that wrote nothing."""
+        """Whether the topic holds anything except the marks of owners that wrote nothing."""
         ledgers = self._admin.ledgers(topic)
         if not ledgers:
             return False
@@ -174,7 +175,7 @@ class PulsarBackend(LogBackend):
 
 
 def _close_unused(opening: asyncio.Task[PulsarLog]) -> None:
-    """Closes the log that was opened for a caller that does not wait any more."""
+    """Closes a log whose caller no longer waits for it."""
     if not opening.cancelled() and opening.exception() is None:
         closing = asyncio.ensure_future(opening.result().close())
         _closings.add(closing)

@@ -1,8 +1,8 @@
-"""Broker settings: which settings of a Pulsar broker endanger a log, and how large a frame they let through. Pure.
+"""Broker settings: the settings of a Pulsar broker that endanger a log, and the largest frame that they allow. Pure.
 
-A log is kept until it is truncated, by a durable cursor that Pulsar holds messages for. A message TTL moves that cursor on by itself; so
-does a backlog quota that evicts; one that holds or refuses producers stops the log when it is full; and a subscription that expires,
-or a topic that is deleted for being idle, takes everything with it.
+A durable cursor makes Pulsar keep a log until it is truncated. A message TTL, or a backlog quota that evicts, advances that cursor by
+itself; a quota that holds or refuses producers stops the log when it is full; and when a subscription expires, or an idle topic is deleted,
+everything is lost.
 
 A frame above the broker's `maxMessageSize` (5 MiB unless its administrator chose another) must never be handed to the client: the
 client refuses that frame alone and sends the frames after it, and the log would have a gap.
@@ -21,16 +21,16 @@ from wal.errors import InvalidArgumentError
 __all__ = ["Allowances", "check_policies", "frame_bytes_limit", "group_bytes"]
 
 GROUP_BYTES: Final = 1 << 20
-"""Frames of a megabyte that are on their way together are faster than one frame of four."""
+"""Several one-megabyte frames in flight are faster than one frame of four megabytes."""
 GROUP_TABLES_BYTES: Final = 1 << 19
-"""What the header and tables of a group's frame may take beside what was counted of its messages."""
+"""The most bytes of the header and tables of a group's frame, in addition to its messages."""
 METADATA_BYTES_MAX: Final = 64 << 10
 """Left below `maxMessageSize` for Pulsar's own metadata of a message: less than a hundred bytes for a frame."""
 METADATA_SHARE: Final = 16
 
 
 class Allowances(msgspec.Struct, frozen=True):
-    """Policies of Pulsar that could delete what the log holds, or block its writer, and that the caller accepts all the same."""
+    """Policies of Pulsar that could delete parts of the log, or block its writer, and that the caller accepts anyway."""
 
     message_ttl: bool = False
     backlog_quota: bool = False
@@ -48,7 +48,7 @@ def check_policies(
 ) -> None:
     """Raises InvalidArgumentError, naming the policy and the remedy, for a policy that is not `allowed`.
 
-    `ttl_s`, `quotas`, `inactive`: as they apply to the topic; `subscription_expiry_min`: of the namespace. None where nothing is set.
+    `ttl_s`, `quotas`, `inactive`: as they apply to the topic; `subscription_expiry_min`: that of the namespace. None: not set.
     """
     if ttl_s and not allowed.message_ttl:
         raise InvalidArgumentError(

@@ -1,8 +1,8 @@
-"""Checkpoints: the states that recovery begins with, in a topic of their own beside the log's.
+"""Checkpoints: the states with which recovery begins, in a separate topic beside the log's.
 
-Owns: the pieces of each state, one message each, and their positions, which stand in the control record, so that only the owner of the
-term can have stored one. A state is read back whole and checked. States that are not needed any more are given back by a durable cursor,
-as the log is. They are not in the log itself, because a state can be needed for much longer than the log around it.
+Owns: the pieces of each state, one message each, and their positions, which are in the control record, so that only the owner of the term
+can have stored one. A state is read back whole and checked. A durable cursor releases states that are no longer needed, as for the log.
+They are not in the log itself, because a state can be needed for much longer than the log around it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Checkpoints:
         self._piece_bytes = piece_bytes
 
     async def save(self, position: int, pieces: Sequence[bytes]) -> None:
-        """Stores a state in the place of an earlier one for this position. ChannelFencedError, StorageError."""
+        """Stores a state, which replaces an earlier one for this position. Raises ChannelFencedError or StorageError."""
         await self._control.check_owner(self._term)
         saved = await self._connection.run(lambda: self._write(b"".join(pieces)))
         states = {**self._control.record.states, str(position): saved}
         await self._control.change(self._term, states=states)
 
     async def load(self, position: int) -> bytes:
-        """Returns the state stored for this position. CorruptionError when there is none, or it is damaged."""
+        """Returns the state stored for this position. Raises CorruptionError when it is missing or damaged."""
         saved = self._control.record.states.get(str(position))
         if saved is None:
             raise CorruptionError(
@@ -55,13 +55,13 @@ class Checkpoints:
         return await self._connection.run(lambda: self._read(saved))
 
     async def keep(self, position: int | None) -> None:
-        """Gives back every state but the one for this position (None: every state). ChannelFencedError."""
+        """Releases every state except the one for this position (None: every state). Raises ChannelFencedError."""
         before = self._control.record.states
         states = {at: saved for at, saved in before.items() if position is not None and at == str(position)}
         if states == before:
             return
         await self._control.change(self._term, states=states)
-        # The messages after the state that is kept stay too, and so do those of a state that was saved meanwhile.
+        # The messages after the kept state stay too, including those of a state that was saved meanwhile.
         end = min((saved.first for saved in states.values()), default=None)
         last = max(saved.last for saved in before.values()) if end is None else None
         if end is not None:

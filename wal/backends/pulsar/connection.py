@@ -1,10 +1,10 @@
-"""Connection: the client of one Pulsar, the threads for its blocking calls, and what the client logs.
+"""Connection: the client of one Pulsar, the threads for its blocking calls, and the client's log.
 
-Owns: pulsar.Client, two pools of threads, and the meaning of Pulsar's errors. On the loop nothing of the client's library is called but
-`send_async`, which only hands over. A caller that waits for a thread can be cancelled; what the thread does goes on to its end.
+Owns: pulsar.Client, two pools of threads, and the meaning of Pulsar's errors. The only call of the client's library on the loop is
+`send_async`, which only queues. A caller that waits for a thread can be cancelled; the thread still finishes its call.
 
-The client answers `send_async` in threads of its own, and a C++ thread that enters an interpreter which is about to exit aborts the
-process. So a client that its owner did not close is closed when Python exits, and clients log through `ClientLog`.
+The client answers `send_async` in its own threads, and a C++ thread that enters an interpreter which is about to exit aborts the
+process. So a client that was not closed is closed when Python exits, and clients log through `ClientLog`.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ __all__ = [
 
 _T = TypeVar("_T")
 OPERATION_TIMEOUT_S: Final = 10
-"""The time for one attempt to reach the broker; callers try again for as long as they want."""
+"""The time for one attempt to reach the broker; callers decide how long to retry."""
 CONNECT_TIMEOUT_MS: Final = 5_000
 SEND_TIMEOUT_MS: Final = 30_000
 READ_AHEAD: Final = 16
 """Frames that a reader's client fetches ahead."""
 PROBE_BYTES_MIN: Final = 16 << 10
 REFUSALS: Final = ("MessageTooBig", "InvalidMessage", "CryptoError", "OperationNotSupported", "IncompatibleSchema")
-"""Pulsar's answers about one frame alone: the frame would be answered so however often it is sent."""
+"""Pulsar's answers about one frame alone: sending that frame again would always get the same answer."""
 _READERS: Final = 12
 _OTHERS: Final = 6
-"""Threads for everything but reading: readers that wait for a broker must not keep a writer from reaching it again."""
+"""Threads for everything except reading: readers that wait for a broker must not stop a writer from reconnecting."""
 LOG_THREAD: Final = "wal-pulsar-log"
 READ_BYTES: Final = 1 << 16
 _END: Final = b"\0"
 _LINE: Final = re.compile(r"\S+ \S+ (INFO|WARN|ERROR) *\[\w+\] (.*)")
-"""A line of the client's log: time, level, thread, and the rest: the place in the client, and the message."""
+"""A line of the client's log: time, level, thread, and the rest (the location in the client's code, and the message)."""
 _LEVELS: Final = {"INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
 _log: Final = logging.getLogger("wal.pulsar")
 
 
 class Connection:
-    """The connection to one Pulsar. Call `start` in a thread before anything else; `close` ends what was made with it."""
+    """The connection to one Pulsar. Call `start` in a thread before anything else; `close` ends everything created with it."""
 
     def __init__(self, address: PulsarAddress) -> None:
         self.address = address
@@ -73,15 +73,15 @@ class Connection:
         self._others = concurrent.futures.ThreadPoolExecutor(_OTHERS, thread_name_prefix="wal-pulsar")
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """Returns the answer of a blocking call, made in a thread."""
+        """Runs a blocking call in a thread and returns its result."""
         return await asyncio.wrap_future(self._others.submit(call))
 
     async def read(self, call: Callable[[], _T]) -> _T:
-        """Returns the answer of a call that reads and may wait for long, made in a thread for readers."""
+        """Runs a call that reads and may block for long, in a thread for readers, and returns its result."""
         return await asyncio.wrap_future(self._readers.submit(call))
 
     def start(self) -> None:
-        """Creates the client, which connects when it is used first. InvalidArgumentError for an address that it does not accept."""
+        """Creates the client, which connects when it is first used. Raises InvalidArgumentError for an address that it does not accept."""
         try:
             import pulsar
         except ModuleNotFoundError as error:
@@ -105,7 +105,7 @@ class Connection:
         _started.add(self)
 
     def producer(self, topic: str, *, fencing: bool) -> pulsar.Producer:
-        """Creates a producer; with `fencing` it is the only one, and every other one is fenced. Blocks."""
+        """Creates a producer; with `fencing` it becomes the only one, and every other producer is fenced. Blocks."""
         import pulsar
 
         mode = pulsar.ProducerAccessMode.ExclusiveWithFencing if fencing else pulsar.ProducerAccessMode.Shared
@@ -119,7 +119,7 @@ class Connection:
         )
 
     def reader(self, topic: str, position: int, *, inclusive: bool) -> pulsar.Reader:
-        """Creates a reader that begins at this position, which must be one of the topic, or after it. Blocks."""
+        """Creates a reader that begins at this position of the topic, or (unless `inclusive`) after it. Blocks."""
         import pulsar
 
         start = pulsar.MessageId(-1, ledger_of(position), entry_of(position), -1)
@@ -128,13 +128,13 @@ class Connection:
         )
 
     def first_reader(self, topic: str) -> pulsar.Reader:
-        """Creates a reader that begins with the topic. Blocks."""
+        """Creates a reader that begins at the start of the topic. Blocks."""
         import pulsar
 
         return self._live.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=READ_AHEAD)
 
     def consumer(self, topic: str, subscription: str) -> pulsar.Consumer:
-        """Creates a consumer of a durable subscription, which begins with the topic where it is new. It fetches one message at most.
+        """Creates a consumer of a durable subscription; a new one begins at the start of the topic. It fetches one message at most.
         Blocks."""
         import pulsar
 
@@ -143,10 +143,10 @@ class Connection:
         )
 
     def largest_message(self, topic: str) -> int | None:
-        """Returns the largest of some sizes, from FRAME_BYTES_LIMIT downwards, of which a message goes through; None if that fails.
+        """Returns the largest of some sizes, from FRAME_BYTES_LIMIT downwards, at which a message is accepted; None if that fails.
 
-        The client learns the broker's limit when it connects and does not tell it; this is for where the admin REST does not tell it
-        either. `topic`: a non-persistent one, which drops what is sent. Blocks.
+        The client gets the broker's limit when it connects but does not expose it; this is for when the admin REST does not tell it either.
+        `topic`: a non-persistent one, which drops what is sent. Blocks.
         """
         import pulsar
 
@@ -158,7 +158,7 @@ class Connection:
                     try:
                         producer.send(bytes(size))
                         return size
-                    except pulsar.exceptions.MessageTooBig:  # said by the client: nothing was sent
+                    except pulsar.exceptions.MessageTooBig:  # raised by the client: nothing was sent
                         size = size * 3 // 4
             finally:
                 producer.close()
@@ -181,10 +181,10 @@ class Connection:
         self._others.shutdown(wait=True)
 
     def _end_client(self) -> None:
-        """Closes the client; it answers what was sent and not answered yet before this returns. Blocks."""
+        """Closes the client; it answers all unanswered sends before this returns. Blocks."""
         client, self._client = self._client, None
         if client is not None:
-            import pulsar  # only here: where it is not installed there is no client
+            import pulsar  # imported only here: if it is not installed, there is no client
 
             try:
                 client.close()
@@ -199,12 +199,12 @@ class Connection:
 
 
 def position_of_id(message_id: Any) -> int:
-    """Returns the position that a message id of Pulsar names."""
+    """Returns the position in a message id of Pulsar."""
     return position_of(message_id.ledger_id(), message_id.entry_id())
 
 
 def failure(error: Exception, doing: str, address: PulsarAddress) -> WALError:
-    """Returns the error to raise for an error of Pulsar's client, which happened in `doing`."""
+    """Returns the error to raise for an error of Pulsar's client during `doing`."""
     import pulsar
 
     if isinstance(error, WALError):
@@ -221,7 +221,7 @@ def failure(error: Exception, doing: str, address: PulsarAddress) -> WALError:
 
 
 def close_producer(producer: pulsar.Producer) -> None:
-    """Closes a producer, which may be lost already. Blocks."""
+    """Closes a producer, which may already be lost. Blocks."""
     import pulsar
 
     try:
@@ -238,7 +238,7 @@ def is_refusal(result: Any) -> bool:
 
 
 def is_one_of(error: Exception, *names: str) -> bool:
-    """Whether this is one of Pulsar's errors with these names; a name that the installed client does not know matches nothing."""
+    """Whether this is one of Pulsar's errors with these names; a name unknown to the installed client matches nothing."""
     import pulsar
 
     return isinstance(
@@ -247,15 +247,15 @@ def is_one_of(error: Exception, *names: str) -> bool:
 
 
 class ClientLog:
-    """Passes on what Pulsar's client logs in this process, to the logger `wal.pulsar`. Thread-safe.
+    """Forwards the log of Pulsar's client in this process to the logger `wal.pulsar`. Thread-safe.
 
-    The client writes to a pipe that it takes for a file, and one thread reads the pipe. A Python logger, which the client would take as
-    well, would be called by the client's own threads, and each of them lets go of it when the thread ends, whenever that is. In an
-    interpreter that is about to exit Python ends such a thread in the middle of a C++ destructor, and the process aborts, long after
-    everything was closed.
+    The client writes to a pipe that it takes for a file, and one thread reads the pipe. A Python logger, which the client would accept as
+    well, would be called by the client's own threads, each of which releases it when the thread ends, at an unknown time. In an interpreter
+    that is about to exit, Python ends such a thread in the middle of a C++ destructor, and the process aborts, long after everything was
+    closed.
 
-    The client has one log for a whole process: the first client decides, so where the program made one with another logger, nothing
-    arrives here. Information is logged if `wal.pulsar` asks for it when the first connection is started, else warnings and errors are.
+    The client has one log for the whole process, set by the first client: if the program created one with another logger, nothing arrives
+    here. The level is INFO if `wal.pulsar` enables it when the first connection is started, else WARNING.
     """
 
     def __init__(self) -> None:
@@ -273,7 +273,7 @@ class ClientLog:
 
         with self._lock:
             if self._pipe is None:
-                # The pipe stays open: the client never closes its end, and a new client finds the pipe by this descriptor only.
+                # The pipe stays open: the client never closes its end, and a new client finds the pipe only by this descriptor.
                 self._pipe = os.pipe()
             if self._thread is None and not self._ended:
                 self._thread = threading.Thread(
@@ -284,11 +284,11 @@ class ClientLog:
             return pulsar.FileLogger(level, f"/dev/fd/{self._pipe[1]}")
 
     def hush(self) -> None:
-        """Drops what clients log from now on; the pipe is still read, so that no client waits for it."""
+        """Drops the clients' log from now on; the pipe is still read, so that no client blocks on it."""
         self._hushed = True
 
     def _end(self) -> None:
-        """Ends the thread before the interpreter does: a thread that logs then could leave one of Python's streams locked."""
+        """Ends the thread before the interpreter does: a thread that logged then could leave one of Python's streams locked."""
         with self._lock:
             thread, self._thread, self._ended = self._thread, None, True
         if thread is not None and self._pipe is not None:
@@ -296,44 +296,45 @@ class ClientLog:
             thread.join()
 
     def _forked(self) -> None:
-        """Forgets the thread in a forked child, which starts one when it connects. The pipe is the parent's too: either may read a line."""
+        """Forgets the thread in a forked child, which starts one when it connects. The pipe is shared with the parent: either process may
+        read a line."""
         self._lock = threading.Lock()
         self._thread = None
 
     def _pass_on(self, source: int) -> None:
-        """Runs in the thread: logs line by line until the end is written."""
+        """Runs in the thread: logs line by line until the end marker."""
         rest, level = b"", logging.WARNING
         while True:
             *lines, rest = (rest + os.read(source, READ_BYTES)).split(b"\n")
             for line in lines:
                 text = line.decode(errors="replace")
                 found = _LINE.fullmatch(text)
-                if found is not None:  # else the line goes on with the message before
+                if found is not None:  # else the line continues the previous message
                     level, text = _LEVELS[found[1]], found[2]
                 if not self._hushed:
                     with contextlib.suppress(
                         Exception
-                    ):  # of a handler: without this thread the client would wait for ever
+                    ):  # raised by a handler: without this thread the client would block for ever
                         _log.log(level, "%s", text)
             if self._ended and _END in rest:
                 return
 
 
 CLIENT_LOG: Final = ClientLog()
-"""Made at import, so that it ends after every `atexit` function that was registered later."""
+"""Created at import, so that it ends after every `atexit` function that was registered later."""
 
 
 _started: Final[weakref.WeakSet[Connection]] = weakref.WeakSet()
 
 
 def _end_all() -> None:
-    """Runs when Python exits: all other threads but daemons have ended, so no thread uses a client any more."""
+    """Runs when Python exits: all other non-daemon threads have ended, so no thread uses a client any more."""
     left = [connection for connection in _started if connection._client is not None]
     if left:
-        CLIENT_LOG.hush()  # it would say, for example, that answers come too late
+        CLIENT_LOG.hush()  # it would report, for example, late answers
     for connection in left:
         connection._end_client()
 
 
 atexit.register(_end_all)
-os.register_at_fork(after_in_child=_started.clear)  # the client's threads are not in the child
+os.register_at_fork(after_in_child=_started.clear)  # the child does not have the client's threads

@@ -1,8 +1,8 @@
-"""Control: the records that the metadata keeps of a log, and their changes by its owner.
+"""Control: a log's records in the metadata, and their changes by its owner.
 
 Owns: the records below `<pchannel>/` in a `RecordStore` (the metadata of the WAL): `control`, one `terms/…` for each term that owned
-the log (the position of its mark) and one `ledgers/…` for each full ledger. Every change is one compare-and-swap on `control`, which
-names the term of the owner: a fenced writer changes nothing, and gets ChannelFencedError.
+the log (the position of its mark) and one `ledgers/…` for each full ledger. Every change is one compare-and-swap on `control`, which has
+the term of the owner: a fenced writer changes nothing, and gets ChannelFencedError.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from wal.errors import ChannelFencedError, CorruptionError, KeyNotExistError
 __all__ = ["Control", "ControlRecord", "RecordStore", "SavedState"]
 
 CHANGES_MAX: Final = 100
-"""Records changed with one swap, below the 128 operations that every KV takes."""
+"""The most records in one swap, below the 128 operations that every KV accepts."""
 VERSION: Final = 1
 
 
 class RecordStore(Protocol):
-    """The calls of the metadata that a log needs: a KV of the WAL, under a root of its own."""
+    """The metadata calls that a log needs: a KV of the WAL, under its own root path."""
 
     async def load(self, key: str) -> str:
-        """Returns the value of `key`; KeyNotExistError."""
+        """Returns the value of `key`; raises KeyNotExistError."""
 
     async def load_with_prefix(self, prefix: str) -> tuple[list[str], list[str]]:
         """Returns the keys that start with `prefix`, and their values."""
@@ -46,7 +46,7 @@ class RecordStore(Protocol):
 
 
 class SavedState(msgspec.Struct, frozen=True, gc=False):
-    """The place of a checkpoint's state in the topic of checkpoints: from position `first` to `last`, its `save`, and its CRC32C."""
+    """The location of a checkpoint's state in the topic of checkpoints: positions `first` to `last`, its `save`, and its CRC32C."""
 
     first: int
     last: int
@@ -56,7 +56,7 @@ class SavedState(msgspec.Struct, frozen=True, gc=False):
 
 
 class ControlRecord(msgspec.Struct, frozen=True):
-    """The control record of a log. `term`: of the owner, 0 before the first. `earliest`: the first event that is not truncated.
+    """The control record of a log. `term`: that of the owner, 0 before the first. `earliest`: the first event that is not truncated.
 
     `floor`: the (term, sequence) of the last frame before `kept_from`, below which messages may be gone. `clean`, `promised_tick`,
     `newest`, `end`: as the last writer stored them when it closed the log. `last_truncated`: the newest event below `earliest`, if it is
@@ -78,7 +78,7 @@ class ControlRecord(msgspec.Struct, frozen=True):
 
 
 class Control:
-    """The records of one pchannel, as one owner changes them. Call `load` before anything else; changes are made one at a time."""
+    """The records of one pchannel, which one owner changes. Call `load` before anything else; changes run one at a time."""
 
     def __init__(self, store: RecordStore, pchannel: str) -> None:
         self.pchannel = pchannel
@@ -108,12 +108,12 @@ class Control:
         fresh = text != self._text
         if fresh:
             self._text, self.record = text, self._decode(text)
-        if fresh or self.record.term not in self.terms:  # a mark is noted without a change of the record
+        if fresh or self.record.term not in self.terms:  # a mark is recorded without a change of the control record
             self.terms = await self._load_terms()
         return self.record
 
     async def create(self, incarnation: int) -> None:
-        """Stores the record of a log that was never opened, in the place of a log without a frame."""
+        """Stores the record of a log that was never opened; it may replace a log without a frame."""
         record = ControlRecord(VERSION, incarnation)
         text = _encode(record)
         removals = [self._terms + str(term) for term in self.terms] + [self._ledgers + str(one) for one in self.ledgers]
@@ -124,7 +124,7 @@ class Control:
         self._text, self.record, self.terms, self.ledgers = text, record, {}, {}
 
     async def claim(self, term: int) -> ControlRecord:
-        """Makes this the owner's term and returns the record before. ChannelFencedError unless it is above every earlier term."""
+        """Makes this the owner's term and returns the previous record. Raises ChannelFencedError unless it is above every earlier term."""
         async with self._turn:
             while True:
                 before = self.record
@@ -134,7 +134,7 @@ class Control:
                     )
                 changed = msgspec.structs.replace(before, term=term, clean=False)
                 if await self._swap(changed):
-                    await self._load_others()  # the owner before may have changed them until now
+                    await self._load_others()  # the previous owner may have changed them until now
                     return before
                 await self._reload()
 
@@ -148,7 +148,7 @@ class Control:
         dropped_ledgers: Sequence[int] = (),
         **fields: object,
     ) -> None:
-        """Changes these fields of the record, and these other records, if `term` still owns the log; else ChannelFencedError."""
+        """Changes these fields of the record, and these other records, if `term` still owns the log; else raises ChannelFencedError."""
         terms, ledgers = terms or {}, ledgers or {}
         saves = {self._terms + str(one): str(position) for one, position in terms.items()}
         saves |= {self._ledgers + str(one): _encoder.encode(record).decode() for one, record in ledgers.items()}
@@ -168,7 +168,7 @@ class Control:
                     if not saves and not removals:
                         break
                     continue
-                # Another writer changed the record, or the answer to an own change was lost.
+                # Another writer changed the record, or the answer to this writer's change was lost.
                 await self._reload()
                 if self.record.term != term:
                     raise self.fenced(term)
@@ -187,7 +187,7 @@ class Control:
                 raise self.fenced(term)
 
     def term_at(self, position: int) -> int:
-        """Returns the last term whose mark lies below this position; 0 when there is none."""
+        """Returns the last term whose mark is below this position; 0 when there is none."""
         return max((term for term, mark in self.terms.items() if mark < position), default=0)
 
     def fenced(self, term: int) -> ChannelFencedError:

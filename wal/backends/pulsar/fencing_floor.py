@@ -1,16 +1,16 @@
 """FencingFloor: which messages of a topic are the log, and which are not. Pure.
 
 A Pulsar topic can hold more than the log: a frame twice, when its acknowledgement was lost and the client sent it again; a frame of a
-writer that was fenced while the frame was on its way. Every reader goes by the same rule, so that all readers see the same log:
+writer that was fenced while the frame was in flight. Every reader applies the same rule, so that all readers see the same log:
 
     mark of a higher term     from here on only frames of this term count        mark of another term   skipped
     frame of a lower term     written by a fenced writer: skipped
     frame of this term        the next sequence: counts; a sequence up to the last: a duplicate, skipped; a later one: CorruptionError
     frame of a higher term    the first (sequence 0): counts; any other: CorruptionError
 
-A reader that begins in the middle has to know the fencing floor there. `FloorSearch` finds it from the messages before: a writer has at
-most `window` unanswered frames, so a duplicate reaches at most `window` frames back, and a row of more than `window` ascending
-sequences cannot consist of duplicates: it ends with the newest frame.
+A reader that begins in the middle needs the fencing floor there. `FloorSearch` finds it from the preceding messages: a writer has at most
+`window` unanswered frames, so a duplicate reaches at most `window` frames back, and more than `window` ascending sequences in a row cannot
+be duplicates only: the last of them is the newest frame.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["FencingFloor", "FloorSearch"]
 
 
 class FencingFloor(msgspec.Struct, gc=False):
-    """The last frame that counted: its `term` and `sequence` (-1: none of that term yet). Each message that is read moves it on.
+    """The last frame that counted: its `term` and `sequence` (-1: none of that term yet). Each message that is read advances it.
 
-    `before`: the last frame of an earlier term that was read, as (term, sequence); (0, -1) when none was.
+    `before`: the last frame read of an earlier term, as (term, sequence); (0, -1) for none.
     """
 
     term: int = 0
@@ -35,7 +35,7 @@ class FencingFloor(msgspec.Struct, gc=False):
     before: tuple[int, int] = (0, -1)
 
     def mark(self, term: int) -> None:
-        """Moves on over a mark of this log."""
+        """Advances past a mark of this log."""
         if term > self.term:
             if self.sequence >= 0:
                 self.before = (self.term, self.sequence)
@@ -43,7 +43,7 @@ class FencingFloor(msgspec.Struct, gc=False):
             self.sequence = -1
 
     def takes(self, term: int, sequence: int, position: int) -> bool:
-        """Moves on over the frame at this position; returns whether it counts. CorruptionError when frames before it are missing."""
+        """Advances past the frame at this position; returns whether it counts. Raises CorruptionError when frames before it are missing."""
         if term < self.term:
             return False
         self.mark(term)
@@ -58,7 +58,7 @@ class FencingFloor(msgspec.Struct, gc=False):
         return True
 
     def check_start(self, start: TermStart, position: int) -> None:
-        """Compares what the first frame of this term says about the term before with what was read of that term. CorruptionError."""
+        """Raises CorruptionError if the first frame of this term disagrees with what was read of the term before."""
         term, sequence = self.before
         if start.previous_term == term > 0 and start.previous_last_sequence != sequence:
             raise CorruptionError(
@@ -68,9 +68,9 @@ class FencingFloor(msgspec.Struct, gc=False):
 
 
 class FloorSearch:
-    """Finds the fencing floor after messages that are given in their order, beginning anywhere. `found` is set once it is known.
+    """Finds the fencing floor after messages that are added in their order, from any start. `found` is set once it is known.
 
-    `term`: the last term whose mark lies before the first message given.
+    `term`: the last term whose mark is before the first message added.
     """
 
     def __init__(self, *, window: int, term: int) -> None:
@@ -81,24 +81,20 @@ class FloorSearch:
         self._row = 0
 
     def mark(self, term: int) -> None:
-        """Takes a mark of this log."""
+        """Adds a mark of this log."""
         if self.found is not None:
             self.found.mark(term)
         elif term >= self._term:
             if term > self._term:
                 self.found = FencingFloor(term, -1)
-            self._term = (
-                term  # a mark of this very term was written by its owner after a lost connection: frames may precede it
-            )
+            self._term = term  # the owner of this term wrote this mark after a lost connection: frames may precede it
 
     def frame(self, term: int, sequence: int, position: int) -> None:
-        """Takes a frame."""
+        """Adds a frame."""
         if self.found is not None:
             try:
                 self.found.takes(term, sequence, position)
-            except (
-                CorruptionError
-            ):  # a reader that reads over it raises; for a later one this is the newest frame all the same
+            except CorruptionError:  # a reader that passes it raises; for a later reader this is still the newest frame
                 self.found.sequence = sequence
             return
         if term < self._term:

@@ -1,7 +1,7 @@
 """FloorIndex: the positions of a log whose fencing floor is known.
 
-Owns: the floors at the marks and at the earliest event, and those at some hundred positions that were read or written recently. A read
-that begins near one of them looks at no message before it. Thread-safe: readers ask and add in threads, the writer adds on the loop.
+Owns: the floors at the marks and at the earliest event, and those at some hundred positions that were read or written recently. A read that
+begins near one of them reads no message before it. Thread-safe: readers query and add in threads, the writer adds on the loop.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from wal.backends.pulsar.fencing_floor import FencingFloor
 __all__ = ["FloorIndex"]
 
 RECENT_MAX: Final = 512
-"""Floors that are remembered beside the lasting ones."""
+"""The number of floors kept in addition to the lasting ones."""
 
 
 class FloorIndex:
-    """Fencing floors by position: `add(p, floor)` says what counted last among all messages below `p`."""
+    """Fencing floors by position: `add(p, floor)` stores the floor after all messages below `p`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class FloorIndex:
         self._recent: deque[int] = deque()
 
     def add(self, position: int, floor: FencingFloor, *, lasting: bool = False) -> None:
-        """Remembers the floor at this position: for good if it is `lasting`, else until RECENT_MAX others have come."""
+        """Stores the floor at this position: for good if it is `lasting`, else until RECENT_MAX others were added."""
         with self._lock:
             if position in self._floors:
                 return
@@ -50,7 +50,7 @@ class FloorIndex:
             return found, FencingFloor(*self._floors[found])
 
     def first(self) -> tuple[int, FencingFloor]:
-        """Returns the lowest known position, which is where the log begins, and the floor there."""
+        """Returns the lowest known position, where the log begins, and the floor there."""
         with self._lock:
             return self._positions[0], FencingFloor(*self._floors[self._positions[0]])
 

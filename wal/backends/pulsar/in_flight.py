@@ -1,6 +1,6 @@
-"""FramesInFlight: the frames of one writer, from the call that appends them until each is answered, in their order. Pure.
+"""FramesInFlight: the frames of one writer in order, from the append until the answer. Pure.
 
-Owns: the queue of frames that were not sent yet, the frames on their way, and `ClientWindow`, which counts what Pulsar's client holds.
+Owns: the queue of unsent frames, the frames in flight, and `ClientWindow`, which counts the frames held by Pulsar's client.
 Guarantees: frames are sent in the order of the calls and without a gap in their sequences; after a frame that can never be written
 nothing is sent.
 """
@@ -22,14 +22,14 @@ from wal.frame import EncodedFrame
 __all__ = ["ClientWindow", "Flight", "FramesInFlight", "error_for"]
 
 SENT_BYTES_MAX: Final = 16 << 20
-"""Bytes of all frames on their way together; there is always room for one frame."""
+"""The most bytes of all frames in flight; there is always room for one frame."""
 
 
 class Flight(msgspec.Struct, gc=False):
-    """A frame that was appended, and the `done` that its caller waits for.
+    """A frame that was appended, and the `done` of its caller.
 
-    `refused`: the error of a frame that is never written. `position`: where the frame lies, as Pulsar answered, or as it was read in the
-    topic (`is_read`); -1 for a refused frame. `number`: the number of the frame in the client's window.
+    `refused`: the error of a frame that is never written. `position`: the frame's position, from Pulsar's answer or read from the topic
+    (`is_read`); -1 for a refused frame. `number`: the number of the frame in the client's window.
     """
 
     frame: EncodedFrame
@@ -58,16 +58,16 @@ class FramesInFlight:
         return bool(self._queue or self._sent)
 
     def add(self, frame: EncodedFrame, done: AppendDone, *, refused: BaseException | None) -> None:
-        """Queues a frame; a refused frame is answered in its turn."""
+        """Queues a frame; a refused frame is answered in order."""
         self._queue.append(Flight(frame, done, refused))
 
     @property
     def oldest(self) -> Flight | None:
-        """The oldest frame on its way."""
+        """The oldest frame in flight."""
         return self._sent[0] if self._sent else None
 
     def take(self) -> Flight | None:
-        """Moves the next frame to those on their way and returns it: to be sent, unless it is refused. None if none may be sent now."""
+        """Moves the next frame in flight and returns it, to be sent unless it is refused. Returns None if none may be sent now."""
         if not self._queue or len(self._sent) >= FRAMES_IN_FLIGHT or self.refusal is not None:
             return None
         flight = self._queue[0]
@@ -90,36 +90,36 @@ class FramesInFlight:
         return flight
 
     def refuse(self, flight: Flight, error: WALError) -> None:
-        """Marks a frame on its way as one that can never be written: no frame after it is sent."""
+        """Marks a frame in flight as never to be written: no frame after it is sent."""
         flight.refused = self.refusal = error
         flight.position = -1
 
     def pop(self) -> Flight:
-        """Removes the oldest frame on its way, to be answered."""
+        """Removes the oldest frame in flight, to be answered."""
         flight = self._sent.popleft()
         self._sent_bytes -= flight.frame.length
         return flight
 
     def by_number(self) -> dict[tuple[int, int], Flight]:
-        """Returns the frames on their way that are not refused, by term and sequence."""
+        """Returns the frames in flight that are not refused, by term and sequence."""
         found = (flight for flight in self._sent if flight.refused is None)
         return {(flight.frame.header.term, flight.frame.header.sequence): flight for flight in found}
 
     def producer_replaced(self) -> None:
-        """Notes that the producer is closed: the client sends no frame again, and its answers count no longer."""
+        """Records that the producer is closed: the client resends nothing, and its answers no longer count."""
         self.window.clear()
         for flight in self._sent:
             if flight.refused is None and not flight.is_read:
                 flight.position = None
 
     def to_resend(self) -> Iterator[Flight]:
-        """Yields the frames on their way without a position, as long as none of them is refused."""
+        """Yields the frames in flight without a position, until one of them is refused."""
         for flight in self._sent:
             if self.refusal is None and flight.position is None:
                 yield flight
 
     def drain(self) -> tuple[deque[Flight], deque[Flight]]:
-        """Removes all frames; returns those on their way, and those that were not sent."""
+        """Removes all frames; returns those in flight, and those that were not sent."""
         sent, self._sent, self._sent_bytes = self._sent, deque(), 0
         queued, self._queue = self._queue, deque()
         self.window.clear()
@@ -127,11 +127,11 @@ class FramesInFlight:
 
 
 class ClientWindow:
-    """The frames that Pulsar's client holds and may send again: at most `frames_max` and `bytes_max`, but always room for one.
+    """The frames that Pulsar's client holds and may resend: at most `frames_max` and `bytes_max`, but always room for one.
 
-    The client sends everything it holds again after a lost connection. A frame leaves the window only when the client has answered it,
-    or when its producer was closed: reading the frame in the log meanwhile does not take it from the client. So a duplicate reaches back
-    by at most `frames_max` frames, which is what `FloorSearch` relies on. The client answers in the order of sending.
+    The client resends everything it holds after a lost connection. A frame leaves the window only when the client has answered it,
+    or when its producer was closed: reading the frame in the log meanwhile does not take it from the client. So a duplicate reaches back by
+    at most `frames_max` frames; `FloorSearch` relies on that. The client answers in the order of sending.
     """
 
     def __init__(self, *, frames_max: int, bytes_max: int) -> None:
@@ -145,7 +145,7 @@ class ClientWindow:
         return len(self._held)
 
     def has_room(self, size: int) -> bool:
-        """Whether a frame of this size may be handed to the client."""
+        """Whether a frame of this size may be sent to the client."""
         return not self._held or (len(self._held) < self._frames_max and self.bytes + size <= self._bytes_max)
 
     def hand_over(self, size: int) -> int:
@@ -156,17 +156,17 @@ class ClientWindow:
         return self._handed
 
     def answered(self, number: int) -> None:
-        """Notes that the client has answered this frame. A number that is not held is ignored."""
+        """Records that the client has answered this frame. Ignores a number that is not held."""
         self.bytes -= self._held.pop(number, 0)
 
     def clear(self) -> None:
-        """Notes that the client's producer is closed: it sends nothing again."""
+        """Records that the client's producer is closed: it resends nothing."""
         self._held.clear()
         self.bytes = 0
 
 
 def error_for(error: WALError, *, unknown: bool) -> WALError:
-    """Returns the error for a frame of which it is known, or `unknown`, whether it was written."""
+    """Returns the error for a frame that was not written, or whose outcome is `unknown`."""
     own = copy.copy(error)
     own.__cause__ = error.__cause__
     own.outcome_unknown = unknown

@@ -35,10 +35,9 @@ __all__ = [
 ENTRY_BITS: Final = 64
 _ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
 FRAME_BYTES_LIMIT: Final = 5 * 1024 * 1024 - 64 * 1024
-"""Pulsar's default `maxMessageSize` of 5 MiB, less far more than its own metadata of a message takes."""
+"""Pulsar's default `maxMessageSize` of 5 MiB, less a generous margin for its own metadata of a message."""
 FRAMES_IN_FLIGHT: Final = 8
-"""The frames of a writer that are sent and unanswered, at most. Part of the format: readers conclude from it how far back a duplicate
-can reach."""
+"""The most unanswered frames of a writer. Part of the format: it tells readers how far back a duplicate can reach."""
 KIND: Final = "wal"
 MARK: Final = "mark"
 PIECE: Final = "piece"
@@ -65,7 +64,7 @@ def entry_of(position: int) -> int:
 
 
 def text_of(position: int) -> str:
-    """Returns a position as it is shown: ledger.entry, as in message ids."""
+    """Returns the text of a position: ledger.entry, as in message ids."""
     return f"{ledger_of(position)}.{entry_of(position)}"
 
 
@@ -75,7 +74,7 @@ def mark_properties(mark: Mark) -> dict[str, str]:
 
 
 def mark_of(properties: Mapping[str, str], position: int) -> Mark | None:
-    """Returns the mark with these properties, None for a message of another kind. CorruptionError for a damaged mark."""
+    """Returns the mark with these properties, None for a message of another kind. Raises CorruptionError for a damaged mark."""
     if properties.get(KIND) != MARK:
         return None
     try:

@@ -1,7 +1,7 @@
-"""LedgerTable: the ledgers of a topic, in which its positions lie and in which Pulsar gives space back. Pure.
+"""LedgerTable: the ledgers of a topic, which hold its positions and are Pulsar's units of freeing space. Pure.
 
-Owns: which positions there are (a ledger's entries are 0, 1, 2 …; the next ledger has any larger number), how far two of them lie
-apart, and the extents of the log. A `LedgerRecord` describes a full ledger; the metadata keeps it for later openings.
+Owns: the existing positions (a ledger's entries are 0, 1, 2 …; the next ledger has any larger number), the distance between two of them,
+and the extents of the log. A `LedgerRecord` describes a full ledger; the metadata keeps it for later openings.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Ledger", "LedgerRecord", "LedgerTable"]
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, gc=False):
-    """A ledger to which nothing is added any more. `newest_tick`: no event in it or below it has a larger tick.
+    """A ledger to which no more entries are added. `newest_tick`: no event in it or below it has a larger tick.
 
-    `newest`: (position, index) of the newest event in it or below it, as far as it is known.
+    `newest`: (position, index) of the newest event in it or below it, if known.
     """
 
     entries: int
@@ -48,7 +48,7 @@ class LedgerTable:
     """The ledgers of a topic, oldest first. The last one is open and grows by `added`."""
 
     def __init__(self, ledgers: Iterable[Ledger]) -> None:
-        # Readers in threads look at this list while the loop adds: it is appended to, or replaced, never cut.
+        # Threads read this list while the loop adds to it: it is appended to, or replaced, never shortened.
         self._ledgers = list(ledgers)
 
     @property
@@ -56,7 +56,7 @@ class LedgerTable:
         return tuple(self._ledgers)
 
     def renew(self, ledgers: Iterable[Ledger]) -> None:
-        """Replaces the ledgers by those that are listed now, for a reader that does not hear of what is added."""
+        """Replaces the ledgers by those listed now, for a reader that is not told of new entries."""
         self._ledgers = list(ledgers)
 
     def describe(self, records: Mapping[int, LedgerRecord]) -> None:
@@ -67,9 +67,9 @@ class LedgerTable:
                 ledger.record, ledger.size = record, record.size
 
     def added(self, position: int, size: int) -> bool:
-        """Counts an entry that was added; returns whether it begins a ledger, so that the one before it is full.
+        """Counts an entry that was added; returns whether it begins a ledger, so that the one before is full.
 
-        Entries of other clients may be told late, or not at all: a ledger holds at least what is known of it.
+        Entries of other clients may be reported late or never: a ledger holds at least the entries known here.
         """
         number, entries = ledger_of(position), entry_of(position) + 1
         if self._ledgers and number < self._ledgers[-1].number:
@@ -83,11 +83,11 @@ class LedgerTable:
         return begins and len(self._ledgers) > 1
 
     def numbers_below(self, position: int) -> list[int]:
-        """Returns the numbers of the ledgers that lie wholly below this position, except the last one."""
+        """Returns the numbers of the ledgers that are wholly below this position, except the last one."""
         return [ledger.number for ledger, following in pairwise(self._ledgers) if following.start <= position]
 
     def drop_below(self, position: int) -> None:
-        """Forgets the ledgers that lie wholly below this position, except the last one."""
+        """Forgets the ledgers that are wholly below this position, except the last one."""
         self._ledgers = self._ledgers[len(self.numbers_below(position)) :]
 
     def first_at(self, position: int) -> int | None:
@@ -104,7 +104,7 @@ class LedgerTable:
         return self.back(position, 1)
 
     def back(self, position: int, count: int) -> int | None:
-        """Returns the position `count` entries before this one, or the first there is; None when none lies before it."""
+        """Returns the position `count` entries before this one, or the first one; None when there is none before it."""
         number, entry = ledger_of(position), entry_of(position)
         found = None
         for ledger in reversed(self._ledgers):
@@ -119,11 +119,11 @@ class LedgerTable:
         return found
 
     def entries_between(self, start: int, end: int) -> int:
-        """Returns how many entries lie in [start, end)."""
+        """Returns the number of entries in [start, end)."""
         return sum(last - first for _, first, last in self._parts(start, end))
 
     def bytes_between(self, start: int, end: int) -> int:
-        """Returns about how many bytes of log lie in [start, end): within a ledger all entries count as equally large."""
+        """Returns the approximate bytes of log in [start, end): all entries of a ledger count as equally large."""
         return sum(
             ledger.size * (last - first) // ledger.entries
             for ledger, first, last in self._parts(start, end)
@@ -154,7 +154,7 @@ class LedgerTable:
         return found
 
     def _parts(self, start: int, end: int) -> Iterable[tuple[Ledger, int, int]]:
-        """Yields each ledger with the entries [first, last) of it that lie in [start, end)."""
+        """Yields each ledger with its entries [first, last) in [start, end)."""
         ledgers = self._ledgers
         for at in range(bisect_left(ledgers, ledger_of(start), key=_number), len(ledgers)):
             ledger = ledgers[at]

@@ -1,7 +1,7 @@
 """PulsarLog: one pchannel's log in a topic of Pulsar, opened for writing in one term.
 
-Owns the writer, the reader, truncation and checkpoints, and the order in which they end. On the loop it only hands over and answers;
-every call that waits for Pulsar runs in a thread.
+Owns the writer, the reader, truncation and checkpoints, and the order in which they end. The loop only queues and answers; every call that
+waits for Pulsar runs in a thread.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class PulsarLog(PChannelLog):
         await self._connection.run(self._reader.close)
 
     async def _page(self, read: Callable[[], FramePage]) -> FramePage:
-        """Reads a page in a thread. The reader that this leaves open is closed once nobody has used it for a while."""
+        """Reads a page in a thread. A topic reader that stays open is closed after it was idle for a while."""
         if self._idle_timer is None:
             self._idle_timer = self._loop.call_later(self._reader.idle_s, self._close_idle_readers)
         return await self._connection.read(read)
@@ -198,7 +198,7 @@ class PulsarLog(PChannelLog):
         closing.add_done_callback(self._ended)
 
     def _ledger_full(self, position: int) -> None:
-        """Describes the ledger before the one of this position, which is full."""
+        """Describes the full ledger before the one of this position."""
         full = self._ledgers.ledgers[-2]
         full.record = LedgerRecord(full.entries, full.size, self._writer.promised_tick, self._writer.newest)
         saving = self._loop.create_task(self._save_record(full.number, full.record), name="save the record of a ledger")
@@ -214,7 +214,7 @@ class PulsarLog(PChannelLog):
             _log.info("the record of ledger %d of pchannel %s was not saved: %s", number, self.pchannel, error)
 
     async def _whole(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Does this to its end, whether or not the caller still waits: what is stored beside the log must change together."""
+        """Finishes this work even if the caller is cancelled: the records in the metadata must change together."""
         task = self._loop.create_task(work)
         self._working.add(task)
         task.add_done_callback(self._ended)

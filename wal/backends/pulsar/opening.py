@@ -1,7 +1,8 @@
-"""Opening: takes a log over in a new term.
+"""Opening: takes over a log in a new term.
 
-Owns the order of it: the term is claimed in the metadata; a fencing producer evicts the writer before; a mark is written, after which
-nothing of an earlier writer can count; what lies before the mark is read back; the mark is noted in the metadata. Then the log is open.
+Owns the order of the steps: the term is claimed in the metadata; a fencing producer evicts the previous writer; a mark is written, after
+which no frame of an earlier writer can count; the messages before the mark are read back; the mark is recorded in the metadata. Then the
+log is open.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["Opened", "check_checkpoint", "open_log", "patiently"]
 _T = TypeVar("_T")
 TRIES: Final = 5
 PAUSE_S: Final = 0.3
-"""After the first try, then twice and three times as long: another client's durable cursor, or a topic that moves, takes a moment."""
+"""The pause after the first try, then twice and three times as long: another client's durable cursor, or a moving topic, needs a moment."""
 PASSING: Final = (
     "ServiceUnitNotReady",
     "ConsumerBusy",
@@ -40,12 +41,12 @@ PASSING: Final = (
     "ProducerFenced",
     "TooManyLookupRequestException",
 )
-"""Errors of a broker that is just moving the topic."""
+"""The errors of a broker that is moving the topic."""
 FENCED: Final = ("ProducerFenced", "AlreadyClosed")
 
 
 class Opened(msgspec.Struct):
-    """A log that was taken over; PulsarLog takes all of it. `producer` is pulsar's fencing producer."""
+    """A log that was taken over, for PulsarLog. `producer` is Pulsar's fencing producer."""
 
     connection: Connection
     control: Control
@@ -68,10 +69,10 @@ async def open_log(
     checkpoint: int | None,
     before: ControlRecord,
 ) -> Opened:
-    """Takes the log over in `term`, which was claimed when the control record was `before`. Its topics are there.
+    """Takes over the log in `term`, which was claimed when the control record was `before`. Its topics exist.
 
-    CorruptionError when Pulsar has lost what the log, or its recovery from `checkpoint`, needs; ChannelFencedError when a higher term
-    claimed the log meanwhile.
+    Raises CorruptionError when Pulsar has lost messages that the log, or its recovery from `checkpoint`, needs; ChannelFencedError when a
+    higher term claimed the log meanwhile.
     """
     topic, run = connection.address.topic(control.pchannel), connection.run
     mark = Mark(term, before.incarnation)
@@ -119,13 +120,13 @@ async def open_log(
 
 
 def check_checkpoint(topic: str, record: ControlRecord, checkpoint: int | None) -> None:
-    """Raises CorruptionError when the log does not hold what follows this checkpoint any more."""
+    """Raises CorruptionError when the log no longer holds the messages after this checkpoint."""
     if checkpoint is not None and checkpoint < record.kept_from:
         raise _lost_checkpoint(topic, record.kept_from, None, checkpoint)
 
 
 def patiently(connection: Connection, call: Callable[[], _T], doing: str) -> _T:
-    """Returns what a call answers that may meet a broker which is just moving the topic. Blocks."""
+    """Returns the result of a call, retrying while the broker moves the topic. Blocks."""
     for attempt in range(1, TRIES + 1):
         try:
             return call()
@@ -137,10 +138,10 @@ def patiently(connection: Connection, call: Callable[[], _T], doing: str) -> _T:
 
 
 async def _take_over(connection: Connection, control: Control, topic: str, mark: Mark) -> tuple[Any, int]:
-    """Returns the producer that is the only one from now on, and the position of its mark.
+    """Returns the producer, the only one from now on, and the position of its mark.
 
-    A writer of a lower term that claimed the log before this one may fence after it. That writer learns then that it is too late, but
-    this producer is fenced as well, and another one fences again.
+    A writer of a lower term may fence after this one. That writer then learns that it is too late, but this producer is fenced as well, so
+    another one fences again.
     """
     run = connection.run
     for attempt in range(1, TRIES + 1):
@@ -148,7 +149,7 @@ async def _take_over(connection: Connection, control: Control, topic: str, mark:
             lambda: patiently(connection, lambda: connection.producer(topic, fencing=True), f"taking over {topic}")
         )
         try:
-            # After the fence: an owner that claims the log from now on fences this producer; one that did before is seen here.
+            # After the fence: an owner that claims the log from now on fences this producer; an earlier claim is seen here.
             await control.check_owner(mark.term)
             return producer, await run(partial(send_mark, producer, mark))
         except BaseException as error:
@@ -174,7 +175,7 @@ def _known_floors(control: Control, record: ControlRecord) -> FloorIndex:
 def _check_kept(
     topic: str, control: Control, record: ControlRecord, ledgers: LedgerTable, checkpoint: int | None, mark: int
 ) -> None:
-    """Raises CorruptionError when Pulsar has lost something that was not given back."""
+    """Raises CorruptionError when Pulsar has lost messages that were not released."""
     kept = record.kept_from
     if checkpoint is not None and checkpoint > mark:
         raise _lost_checkpoint(topic, kept, mark, checkpoint)

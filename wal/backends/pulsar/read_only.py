@@ -1,10 +1,10 @@
-"""ReadOnlyTopic: one pchannel's log on Pulsar as a process reads it that does not write it.
+"""ReadOnlyTopic: one pchannel's log on Pulsar, for a process that only reads it.
 
-Owns: the end of the log, the promised tick there, and the ledgers, as the last look found them; and the reader of its frames. The same
+Owns: the end of the log, the promised tick there, and the ledgers, as of the last look; and the reader of its frames. The same
 fencing floor as for the writer's own readers decides which messages count. It writes nothing, neither to the topic nor to the metadata,
 and leaves no subscription.
 
-It blocks, for up to `PATIENCE_S` while the broker or the metadata is away. Any number of threads may call it.
+It blocks, for up to `PATIENCE_S` while the broker or the metadata is unavailable. Any number of threads may call it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ __all__ = ["LookAtControl", "ReadOnlyTopic"]
 
 _T = TypeVar("_T")
 FOLLOW_ENTRIES: Final = 64
-"""Up to this number new messages are all read; of more only the last ones are."""
+"""Up to this number of new messages, all are read; above it only the last ones are."""
 FOLLOW_MIN_S: Final = 0.02
 FOLLOW_MAX_S: Final = 0.1
-"""How old an answer of `refresh` may be while the log moves, and where it does not: it costs the broker and the metadata a question."""
+"""The maximum age of an answer of `refresh` while the log grows, and while it does not: each costs the broker and the metadata a
+request."""
 PATIENCE_S: Final = 60.0
 RETRY_S: Final = 0.25
 
 LookAtControl = Callable[[], tuple[ControlRecord, dict[int, int]]]
-"""Returns the control record as it is now, and the position of the mark of each term."""
+"""Returns the current control record, and the position of the mark of each term."""
 
 
 class ReadOnlyTopic:
-    """Reads one log; see `ReadOnlyPChannelLog`. `look` asks the metadata; `connection` was started. `reach` comes before other calls."""
+    """Reads one log; see `ReadOnlyPChannelLog`. `look` asks the metadata; `connection` must be started. Call `reach` before other calls."""
 
     refresh_waits: bool = True
 
@@ -55,7 +56,7 @@ class ReadOnlyTopic:
         self.topic: str = connection.address.topic(pchannel)
         self.ledgers: LedgerTable = LedgerTable(())
         self.state: LogSnapshot
-        """The log as the last look found it."""
+        """The log as of the last look."""
         self._connection = connection
         self._admin = admin
         self._look = look
@@ -83,7 +84,7 @@ class ReadOnlyTopic:
 
     @property
     def earliest(self) -> tuple[int, int]:
-        """The first event that is not truncated, as the last question to the metadata answered."""
+        """The first event that is not truncated, as of the last answer of the metadata."""
         return self._record.earliest
 
     @property
@@ -92,27 +93,28 @@ class ReadOnlyTopic:
         return self._record.last_truncated
 
     def refresh(self) -> LogSnapshot:
-        """Returns the log as it was `FOLLOW_MIN_S` ago at most, `FOLLOW_MAX_S` where nothing has moved for a while; see `reach`."""
+        """Returns the log as it was at most `FOLLOW_MIN_S` ago, or `FOLLOW_MAX_S` if it has not grown for a while; see `reach`."""
         with self._lock:
             self._check_open()
             return self.state if time.monotonic() < self._fresh_until_s else self._look_at_all()
 
     def reach(self) -> LogSnapshot:
-        """Returns the log as it is now: one question to the broker, one to the metadata, and the messages that were added since.
+        """Returns the log as it is now, by one request to the broker, one to the metadata, and reading the messages added since.
 
-        CorruptionError when Pulsar does not have what the metadata knows of, StorageError or UnavailableError when one of them does not
-        answer for `PATIENCE_S`, ClosedError when another log was created in its place.
+        Raises CorruptionError when Pulsar lacks messages that the metadata lists, StorageError or UnavailableError when one of them does
+        not answer for `PATIENCE_S`, ClosedError when the log was recreated.
         """
         with self._lock:
             self._check_open()
             return self._look_at_all()
 
     def bytes_between(self, start: int, end: int) -> int:
-        """Returns about how many bytes of log lie in [start, end)."""
+        """Returns the approximate number of bytes of log in [start, end)."""
         return self.ledgers.bytes_between(start, end)
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """Returns the wanted frames in [start, end), see `LogReader.page`. TruncatedError also for what is truncated meanwhile."""
+        """Returns the wanted frames in [start, end), see `LogReader.page`. Raises TruncatedError also for frames that are truncated
+        meanwhile."""
         self._check_open()
         return self._reading(start, end, lambda: self._reader.page(start, end, names, bytes_max))
 
@@ -125,14 +127,14 @@ class ReadOnlyTopic:
         return self._admin.producers(self.topic) > 0
 
     def close(self) -> None:
-        """Closes the readers; calls that wait for the broker and every later call are a ClosedError. Idempotent."""
+        """Closes the readers; calls that wait for the broker and all later calls raise ClosedError. Idempotent."""
         self._closed = True
         self._reader.close()
 
     # -- the end of the log
 
     def _look_at_all(self) -> LogSnapshot:
-        # In this order: what the metadata says is never older than the messages it is compared with, nor than the list of ledgers.
+        # In this order, so that the metadata is never older than the messages with which it is compared, or than the list of ledgers.
         end = self._find_end()
         record, terms = self._patiently(self._look)
         if end <= max((mark for mark in terms.values() if mark >= record.kept_from), default=-1):
@@ -142,7 +144,7 @@ class ReadOnlyTopic:
         if end > self._end:
             self._follow(end)
         promised_tick = self._promised_tick
-        if end >= record.end:  # it was given for everything below that
+        if end >= record.end:  # it was promised for everything below that
             promised_tick = max(promised_tick, record.promised_tick)
         newest = max(filter(None, (self._newest, record.newest)), default=None)
         before, self.state = (
@@ -172,13 +174,15 @@ class ReadOnlyTopic:
             open_ = None
         if open_ is not None and open_.entries <= last[1]:
             new = last[1] + 1 - open_.entries
-            self.ledgers.added(position, new * open_.size // open_.entries)  # about: until the ledgers are listed again
+            self.ledgers.added(
+                position, new * open_.size // open_.entries
+            )  # approximate until the ledgers are listed again
         elif self.ledgers.first_at(position) is None:
             self.ledgers.added(position, 0)
         return position + 1
 
     def _take_over(self, record: ControlRecord, terms: dict[int, int], end: int) -> None:
-        """Takes what the metadata says now. CorruptionError when the topic is not the one that it describes."""
+        """Applies the current metadata. Raises CorruptionError when the topic is not the one that it describes."""
         if record.incarnation != self.incarnation:
             raise ClosedError(
                 f"another log was created in the place of pchannel {self.pchannel!r} (incarnation {record.incarnation:#x}): open the log "
@@ -204,7 +208,7 @@ class ReadOnlyTopic:
             self._floors.add(mark + 1, FencingFloor(term, -1), lasting=True)
 
     def _follow(self, end: int) -> None:
-        """Takes the messages between the end that was known and this one."""
+        """Reads the messages between the last known end and this one."""
         at = self._end
         if at < self._record.earliest[0] or self.ledgers.entries_between(at, end) > FOLLOW_ENTRIES:
             found = end_before(
@@ -227,7 +231,7 @@ class ReadOnlyTopic:
         self._end = end
 
     def _term_at(self, position: int) -> int:
-        """Returns the last term whose mark lies below this position."""
+        """Returns the last term whose mark is below this position."""
         return max((term for term, mark in self._terms.items() if mark < position), default=0)
 
     # -- asking
@@ -242,7 +246,7 @@ class ReadOnlyTopic:
             raise
 
     def _patiently(self, ask: Callable[[], _T]) -> _T:
-        """Returns what the admin REST, or the metadata, answers; waits for a server that is away."""
+        """Returns the answer of the admin REST or the metadata; waits for an unavailable server."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:

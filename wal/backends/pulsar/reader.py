@@ -1,10 +1,10 @@
-"""LogReader: reads pages of frames from a topic, for any number of readers at once, beside the writer.
+"""LogReader: reads pages of frames from a topic, for any number of readers at once, while the writer writes.
 
-Owns: a few readers of the topic that stand where a page ended, so that the next page goes on there; and the way to begin anywhere else,
-which finds the fencing floor there first (wal.backends.pulsar.fencing_floor). A page is in memory: using it never reads anything.
+Owns: a few topic readers that stopped where a page ended, so that the next page continues there; and the start of a read anywhere else,
+which first finds the fencing floor there (wal.backends.pulsar.fencing_floor). A page is in memory: using it never reads anything.
 
-A read that begins anywhere else opens a reader, which takes some milliseconds. Seeking with one that is open already takes 110 ms: the
-broker drops the consumer, and the client waits before it connects again.
+A read that begins anywhere else opens a topic reader, which takes some milliseconds. Seeking with an open one takes 110 ms: the broker
+drops the consumer, and the client waits before it reconnects.
 
 It blocks, so it runs in threads. Frames that are missing are a CorruptionError, unless the position was truncated meanwhile.
 """
@@ -33,9 +33,9 @@ from wal.message import FORM_PULSAR, MessageID
 __all__ = ["LogReader"]
 
 IDLE_MAX: Final = 4
-"""Readers kept open for a next page; each holds up to READ_AHEAD frames that its client fetched ahead."""
+"""Topic readers kept open for a next page; each holds up to READ_AHEAD frames that its client fetched ahead."""
 SEARCH_ENTRIES: Final = 2 * FRAMES_IN_FLIGHT
-"""Messages before the position where a read begins that are looked at first, to find the floor there; more if they do not tell."""
+"""The number of messages before the start of a read that are first examined to find the floor there; more if they are not enough."""
 
 
 class _Idle(msgspec.Struct, frozen=True, gc=False):
@@ -48,7 +48,7 @@ class _Idle(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogReader:
-    """Reads one log. `earliest` and `kept_from` must be current; `term_at` returns the last term whose mark lies below a position."""
+    """Reads one log. `earliest` and `kept_from` must be current; `term_at` returns the last term whose mark is below a position."""
 
     idle_s: ClassVar[float] = 30.0
     """An idle reader of the topic is closed after this time."""
@@ -83,8 +83,8 @@ class LogReader:
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """Returns the wanted frames in [start, end), from about `bytes_max` bytes of log; `end` is durable.
 
-        The first page of a new reader ends with the messages that its client fetches at once, so that a read of a few messages does not
-        wait for a mebibyte of log.
+        The first page of a new topic reader ends with its client's first fetch, so that a read of a few messages does not wait for a
+        mebibyte of log.
         """
         self.check(start, end)
 
@@ -117,7 +117,7 @@ class LogReader:
         )
 
     def check(self, start: int, end: int) -> None:
-        """Raises TruncatedError when `start` lies below the earliest event."""
+        """Raises TruncatedError when `start` is below the earliest event."""
         position, index = self._earliest()
         if start < position:
             earliest = (
@@ -130,7 +130,7 @@ class LogReader:
             )
 
     def check_held(self, start: int, end: int) -> None:
-        """Raises TruncatedError when the frame at `start` has been given back."""
+        """Raises TruncatedError when the frame at `start` has been released."""
         held = self._kept_from()
         if start < held:
             raise TruncatedError(
@@ -148,7 +148,7 @@ class LogReader:
         return floor
 
     def close(self) -> None:
-        """Closes the readers, also those in use. Idempotent."""
+        """Closes the readers, including those in use. Idempotent."""
         with self._lock:
             self._closed = True
             readers = [*self._busy, *(idle.reader for idle in self._idle)]
@@ -275,7 +275,8 @@ class LogReader:
             count *= 4
 
     def _look(self, begin: int, position: int, floor: FencingFloor | None) -> tuple[TopicReader, FencingFloor | None]:
-        """Reads from `begin`, where the floor is known or None, up to the position; returns None for a floor that this does not tell."""
+        """Reads from `begin`, where the floor is `floor` (None: unknown), up to the position; returns None if the floor there stays
+        unknown."""
         search = FloorSearch(window=FRAMES_IN_FLIGHT, term=self._term_at(begin))
         search.found = floor
         reader = self._open(begin)
@@ -327,7 +328,8 @@ class LogReader:
         reader.close()
 
     def _moves(self, floor: FencingFloor, entry: Entry) -> bool:
-        """Moves the floor on over this message; returns whether it is a frame that counts. CorruptionError when frames are missing."""
+        """Advances the floor past this message; returns whether it is a frame that counts. Raises CorruptionError when frames are
+        missing."""
         if entry.mark is not None:
             floor.mark(entry.mark.term)
             return False

@@ -1,6 +1,6 @@
-"""Recovery: finds what a log ends with below a position, once nothing of an earlier writer can come before it any more.
+"""Recovery: finds the end of a log below a position, once no frame of an earlier writer can be added before it.
 
-It reads back from there until the last frame and the newest event are known, and describes ledgers that were left full without a record.
+It reads back from there until the last frame and the newest event are known, and describes full ledgers that have no record.
 It blocks, so it runs in a thread.
 """
 
@@ -33,7 +33,7 @@ class LogEnd(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> tuple[int, int]:
-        """Term and sequence of the last frame; (0, -1) when there is none, or it is not known."""
+        """Term and sequence of the last frame; (0, -1) if there is none or it is not known."""
         return (self.floor.term, self.floor.sequence) if self.floor.sequence >= 0 else self.floor.before
 
 
@@ -48,9 +48,9 @@ def end_before(
     term_at: Callable[[int], int],
     stop: int = 0,
 ) -> LogEnd:
-    """Returns what counts below this position.
+    """Returns the end of the log below this position.
 
-    It looks back, further each time, until it has met an event, or `stop`, or where the log begins, whose floor the index must know.
+    It reads back, further each time, until it meets an event, `stop`, or the start of the log, whose floor the index must know.
     """
     count = LOOK_ENTRIES
     while True:
@@ -102,7 +102,7 @@ def _read(
     ledgers: LedgerTable,
     term: int,
 ) -> LogEnd | None:
-    """Reads [begin, end); returns None when no frame lies after the position where the floor became known."""
+    """Reads [begin, end); returns None when no frame follows the position where the floor became known."""
     at = ledgers.first_at(begin)
     if at is None or at >= end:
         return None if floor is None else LogEnd(floor, 0, None)

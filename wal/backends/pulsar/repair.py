@@ -1,13 +1,13 @@
-"""Repair: what a writer does after an answer that does not follow the one before, a lost producer, or a fence. Pure.
+"""Repair: what a writer does after an answer that does not follow the previous one, a lost producer, or a fence. Pure.
 
-Owns: the table of its states, and `Outage`, which bounds how long a writer tries. The writer is the shell: it reports events and carries
-out the action that the table names.
+Owns: the table of its states, and `Outage`, which bounds how long a writer retries. The writer is the shell: it reports events and carries
+out the action in the table.
 
     WRITING      frames are sent, and answered as Pulsar answers
-    READING      an answer left a gap in the positions: the writer reads what lies between, and sends nothing meanwhile
+    READING      an answer left a gap in the positions: the writer reads the messages between, and sends nothing meanwhile
     READING_LOST the same, and the producer was lost meanwhile
-    REPLACING    the writer makes a new producer if the term is still its own, writes a mark, reads up to it, and sends again only what
-                 the topic does not hold. What was on its way lies before the mark, or never comes: no outcome is guessed
+    REPLACING    the writer creates a new producer if the term is still its own, writes a mark, reads up to it, and resends only frames
+                 that the topic does not hold. A frame in flight is before the mark, or never arrives: no outcome is guessed
     FAILED       nothing is written any more
 """
 
@@ -40,7 +40,7 @@ class WriterEvent(enum.Enum):
 
 
 class WriterAction(enum.Enum):
-    """The actions that the table orders."""
+    """The actions in the table."""
 
     NOTHING = "nothing"
     READ = "read up to the answer that left a gap"
@@ -65,8 +65,8 @@ TRANSITIONS: Final[Mapping[tuple[WriterState, WriterEvent], tuple[WriterState, W
     (_S.REPLACING, _E.ERROR): (_S.FAILED, _A.FAIL),
     **{(_S.FAILED, event): (_S.FAILED, _A.NOTHING) for event in _E},
 }
-"""State and event → next state and action. A pair that is missing is a defect of the writer: a writer that reads or replaces takes no
-answer, so it cannot find a gap."""
+"""State and event → next state and action. A missing pair is a defect of the writer: while it reads or replaces, it takes no answers, so it
+cannot find a gap."""
 
 
 class Repair:
@@ -76,7 +76,7 @@ class Repair:
         self.state: WriterState = WriterState.WRITING
 
     def on(self, event: WriterEvent) -> WriterAction:
-        """Moves to the next state and returns what to do. RuntimeError for an event that the table does not have here."""
+        """Moves to the next state and returns the action. Raises RuntimeError for an event that the table does not have in this state."""
         found = TRANSITIONS.get((self.state, event))
         if found is None:
             raise RuntimeError(f"a writer that is {self.state.value} cannot hear that {event.value}")
@@ -85,10 +85,10 @@ class Repair:
 
 
 class Outage:
-    """The time since when no frame of a writer has got through, over all its producers. The caller gives the time, in seconds."""
+    """The time since a frame of a writer last got through, across all its producers. The caller passes the time, in seconds."""
 
     limit_s: ClassVar[float] = 120.0
-    """How long a broker may be away before the writer fails; it counts over several producers, as long as no frame gets through."""
+    """How long a broker may be unavailable before the writer fails, across several producers, as long as no frame gets through."""
     pause_min_s: ClassVar[float] = 0.2
     pause_max_s: ClassVar[float] = 2.0
 
@@ -97,8 +97,8 @@ class Outage:
         self._pause_s = self.pause_min_s
 
     def begin(self, now_s: float) -> float:
-        """Notes that the producer was lost; returns the pause before the first attempt: 0 unless the producer before it was lost as well
-        without a frame getting through."""
+        """Records that the producer was lost; returns the pause before the first attempt: 0 unless the previous producer was also lost
+        before a frame got through."""
         self._pause_s = self.pause_min_s
         if self._since_s is not None:
             return self.pause_max_s
@@ -106,14 +106,14 @@ class Outage:
         return 0.0
 
     def end(self) -> None:
-        """Notes that a frame got through."""
+        """Records that a frame got through."""
         self._since_s = None
 
     def is_too_long(self, now_s: float) -> bool:
-        """Whether the writer has to give up."""
+        """Whether the writer must give up."""
         return self._since_s is not None and now_s - self._since_s > self.limit_s
 
     def next_pause_s(self) -> float:
-        """Returns the pause before the next attempt, twice the one before up to `pause_max_s`."""
+        """Returns the pause before the next attempt, twice the previous one, up to `pause_max_s`."""
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self.pause_max_s)
         return pause_s

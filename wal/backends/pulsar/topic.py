@@ -1,7 +1,7 @@
-"""TopicReader: the messages of a topic in their order, from a position on, and what each message is.
+"""TopicReader: the messages of a topic in order, from a position on, and the kind of each message.
 
-Owns: one reader of Pulsar's client, recreated when it lost its broker, so that no message is skipped and none comes twice. It blocks, so
-it runs in threads, one at a time. It knows nothing of fencing floors: duplicates and frames of fenced writers come as they lie.
+Owns: one reader of Pulsar's client, recreated when it loses its broker, so that no message is skipped or returned twice. It blocks, so it
+runs in threads, one at a time. It knows nothing of fencing floors: it also returns duplicates and frames of fenced writers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["SUBSCRIPTION", "Entry", "TopicReader", "damaged", "move_cursor", "re
 
 WAIT_MS: Final = 500
 LOST_S: Final = 1.0
-"""How long a reader that has lost its broker is left to itself: its own next attempt may be many seconds away."""
+"""How long a reader that has lost its broker may reconnect by itself: its own next attempt may be many seconds away."""
 TIMEOUT_S: Final = 90.0
 SUBSCRIPTION: Final = "wal"
-"""The durable cursor, in the topics of logs and of checkpoints."""
+"""The name of the durable cursor in the topics of logs and of checkpoints."""
 _log: Final = logging.getLogger("wal.pulsar")
 
 
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class TopicReader:
-    """Reads one topic. `last` is the position of the message that was returned last, or that the reader begins after.
+    """Reads one topic. `last` is the position of the last message returned, or of the message after which the reader begins.
 
     `start`: the position of the message to begin with; None: the beginning of the topic. With `after` the reader begins after it.
     """
@@ -55,9 +55,9 @@ class TopicReader:
         self.last: int | None = start if after else None
 
     def next(self, incarnation: int) -> Entry:
-        """Returns the next message, which must be known to be there.
+        """Returns the next message, which must be known to exist.
 
-        StorageError when Pulsar does not give it within `TIMEOUT_S`; CorruptionError for a message that cannot be a frame.
+        Raises StorageError when Pulsar does not return it within `TIMEOUT_S`, CorruptionError for a message that cannot be a frame.
         """
         message = self._message()
         position = position_of_id(message.message_id())
@@ -84,7 +84,7 @@ class TopicReader:
         return Entry(position, data, None, header if header.incarnation == incarnation else None)
 
     def message(self) -> pulsar.Message:
-        """Returns the next message as it is, in a topic that is not a log."""
+        """Returns the next raw message, in a topic that is not a log."""
         message = self._message()
         self.last = position_of_id(message.message_id())
         return message
@@ -115,7 +115,7 @@ class TopicReader:
             except pulsar.PulsarException as error:
                 problem = error
                 self._close_reader()
-                time.sleep(0.05)  # a broker that is starting is not to be asked in a tight loop
+                time.sleep(0.05)  # do not ask a starting broker in a tight loop
             if time.monotonic() > deadline:
                 raise failure(problem, f"reading {self._topic}", self._connection.address)
         raise ClosedError(f"the log of {self._topic} is closed: open it again to go on")
@@ -135,13 +135,13 @@ class TopicReader:
             try:
                 reader.close()
             except pulsar.PulsarException:
-                pass  # it was lost already
+                pass  # it was already lost
 
 
 def read_entries(
     connection: Connection, topic: str, after: int, last: int, incarnation: int
 ) -> list[tuple[int, Entry]]:
-    """Returns the messages after this position up to `last`, which is there: their sizes, and the entries without bytes. Blocks."""
+    """Returns the messages after this position up to `last`, which must exist: their sizes, and the entries without bytes. Blocks."""
     reader = TopicReader(connection, topic, after, after=True)
     found: list[tuple[int, Entry]] = []
     try:
@@ -160,7 +160,7 @@ def send_mark(producer: pulsar.Producer, mark: Mark) -> int:
 
 
 def move_cursor(connection: Connection, topic: str, last: int) -> None:
-    """Tells Pulsar that no message up to this position is needed any more. Blocks; a failure is logged, and the next opening repeats
+    """Tells Pulsar that messages up to this position are no longer needed. Blocks; a failure is logged, and the next opening repeats
     it."""
     import pulsar
 

@@ -1,8 +1,8 @@
 """Truncation: the position where the log begins, the one where its recovery begins, and what Pulsar may delete below both.
 
-Owns the order of it. The earliest event is stored in the control record first; only then does the durable cursor that Pulsar holds
-messages for move on, up to what neither a reader nor the next recovery needs. Pulsar deletes whole ledgers, when they are full and its
-own retention lets them go. The next opening moves the cursor again, so a failure only delays what is given back.
+Owns the order of the steps. The earliest event is first stored in the control record; only then is the durable cursor advanced, past
+messages that neither a reader nor the next recovery needs. Pulsar deletes whole ledgers, when they are full and its own retention allows
+it. The next opening moves the cursor again, so a failure only delays freeing space.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Truncation:
         self._floor_before = floor_before
         self._turn = asyncio.Lock()
         self.checkpoint: int | None = opened.checkpoint
-        """Nothing at or above this position is given back, truncated or not; None: nothing is held for a recovery."""
+        """Nothing at or above this position is released, truncated or not; None: nothing is held for a recovery."""
 
     @property
     def earliest(self) -> tuple[int, int]:
         return self._control.record.earliest
 
     async def truncate(self, earliest: tuple[int, int]) -> None:
-        """Makes this the earliest event, unless it lies further on already. ChannelFencedError, or an error of the metadata."""
+        """Makes this the earliest event, unless a later one already is. Raises ChannelFencedError, or an error of the metadata."""
         async with self._turn:
             if earliest <= self.earliest:
                 await self._control.check_owner(self._term)
@@ -51,7 +51,7 @@ class Truncation:
             await self._give_back()
 
     async def release(self, checkpoint: int) -> bool:
-        """Lets recovery begin here from now on; returns False if it begins further on already. ChannelFencedError."""
+        """Lets recovery begin here from now on; returns False if it already begins later. Raises ChannelFencedError."""
         async with self._turn:
             await self._control.check_owner(self._term)
             if self.checkpoint is not None and checkpoint < self.checkpoint:

@@ -1,10 +1,10 @@
-"""Writer: writes frames into a topic, several on their way at once, in order, and answers each with its position.
+"""Writer: writes frames into a topic in order, several in flight at once, and answers each with its position.
 
-Owns: the producer, the frames in flight, and the fencing floor after the last answered frame. Sending only hands a frame over to the
-client, whose answers come back to the loop. An answer that follows the one before directly (the next entry of the same ledger) is
-taken as it is. Any other answer means that something lies between: a new ledger, a frame that the client sent again after a lost
-connection, the mark of another owner. Then the writer reads what lies between, and a frame's position is its first one in the topic,
-as for every reader. What happens then, and after a lost producer, is the table in `repair.py`.
+Owns: the producer, the frames in flight, and the fencing floor after the last answered frame. Sending only queues a frame in the client,
+whose answers come back to the loop. An answer that directly follows the previous one (the next entry of the same ledger) is accepted. Any
+other answer means that there is something between them: a new ledger, a frame that the client resent after a lost connection, the mark of
+another owner. Then the writer reads the messages between them, and a frame's position is its first one in the topic, as for every reader.
+The table in `repair.py` says what happens then, and after a lost producer.
 
 A frame that the client itself refuses (one above the broker's limit, say) can never be written. No frame after it is sent, so that the
 log has no gap; the frames before it are still answered, and then the writer fails for good.
@@ -33,7 +33,7 @@ __all__ = ["Writer"]
 FLOOR_EVERY: Final = 64
 LOOK_S: Final = 1.0
 UNANSWERED_S: Final = 2.0
-"""A producer without a connection whose oldest frame waits for longer is given up: the client's own next attempt may be many seconds
+"""A producer without a connection is given up when its oldest frame waits for longer: the client's next attempt may be many seconds
 away."""
 _log: Final = logging.getLogger("wal.pulsar")
 
@@ -57,7 +57,7 @@ class Writer:
         self._topic = topic = opened.topic
         self._mark = opened.mark
         self._last = state.end - 1
-        """The newest message that was answered or read; at first the own mark."""
+        """The newest message that was answered or read; initially this writer's mark."""
         self._floor = floor = opened.floor
         self._ledger_full = ledger_full
         self._loop = asyncio.get_running_loop()
@@ -67,13 +67,13 @@ class Writer:
         self._generation = 0
         """The number of the producer: late answers of an earlier one are ignored."""
         self._working: asyncio.Task[None] | None = None
-        """The work that READING and REPLACING wait for."""
+        """The task that READING and REPLACING wait for."""
         self._oldest_since = 0.0
         self._look: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
 
     def append(self, frame: EncodedFrame, done: AppendDone, *, refused: BaseException | None = None) -> None:
-        """Takes a frame; a `refused` frame is answered with that error in its turn."""
+        """Queues a frame; a `refused` frame is answered with that error, in order."""
         if self.failure is not None:
             self._loop.call_soon(done, -1, error_for(self.failure, unknown=False))
             return
@@ -94,7 +94,7 @@ class Writer:
     # -- sending and answers
 
     def _pump(self) -> None:
-        """Sends as many frames as may be on their way."""
+        """Sends as many frames as may be in flight."""
         flights = self._flights
         while self._repair.state is WriterState.WRITING and (flight := flights.take()) is not None:
             if flight is flights.oldest:
@@ -107,14 +107,14 @@ class Writer:
             self._look = self._loop.call_later(LOOK_S, self._look_after)
 
     def _send(self, flight: Flight) -> str | None:
-        """Hands a frame to the client. Returns what the client says if it does not take the frame now; a frame that it never takes is
+        """Sends a frame to the client. Returns the client's reason if it does not accept the frame now; a frame that it never accepts is
         `refused` from now on."""
         loop, generation, here = self._loop, self._generation, threading.get_ident()
         at_once: list[Any] = []
 
         def answered(result: Any, message_id: Any) -> None:
-            # In a thread of the client, or within send_async when it does not take the frame. That must be known before the next one
-            # is sent, which the client might take. If the loop is closed, nobody waits for the answer.
+            # In a thread of the client, or within send_async when it does not accept the frame. That must be known before the next frame is
+            # sent, which the client might accept. If the loop is closed, no caller waits for the answer.
             if threading.get_ident() == here:
                 at_once.append(result)
                 return
@@ -126,7 +126,7 @@ class Writer:
         flight.number = self._flights.window.hand_over(flight.frame.length)
         try:
             self._producer.send_async(b"".join(flight.frame.buffers), answered)
-        except Exception as error:  # the producer is closed: the same as such an answer
+        except Exception as error:  # the producer is closed: treated like such an answer
             at_once.append(error)
         if not at_once:
             return None
@@ -144,7 +144,7 @@ class Writer:
         )
 
     def _answered(self, generation: int, flight: Flight, result: Any, message_id: Any) -> None:
-        """Takes Pulsar's answer for a frame."""
+        """Handles Pulsar's answer for a frame."""
         import _pulsar
 
         if generation != self._generation or self.failure is not None:
@@ -160,7 +160,7 @@ class Writer:
             self._on(WriterEvent.LOST, f"a frame was answered with {result}")
 
     def _answer(self) -> None:
-        """Answers the frames whose position is known, from the oldest on, and goes on sending."""
+        """Answers the frames whose position is known, from the oldest on, and continues sending."""
         flights = self._flights
         while self._repair.state is WriterState.WRITING and (flight := flights.oldest) is not None:
             position = flight.position
@@ -208,7 +208,7 @@ class Writer:
             self._idle.set_result(None)
 
     def _look_after(self) -> None:
-        """Looks, once a second while frames are on their way, whether the producer has lost its broker and does not find it again."""
+        """Checks, once a second while frames are in flight, whether the producer has lost its broker and cannot reconnect."""
         self._look = None
         waits = self._flights.oldest is not None or bool(self._flights.window)
         if not waits or self._repair.state is not WriterState.WRITING:
@@ -222,7 +222,8 @@ class Writer:
     # -- repair
 
     def _on(self, event: WriterEvent, detail: Any = None) -> None:
-        """Carries out what the table of repair says. `detail`: of GAP the position of the answer, of LOST the cause, of ERROR the error."""
+        """Carries out the action in the table of repair. `detail`: for GAP the position of the answer, for LOST the cause, for ERROR the
+        error."""
         if event is WriterEvent.LOST:
             self._generation += 1
         action = self._repair.on(event)
@@ -240,7 +241,7 @@ class Writer:
             self._fail(detail)
 
     def _work(self, work: Coroutine[Any, Any, str | None]) -> None:
-        """Runs what a state waits for, and reports how it ended; it returns why the producer was lost again, or None."""
+        """Runs the work that a state waits for, and reports its end. `work` returns why the producer was lost again, or None."""
 
         async def whole() -> None:
             event = WriterEvent.FOUND
@@ -263,14 +264,14 @@ class Writer:
         self._working = self._loop.create_task(whole(), name=f"pulsar writer of {self._topic}")
 
     async def _read_up_to(self, position: int) -> None:
-        """Finds the frames on their way among the messages after the last known one, up to this position."""
+        """Finds the frames in flight among the messages after the last known one, up to this position."""
         read = partial(read_entries, self._connection, self._topic, self._last, position, self._mark.incarnation)
         self._take_in(await self._connection.run(read))
 
     async def _replace_producer(self, cause: str) -> str | None:
-        """Makes a new producer if the term is still this writer's, and sends what the old one did not get into the log.
+        """Creates a new producer if the term is still this writer's, and sends the frames that the old one did not get into the log.
 
-        Returns what the new producer said if it did not take a frame.
+        Returns the new producer's reason if it did not accept a frame.
         """
         _log.warning("%s: %s; taking the log up again", self._topic, cause)
         if pause_s := self._outage.begin(self._loop.time()):
@@ -283,7 +284,7 @@ class Writer:
                 self._producer = await self._connection.run(
                     lambda: self._connection.producer(self._topic, fencing=True)
                 )
-                # After the fence: an owner that takes the term from now on fences this producer; one that did before is seen here.
+                # After the fence: an owner that takes the term from now on fences this producer; an earlier claim is seen here.
                 await self._control.check_owner(self._mark.term)
                 mark = await self._connection.run(partial(send_mark, self._producer, self._mark))
                 break
@@ -315,7 +316,7 @@ class Writer:
             ) from problem
 
     def _take_in(self, entries: list[tuple[int, Entry]]) -> None:
-        """Counts what was read, by the fencing floor as every reader does, and notes the position of each frame on its way."""
+        """Counts the messages read, by the fencing floor as every reader does, and sets the position of each frame in flight."""
         floor, waiting = self._floor, self._flights.by_number()
         for size, entry in entries:
             position, header = entry.position, entry.header
@@ -336,7 +337,7 @@ class Writer:
         self._floors.add(self._last + 1, floor)
 
     def _fail(self, error: WALError) -> None:
-        """Answers every frame with this error: those on their way may be in the log, those that were not sent are not."""
+        """Answers every frame with this error: those in flight may be in the log, those that were not sent are not."""
         self.failure = error
         self._generation += 1
         sent, queued = self._flights.drain()

@@ -3,12 +3,12 @@
 Files, from the bottom up:
 
 * api/:        generated code for the part of etcd's API that is used here
-* requests:    the table of etcd's methods; how keys, prefixes and pages are asked for. Pure
-* refusals:    what a status of etcd means, and the error that it becomes. Pure
+* requests:    the table of etcd's methods; requests for keys, prefixes and pages. Pure
+* refusals:    the meaning of a status of etcd, and its error. Pure
 * access:      TLS files, and the token of a user
-* endpoints:   the members of one etcd, and which of them is asked
-* connection:  calls with a deadline; what may be sent twice
-* calls:       the calls of one KV that are under way, shared by the KV, its sessions and its elections
+* endpoints:   the members of one etcd, and the choice of one for calls
+* connection:  calls with a deadline; which of them may be sent twice
+* calls:       the calls of one KV in progress, shared by the KV, its sessions and its elections
 * session:     EtcdSession, a lease that is kept alive
 * watcher:     the task that feeds one watch, over broken streams
 * kv:          EtcdKV

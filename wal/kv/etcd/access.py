@@ -1,7 +1,7 @@
-"""EtcdTls: the files of a TLS connection to etcd; Token: what tells an etcd with authentication who this client is.
+"""EtcdTls: the files of a TLS connection to etcd; Token: identifies this client to an etcd with authentication.
 
-TLS files are read off the loop, and no key is kept longer than it takes to hand it on. A Token owns the token that etcd gave for a name
-and a password. It promises one renewal at a time, however many calls were refused, and never shows the password.
+TLS files are read off the loop, and no key is kept longer than it takes to pass it on. A Token owns the token that etcd issued for a name
+and a password. It runs one renewal at a time, however many calls were refused, and never shows the password.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ __all__ = ["EtcdTls", "Token"]
 
 
 class EtcdTls(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM files. `ca`: the authority that signed etcd's certificate; None: those of the system. `certificate` with `key`: this client's
-    own."""
+    """PEM files. `ca`: the authority that signed etcd's certificate; None: the system's. `certificate` with `key`: this client's own."""
 
     ca: str | os.PathLike[str] | None = None
     certificate: str | os.PathLike[str] | None = None
@@ -49,7 +48,7 @@ def _read(path: str | os.PathLike[str] | None) -> bytes | None:
 
 
 class Token:
-    """`authenticate` returns a new token; None when etcd runs without authentication, and needs none."""
+    """`authenticate` returns a new token; None if etcd runs without authentication."""
 
     def __init__(self, authenticate: Callable[[], Awaitable[str | None]]) -> None:
         self._authenticate = authenticate

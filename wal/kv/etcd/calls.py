@@ -1,6 +1,6 @@
-"""EtcdCalls: the calls of one EtcdKV that are under way, and what their answers say of the store.
+"""EtcdCalls: the calls of one EtcdKV in progress, and the store's revision from their answers.
 
-Owns: the count of calls, their bound, the highest revision that was seen, and the root path under which keys lie. The KV, its sessions
+Owns: the count of calls, their bound, the highest revision that was seen, and the root path of the keys. The KV, its sessions
 and its elections make their calls through the same EtcdCalls, so that a close waits for all of them. It keeps no data.
 """
 
@@ -21,16 +21,16 @@ Answer = TypeVar("Answer")
 
 
 class EtcdCalls:
-    """The calls through one `connection`, on the event loop that made this object.
+    """The calls through one `connection`, on the event loop that created this object.
 
-    `root` stands before each key in etcd. `waiting_max` calls may be under way; above it a call raises WouldBlockError.
+    `root` is the prefix of each key in etcd. At most `waiting_max` calls may be in progress; above it a call raises WouldBlockError.
     """
 
     def __init__(self, connection: Connection, *, root: str, waiting_max: int) -> None:
         self.connection = connection
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.idle: asyncio.Event = asyncio.Event()
-        """Set while no call is under way."""
+        """Set while no call is in progress."""
         self.idle.set()
         self.revision: int = 0
         self.operations: int = 0
@@ -46,20 +46,20 @@ class EtcdCalls:
     async def transact(
         self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str
     ) -> rpc.TxnResponse:
-        """Makes one transaction that changes something, as one call; etcd carries it out only if all of `compares` hold."""
+        """Runs one transaction that changes something, as one call; etcd carries it out only if all of `compares` hold."""
         return await self.count(self.send(compares, operations, what))
 
     async def send(
         self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str
     ) -> rpc.TxnResponse:
-        """Makes the transaction of `transact` within a call that is counted already."""
+        """Runs the transaction of `transact` within a call that is already counted."""
         answer = await self.connection.write(TXN, rpc.TxnRequest(compare=compares, success=operations), what)
         self.commits += answer.succeeded
         self.saw(answer)
         return answer
 
     async def count(self, call: Coroutine[Any, Any, Answer]) -> Answer:
-        """Runs one call, which counts as under way until it ends."""
+        """Runs one call, which counts as in progress until it ends."""
         if asyncio.get_running_loop() is not self.loop:  # a forked child has another loop as well
             call.close()
             raise InvalidArgumentError("this KV was opened by another event loop: open a KV in each loop")
@@ -77,7 +77,7 @@ class EtcdCalls:
                 self.idle.set()
 
     def saw(self, answer: Any) -> int:
-        """Notes and returns the revision of the store that an answer carries."""
+        """Records and returns the revision of the store in an answer."""
         revision: int = answer.header.revision
         self.revision = max(self.revision, revision)
         return revision

@@ -1,9 +1,9 @@
 """Connection: calls to an etcd of one or more members, each with a deadline.
 
-Owns: the endpoints, the token, and the rules of what may be sent twice. A read is made again, at another member where there is one,
-until its deadline. A write is sent once: without a connection it is not sent (UnavailableError). A write that was sent and not answered
-may have been carried out, or may be later by a slow member, so that reading back would not settle it (UnknownOutcomeError). A call that
-etcd refused before it did anything is made again in either case.
+Owns: the endpoints, the token, and the rules for sending a call twice. A read is retried, at another member if there is one, until its
+deadline. A write is sent once: without a connection it is not sent (UnavailableError). A write that was sent and not answered may have been
+carried out, or may still be by a slow member, so that reading back would not settle it (UnknownOutcomeError). A call that etcd refused
+before doing anything is retried in either case.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Response = TypeVar("Response")
 _PAUSE_FIRST_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
 _TRIES_OF_A_READ: Final = 3
-"""A read spends at most this part of its time at one of several members, so that a frozen one does not use it up."""
+"""A read spends at most this fraction of its time at one of several members, so that a frozen member does not use it up."""
 _RENEWALS_MAX: Final = 3
 _LEADER: Final = ("hasleader", "true")
 """Asks a member that has lost its leader to refuse at once (etcd's rpctypes.MetadataRequireLeaderKey)."""
 
 
 class Connection:
-    """The calls to one etcd. `timeout_s` is the deadline of a call that names none."""
+    """The calls to one etcd. `timeout_s` is the default deadline of a call."""
 
     def __init__(self, endpoints: Endpoints, *, timeout_s: float, user: tuple[str, Secret] | None) -> None:
         self._endpoints = endpoints
@@ -58,8 +58,8 @@ class Connection:
     async def read(
         self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
     ) -> Response:
-        """Returns the answer to a call that changes nothing, made again until the deadline. Raises UnavailableError when there is none
-        by then."""
+        """Returns the answer to a call that changes nothing, retried until the deadline. Raises UnavailableError if there is none by
+        then."""
         return await self._call(method, request, what, timeout_s, writing=False)
 
     async def write(
@@ -72,8 +72,7 @@ class Connection:
         return await self._call(method, request, what, timeout_s, writing=True)
 
     async def open_stream(self, method: Method[Request, Response], what: str, *, timeout_s: float | None) -> Stream:
-        """Opens a stream to a connected member. With `timeout_s` None it waits for one as long as it takes, and the stream has no
-        deadline."""
+        """Opens a stream to a connected member. With `timeout_s` None it waits without limit, and the stream has no deadline."""
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         number, channel = await self._connected(deadline, what)
         token = await self.token()
@@ -82,7 +81,7 @@ class Connection:
         return Stream(call(metadata=_metadata(token), timeout=self._left(deadline)), number, token)
 
     async def failed(self, stream: Stream, error: grpc.aio.AioRpcError) -> Refusal:
-        """Returns what the end of a stream means; leaves the member, or renews the token, where that helps."""
+        """Returns the meaning of the end of a stream; leaves the member, or renews the token, if that helps."""
         refusal = classify(_code(error), error.details() or "")
         if refusal in (Refusal.AWAY, Refusal.BUSY):
             self._endpoints.turn_away(stream.number)
@@ -91,14 +90,14 @@ class Connection:
         return refusal
 
     async def renew(self, refused: str | None) -> bool:
-        """Gets another token than `refused`; returns False when there is no user to get one for."""
+        """Replaces the token `refused`; returns False if there is no user."""
         if self._token is None:
             return False
         await self._token.renew(refused)
         return True
 
     def stop(self) -> None:
-        """Ends all waits: from now on a call that finds no member, or would be made again, raises ClosedError."""
+        """Ends all waits: from now on a call that finds no member, or would be retried, raises ClosedError."""
         self._closing = True
         self._endpoints.stop()
 
@@ -163,7 +162,7 @@ class Connection:
         return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
 
     async def token(self) -> str | None:
-        """Returns the token that identifies this client; None where there is no user."""
+        """Returns the token that identifies this client; None if there is no user."""
         return None if self._token is None else await self._token.get()
 
     async def _authenticate(self) -> str | None:
@@ -177,7 +176,7 @@ class Connection:
             )
         except InvalidArgumentError as error:
             if "authentication is not enabled" in str(error):
-                return None  # such an etcd asks nobody for a token
+                return None  # such an etcd needs no token
             raise
         return answer.token
 

@@ -1,9 +1,9 @@
 """EtcdElection: one of many candidates is the leader, as long as its session is held.
 
-Owns: the keys under its name, one a candidate, each on the candidate's lease. The leader is the candidate whose key was created first
-(the order of etcd's own election recipe: no stampede, and nobody is overtaken). It promises that `Leadership.token`, the create
-revision of the leader's key, rises from leader to leader, and that a change through the Leadership is made only while that key exists,
-decided by etcd in the same transaction. No clock ever decides who leads.
+Owns: the keys under its name, one per candidate, each on the candidate's lease. The leader is the candidate whose key was created first
+(the order of etcd's own election recipe: no stampede, and no overtaking). It guarantees that `Leadership.token`, the create revision of the
+leader's key, rises from leader to leader, and that a change through the Leadership is made only while that key exists, decided by etcd in
+the same transaction. No clock ever decides who leads.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _WITHDRAW_TIMEOUT_S: Final = 2.0
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """The present leader: `value` is what it last proclaimed, `token` its fencing number, `key` its key in the KV."""
+    """The current leader: `value` is its last proclaimed value, `token` its fencing number, `key` its key in the KV."""
 
     value: str
     token: int
     key: str
     revision: int
-    """The revision of the store when this value was put."""
+    """The revision of the store at which this value was saved."""
 
 
 class EtcdElection:
@@ -47,21 +47,21 @@ class EtcdElection:
     async def campaign(self, value: str, session: EtcdSession) -> Leadership:
         """Waits to become the leader, with `value` for all to see. Cancelling withdraws the candidate.
 
-        Raises the session's error when that is lost before, and UnknownOutcomeError when etcd did not say whether it is a candidate. In
-        that case, and when etcd does not answer a withdrawal, the session is lost, so that nobody waits for a leader that does not know
-        of its role.
+        Raises the session's error when the session is lost before that, and UnknownOutcomeError when etcd did not answer whether it is a
+        candidate. In that case, and when etcd does not answer a withdrawal, the session is lost, so that no candidate waits for a leader
+        that does not know its role.
         """
         check_value("the candidate", value)
         key = f"{self._prefix}{session.lease:016x}"
         return await session.guard(self._campaign(key, value, session))
 
     async def leader(self) -> Leader | None:
-        """Returns the present leader; None when there is no candidate."""
+        """Returns the current leader; None when there is no candidate."""
         candidates = await self._candidates()
         return candidates[0] if candidates else None
 
     async def observe(self) -> AsyncIterator[Leader | None]:
-        """Yields the present leader, then each change of leader or of its value; values that follow each other fast may be left out."""
+        """Yields the current leader, then each change of leader or of its value; values in rapid succession may be skipped."""
         seen: Leader | None = None
         first = True
         while True:
@@ -87,7 +87,7 @@ class EtcdElection:
                 await self._wait_for_turn(key, answer.header.revision, session)
                 return Leadership(self._kv, session, key, answer.header.revision, value)
         except BaseException as error:
-            if session.alive:  # else the key goes with the lease
+            if session.alive:  # else the key is removed with the lease
                 await self._withdraw(key, session, unknown=isinstance(error, UnknownOutcomeError))
             raise
         raise InvalidArgumentError(
@@ -95,10 +95,10 @@ class EtcdElection:
         )
 
     async def _withdraw(self, key: str, session: EtcdSession, *, unknown: bool) -> None:
-        """Removes a candidate that no caller waits for. A key that cannot be removed for sure goes with the lease, and so the session
-        is given up.
+        """Removes a candidate that no caller waits for. If the key's removal is not certain, the session is given up, so that the key is
+        removed with the lease.
 
-        `unknown`: it is not known whether the key exists, or will; then its removal proves nothing.
+        `unknown`: it is not known whether the key exists or will exist; then its removal proves nothing.
         """
         removed = False
         try:
@@ -114,13 +114,13 @@ class EtcdElection:
             candidates = await self._candidates()
             before = [candidate for candidate in candidates if candidate.token < token]
             if all(candidate.token != token for candidate in candidates):
-                await session.confirm()  # the key may have gone with the lease
+                await session.confirm()  # the key may have been removed with the lease
                 raise ChannelFencedError(f"the candidate's key {key!r} was removed by somebody else: campaign again")
             if not before:
                 return
             async with await self._kv.watch(before[-1].key) as watch:
                 with contextlib.suppress(TruncatedError):
-                    # The key may have gone between the load and the watch.
+                    # The key may have been removed between the load and the watch.
                     while any(one.token == before[-1].token for one in await self._candidates()):
                         await anext(watch)
 
@@ -145,17 +145,17 @@ class Leadership:
         self.session = session
         self.key = key
         self.token = token
-        """The create revision of the key: higher than that of every earlier leader. A service that is handed it can refuse older ones."""
+        """The create revision of the key: higher than that of every earlier leader. A service that receives it can refuse older ones."""
         self.value: str = value
         self._kv = kv
 
     @property
     def alive(self) -> bool:
-        """Returns whether, by the session's clock, nobody else can be the leader yet."""
+        """Returns whether, by the session's clock, no other candidate can be the leader yet."""
         return self.session.alive
 
     async def proclaim(self, value: str) -> None:
-        """Puts another value for all to see. Raises ChannelFencedError when this is not the leader any more."""
+        """Publishes another value. Raises ChannelFencedError when this is no longer the leader."""
         put = rpc.PutRequest(
             key=self._kv.calls.full_key(self.key), value=check_value(self.key, value).encode(), lease=self.session.lease
         )
@@ -163,7 +163,7 @@ class Leadership:
         self.value = value
 
     async def multi_save_and_remove(self, saves: Mapping[str, str], removals: Sequence[str] = ()) -> None:
-        """Puts and removes keys of the KV if this is still the leader, which etcd decides in the same transaction; else raises
+        """Saves and removes keys of the KV if this is still the leader, which etcd decides in the same transaction; else raises
         ChannelFencedError."""
         checked, removed = check_saves(saves), check_keys("removals", removals)
         puts = [
@@ -177,7 +177,7 @@ class Leadership:
         await self._transact(puts + deletes, "saving as the leader")
 
     async def resign(self) -> None:
-        """Makes way for the next candidate. Does nothing when this is not the leader any more."""
+        """Gives up the leadership to the next candidate. Does nothing when this is no longer the leader."""
         delete = rpc.DeleteRangeRequest(key=self._kv.calls.full_key(self.key))
         with contextlib.suppress(ChannelFencedError):
             await self._transact([rpc.RequestOp(request_delete_range=delete)], "resigning")

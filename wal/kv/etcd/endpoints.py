@@ -1,8 +1,8 @@
-"""Endpoints: the members of one etcd, a channel to each, and which of them is asked.
+"""Endpoints: the members of one etcd, a channel to each, and the choice of one for calls.
 
-Owns: the channels, and the one task that looks for a member while none is reachable. It promises to give out a channel only while it is
-connected, so that a call that finds none has surely not been sent. gRPC reconnects by itself, at most every two seconds; nothing here
-spins. The only call that it makes itself is the one that asks why a member cannot be reached.
+Owns: the channels, and the one task that looks for a member while none is reachable. It returns a channel only while that is connected, so
+that a call that finds none has certainly not been sent. gRPC reconnects by itself, at most every two seconds; nothing here spins. Its only
+own call asks why a member cannot be reached.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WHY_TIMEOUT_S: Final = 1.0
 
 
 class Endpoints:
-    """The members by `host:port`. The one that answered is asked until it fails."""
+    """The members by `host:port`. A member that answered is used until it fails."""
 
     def __init__(self, addresses: Sequence[str], *, credentials: grpc.ChannelCredentials | None) -> None:
         _keep_poller()
@@ -69,7 +69,7 @@ class Endpoints:
         return None
 
     async def look(self, timeout_s: float | None) -> bool:
-        """Waits until a member is connected, or `stop` was called; returns False after `timeout_s`. One look serves all waiting calls."""
+        """Waits until a member is connected, or `stop` is called; returns False after `timeout_s`. One search serves all waiting calls."""
         if not self._stopped:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look(), name="etcd: looking for a member")
@@ -78,12 +78,12 @@ class Endpoints:
         return True
 
     def turn_away(self, number: int) -> None:
-        """Asks another member from now on, if it is connected, because the one with this number failed."""
+        """Uses another connected member from now on, if there is one, because the one with this number failed."""
         if self._current == number:
             self._current = (number + 1) % len(self._channels)
 
     async def why(self) -> str:
-        """Returns, for people, what each member that is not connected answers to a call."""
+        """Returns, as text for people, the answer of each member that is not connected."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="etcd: asking why")
         await asyncio.wait([self._asking])
@@ -134,8 +134,8 @@ class Endpoints:
 def _keep_poller() -> None:
     """Keeps gRPC's asyncio poller from the first channel of the process to the end of the process.
 
-    The poller counts channels, and the last one to be collected ends it by joining its thread wherever the garbage collector happens to
-    run: on some loop, and perhaps in the middle of an unrelated call.
+    The poller counts channels, and the last one to be collected ends it by joining its thread wherever the garbage collector runs: on any
+    loop, perhaps in the middle of an unrelated call.
     """
     grpc.aio.init_grpc_aio()
 

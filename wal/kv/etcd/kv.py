@@ -1,7 +1,7 @@
 """EtcdKV: metadata in etcd, shared by every process that names the same cluster and root path.
 
-Owns: the tasks of its watches, and the sessions that were opened through it. It promises what KVBase promises, with etcd's linearizable
-reads and its transactions; a multi-operation is one transaction of at most 128 operations. It never makes a write twice: a lost answer
+Owns: the tasks of its watches, and the sessions that were opened through it. It gives the guarantees of KVBase, with etcd's linearizable
+reads and its transactions; a multi-operation is one transaction of at most 128 operations. It never sends a write twice: a lost answer
 raises UnknownOutcomeError, because a slow member may still carry the write out. It keeps no data.
 """
 
@@ -33,18 +33,18 @@ __all__ = ["EtcdKV"]
 TIMEOUT_S: Final = 10.0
 """The default deadline of a call: etcd itself gives up a change after 7 s."""
 _COMPARED_BYTES_MAX: Final = 64 << 10
-"""A longer value is compared here, and by its revision in etcd, so that a request does not carry it twice."""
+"""A longer value is compared here, and by its revision in etcd, so that a request does not contain it twice."""
 _SCANS_MAX: Final = 5
 """How many compactions may overtake a scan before it gives up."""
 
 
 class EtcdKV(KVBase):
-    """A KV in etcd 3.4 or newer, made by `await EtcdKV.open(["host:2379", …])`.
+    """A KV in etcd 3.4 or newer, created by `await EtcdKV.open(["host:2379", …])`.
 
     A call waits for a connection until its deadline, and then raises UnavailableError: nothing was changed. It raises
-    UnknownOutcomeError when a change was sent and no answer came: it may have been made. A change of more than 1.5 MiB (etcd's
+    UnknownOutcomeError when a change was sent and no answer came: it may have happened. A change of more than 1.5 MiB (etcd's
     --max-request-bytes) raises InvalidArgumentError, and a used-up quota of etcd NoSpaceError; nothing was changed then. A read by
-    prefix that compactions overtake again and again raises TruncatedError.
+    prefix that compactions overtake repeatedly raises TruncatedError.
     """
 
     operations_max: int = OPERATIONS_MAX
@@ -70,9 +70,9 @@ class EtcdKV(KVBase):
     ) -> Self:
         """Connects to one of `endpoints` (`host:port`, members of one cluster), and asks it for its revision.
 
-        `user`: name and password, for an etcd with authentication. `waiting_max` calls may be under way: above it a call raises
-        WouldBlockError. Raises UnavailableError, with what was tried, when no member answers within `timeout_s`; InvalidArgumentError
-        for a wrong user, a wrong password or certificates that cannot be read.
+        `user`: name and password, for an etcd with authentication. At most `waiting_max` calls may be in progress: above it a call raises
+        WouldBlockError. Raises UnavailableError, with what was tried, when no member answers within `timeout_s`; InvalidArgumentError for a
+        wrong user, a wrong password or certificates that cannot be read.
         """
         if isinstance(endpoints, str) or not endpoints:
             raise InvalidArgumentError(
@@ -133,7 +133,7 @@ class EtcdKV(KVBase):
         return self.calls.saw(answer)
 
     def watcher_of(self, watch: Watch) -> Watcher:
-        """Returns what feeds a watch of this KV that has not ended, for a closer look."""
+        """Returns the watcher that feeds an open watch of this KV, for inspection."""
         return self._watchers[watch][0]
 
     def __del__(self) -> None:
@@ -197,7 +197,7 @@ class EtcdKV(KVBase):
         return await self.calls.count(self._swap(*batch.compare, operations))
 
     async def _swap(self, key: str, expected: str | None, operations: Sequence[rpc.RequestOp]) -> bool:
-        """Compares and swaps as one call under way, including the comparison of a long value here: `close` waits for it."""
+        """Compares and swaps as one call in progress, including the comparison of a long value here: `close` waits for it."""
         while True:
             compare = await self._compared(key, expected)
             if compare is None:
@@ -205,10 +205,10 @@ class EtcdKV(KVBase):
             answer = await self.calls.send([compare], operations, "comparing and swapping")
             if answer.succeeded or compare.target != rpc.Compare.MOD:
                 return answer.succeeded
-            # The value was written again since it was compared here, perhaps with the same text.
+            # The value was rewritten since it was compared here, perhaps with the same text.
 
     async def _compared(self, key: str, expected: str | None) -> rpc.Compare | None:
-        """Returns the comparison for etcd to make; None when it fails already."""
+        """Returns the comparison for etcd; None if it has already failed here."""
         encoded = key.encode()
         if expected is None:
             return rpc.Compare(target=rpc.Compare.CREATE, key=encoded, create_revision=0)
@@ -223,7 +223,7 @@ class EtcdKV(KVBase):
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
         name = f"{'prefix' if is_prefix else 'key'} {subject[root_length:]!r}"
         watch = Watch(name, buffer_max=buffer_max, on_end=self._watch_ended)
-        # The start is asked for first, so that a member that lags behind does not show earlier changes.
+        # The start is read first, so that a lagging member does not show earlier changes.
         start = await self.store_revision() + 1
         self._check_open()
         watcher = Watcher(
@@ -271,7 +271,7 @@ def _get(key: str) -> rpc.RequestOp:
 
 
 def _masked(endpoints: Sequence[str]) -> list[str]:
-    """Returns endpoints as an error may show them: what was given may be a URL with a password."""
+    """Returns endpoints that an error may show: the given ones may be URLs with a password."""
     return [
         shown(each if "://" in each else f"etcd://{each}").removeprefix("etcd://")
         for each in ([endpoints] if isinstance(endpoints, str) else endpoints)

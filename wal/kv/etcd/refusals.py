@@ -1,8 +1,8 @@
 """The meaning of an answer with which etcd refuses a call. Pure.
 
-Owns: the table from a gRPC status and etcd's text to a Refusal, and from there to an error of `wal.errors`. It promises that only a
-call which etcd surely did not carry out is called refused; a status that is not in the table counts as "may have been carried out". It
-never sees gRPC itself, so that it can be tested without a server.
+Owns: the table from a gRPC status and etcd's text to a Refusal, and from there to an error of `wal.errors`. It guarantees that only a call
+which etcd certainly did not carry out counts as refused; a status that is not in the table counts as "may have been carried out". It never
+sees gRPC itself, so that it can be tested without a server.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CompactedError(TruncatedError):
 
 
 class RevisionAheadError(TruncatedError):
-    """A call asked for a revision above the store's: its data is not what it was."""
+    """A call asked for a revision above the store's: its data was replaced."""
 
 
 # gRPC's numbers of its status codes (https://grpc.github.io/grpc/core/md_doc_statuscodes.html)
@@ -88,9 +88,9 @@ def classify(code: int, text: str) -> Refusal:
 
 
 def explain(refusal: Refusal, what: str, text: str, *, writing: bool) -> WALError:
-    """Returns the error for a call that is not made again.
+    """Returns the error for a call that is not retried.
 
-    `what` names the call and where it went; `writing` says whether it could change data.
+    `what` names the call and its destination; `writing` says whether it could change data.
     """
     said = f"{what}: {text or refusal.value}"
     if refusal is Refusal.AWAY and writing:

@@ -1,6 +1,6 @@
 """The requests to etcd: the methods of its API with their types, and keys, prefixes and pages as etcd has them. Pure.
 
-Owns: how a prefix becomes a range of bytes, and how many keys the next page of a range asks for. The range of a prefix ends at the
+Owns: turning a prefix into a range of bytes, and the number of keys in the next page of a range. The range of a prefix ends at the
 prefix with its last byte plus one; UTF-8 never uses the byte 255, so that byte always exists.
 """
 
@@ -28,7 +28,7 @@ class Method(NamedTuple, Generic[Request, Response]):
     response: type[Response]
 
     def serializers(self) -> dict[str, Any]:
-        """Returns the two functions as a channel takes them."""
+        """Returns the two functions that a channel needs."""
         request, response = self.request, self.response
         return {
             "request_serializer": request.SerializeToString,  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ AUTHENTICATE: Final = Method("/etcdserverpb.Auth/Authenticate", rpc.Authenticate
 
 
 PAGE_BYTES: Final = 1 << 20
-"""The intended size of a page of a range: an answer that neither side has to keep for long."""
+"""The intended size of a page of a range, small enough that neither side holds it for long."""
 PAGE_KEYS_MAX: Final = 8192
 _FIRST_PAGE_KEYS: Final = 32
 _EVERYTHING: Final = b"\0"
@@ -61,7 +61,7 @@ def range_of(prefix: str) -> tuple[bytes, bytes]:
 
 
 def page_limit(keys: int, size: int) -> int:
-    """Returns how many keys the next page asks for, when the one before held `keys` keys of `size` bytes together."""
+    """Returns the number of keys to request for the next page, when the previous one had `keys` keys of `size` bytes in all."""
     if not keys:
         return _FIRST_PAGE_KEYS
     return max(1, min(PAGE_KEYS_MAX, 16 * keys, PAGE_BYTES * keys // max(1, size)))

@@ -1,9 +1,8 @@
-"""EtcdSession: a lease in etcd that is kept alive, and whose owner hears in time when it is lost.
+"""EtcdSession: a lease in etcd that is kept alive, and whose owner is told in time when it is lost.
 
-Owns: the lease and the task that renews it. It promises that, as long as `alive` is True, no one else can see the lease expired; the
-owner is told before that could happen, by its own clock, which counts from when a renewal was *sent* and goes on while the machine
-sleeps. A lost session stays lost, even where etcd still has the lease after an election. A lease is never renewed after its owner was
-told that it is lost.
+Owns: the lease and the task that renews it. It guarantees that, while `alive` is True, no other client can see the lease expired; the owner
+is told before that could happen, by its own clock, which counts from when a renewal was *sent* and runs while the machine sleeps. A lost
+session stays lost, even if etcd still has the lease after an election. A lease is never renewed after its owner was told that it is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Result = TypeVar("Result")
 TTL_MIN_S: Final = 2.0
 _RENEWALS_PER_TTL: Final = 3
 _MARGIN: Final = 6
-"""The last sixth of the TTL is the owner's, to stop in. A renewal that takes as long is tried again, at another member."""
+"""The last sixth of the TTL is the owner's time to stop. A renewal that takes that long is retried at another member."""
 _REVOKE_TIMEOUT_S: Final = 2.0
 _GONE: Final = "etcd does not know it any more: it expired or was revoked"
 
@@ -73,17 +72,17 @@ class EtcdSession:
         on_end: Callable[[EtcdSession], object],
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> Self:
-        """Takes a lease of at least `ttl_s`. `clock` must go on while the machine sleeps."""
+        """Takes a lease of at least `ttl_s`. `clock` must run while the machine sleeps."""
         if not ttl_s >= TTL_MIN_S:
             raise InvalidArgumentError(f"ttl_s={ttl_s} is below {TTL_MIN_S}: a lease needs time to be renewed")
         sent = clock()
-        # If it is made again after a lost answer, the first lease is renewed by nobody, and ends by itself.
+        # If this call is retried after a lost answer, the first lease is never renewed, and expires by itself.
         answer = await calls.connection.read(GRANT, rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)), "taking a lease")
         return cls(calls, answer.ID, float(answer.TTL), sent, clock, on_end)
 
     @property
     def alive(self) -> bool:
-        """Returns whether the lease is surely held now. Look at it before each action that only its holder may do."""
+        """Returns whether the lease is certainly held now. Check it before each action that only its holder may do."""
         if not self._ended.done() and self._clock() >= self._until:
             self._lose(f"it was not renewed in time: {self.ttl_s:g} s, less a sixth to stop in, are over")
         return not self._ended.done()
@@ -115,7 +114,7 @@ class EtcdSession:
         raise self._failure()
 
     async def save(self, key: str, value: str) -> None:
-        """Puts `value` on `key` while the session is held: etcd removes the key with the lease. Raises SessionLostError when the lease
+        """Sets `key` to `value` while the session is held: etcd removes the key with the lease. Raises SessionLostError when the lease
         is gone."""
         self.check_alive()
         put = rpc.PutRequest(
@@ -126,7 +125,7 @@ class EtcdSession:
     async def transact(
         self, compares: list[rpc.Compare], operations: list[rpc.RequestOp], what: str
     ) -> rpc.TxnResponse:
-        """Makes one transaction that names the lease; raises SessionLostError when etcd does not know the lease any more."""
+        """Runs one transaction that names the lease; raises SessionLostError when etcd does not know the lease any more."""
         try:
             return await self._calls.transact(compares, operations, what)
         except InvalidArgumentError as error:
@@ -141,7 +140,7 @@ class EtcdSession:
             raise self._failure()
 
     def give_up(self, why: str) -> None:
-        """Stops renewing the lease, so that its keys go within its TTL, and tells the owner. For elections."""
+        """Stops renewing the lease, so that its keys are removed within its TTL, and tells the owner. For elections."""
         self._lose(why)
 
     async def confirm(self) -> None:
@@ -151,7 +150,7 @@ class EtcdSession:
         self.check_alive()
 
     async def close(self) -> None:
-        """Gives the lease back, with the keys that hang on it. Idempotent; without an answer the lease ends by itself, within its TTL."""
+        """Revokes the lease and removes its keys. Idempotent; without an answer the lease expires within its TTL."""
         self._end(ClosedError("the session was closed: open another one"))
         if not self._task.done():
             self._task.cancel()
@@ -170,7 +169,7 @@ class EtcdSession:
     async def _keep(self) -> None:
         try:
             await self._renew_in_time()
-        except Exception as defect:  # the owner hears of it now, and not only when the lease has run out
+        except Exception as defect:  # the owner is told now, not only when the lease has expired
             self._lose(f"renewing it failed: {defect!r}")
 
     async def _renew_in_time(self) -> None:
@@ -184,7 +183,7 @@ class EtcdSession:
                 return
             began = loop.time()
             renewed = await self._renew()
-            # After a failure at once, but not faster than members can be asked in turn.
+            # After a failure it retries at once, but not faster than members can be asked in turn.
             pause = self.ttl_s / _RENEWALS_PER_TTL if renewed else max(0.0, self.ttl_s / 60 - (loop.time() - began))
 
     async def _renew(self) -> bool:
@@ -205,7 +204,7 @@ class EtcdSession:
         except (
             WALError,
             asyncio.InvalidStateError,
-        ):  # There is no member or no token, or the stream broke before it was written to.
+        ):  # There is no member or no token, or the stream broke before the write.
             return False
         if answer is None:
             return False
@@ -219,7 +218,7 @@ class EtcdSession:
         return True
 
     def _tell_in_time(self) -> None:
-        """Tells the owner of the end when it comes, by a timer of its own, whatever a renewal waits for."""
+        """Tells the owner of the end in time, by a separate timer, even while a renewal waits."""
         if self.alive:
             self._timer = asyncio.get_running_loop().call_later(
                 max(0.001, self._until - self._clock()), self._tell_in_time

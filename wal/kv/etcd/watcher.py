@@ -1,8 +1,8 @@
-"""Watcher: the task that feeds one Watch from etcd, over broken streams and restarts; WatchPosition: how far the watch has got.
+"""Watcher: the task that feeds one Watch from etcd, over broken streams and restarts; WatchPosition: the progress of the watch.
 
-A Watcher owns the stream of its watch. It promises to feed every event from the start on once and in order, or to end the watch with an
-error that says what is missing: TruncatedError where etcd compacted it away, or where etcd's data is not the data that was watched (a
-restored backup, an empty directory). It never skips silently, waits for etcd as long as it takes, and ends when its watch does.
+A Watcher owns the stream of its watch. It feeds every event from the start on once and in order, or ends the watch with an error that says
+what is missing: TruncatedError if etcd compacted it away, or if etcd's data is not the data that was watched (a restored backup, an empty
+directory). It never skips silently, waits for etcd without limit, and ends when its watch does.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ class Witness(msgspec.Struct, frozen=True):
 
 
 class WatchPosition:
-    """How far one watch has got, whatever stream it reads from; it begins at the events of revision `start` (1 or more). Pure.
+    """The progress of one watch, across its streams; it begins at the events of revision `start` (1 or more). Pure.
 
-    It owns the revision at which the watch goes on, and the events held back of a revision that comes in several fragments. It promises
-    to give each event once, in order, all events of a revision together. After a broken stream it goes on after the events that were
-    given, not after the revision that the *store* has reached, because a stream names the store's revision before it has replayed
-    anything. A witness tells when data went back: an event that was given must still be where it was.
+    It owns the revision at which the watch continues, and the events held back of a revision that arrives in several fragments. It delivers
+    each event once, in order, all events of a revision together. After a broken stream it continues after the delivered events, not after
+    the revision that the *store* has reached, because a stream names the store's revision before it has replayed anything. A witness shows
+    when data went back: a delivered event must still be where it was.
     """
 
     def __init__(self, start: int) -> None:
         self.next_revision: int = start
-        """The first revision whose events have not been given."""
+        """The first revision whose events have not been delivered."""
         self.witness: Witness | None = None
         self._held: list[WatchEvent] = []
 
     def begin_stream(self) -> None:
-        """Begins a new stream at `next_revision`: events that were held back come again."""
+        """Begins a new stream at `next_revision`: events that were held back are sent again."""
         self._held.clear()
 
     def take(self, events: Iterable[WatchEvent], *, more: bool) -> list[list[WatchEvent]]:
-        """Returns the events that may be given now, one list a revision. `more`: the answer goes on in another fragment."""
+        """Returns the events to deliver now, one list per revision. `more`: the answer continues in another fragment."""
         groups: list[list[WatchEvent]] = []
         for event in [*self._held, *events]:
             if event.revision < self.next_revision:
-                continue  # it was given before
+                continue  # it was delivered before
             if groups and groups[-1][0].revision == event.revision:
                 groups[-1].append(event)
             else:
@@ -67,16 +67,16 @@ class WatchPosition:
         return groups
 
     def progressed(self, revision: int) -> None:
-        """Notes that the store has sent everything up to `revision`."""
+        """Records that the store has sent everything up to `revision`."""
         if not self._held:
             self.next_revision = max(self.next_revision, revision + 1)
 
     def saw_put(self, key: bytes, revision: int) -> None:
-        """Makes an event that was given the witness."""
+        """Makes a delivered event the witness."""
         self.witness = Witness(key, revision)
 
     def gone_back(self, store_revision: int) -> bool:
-        """Returns whether a store with this newest revision cannot be the one whose events were given."""
+        """Returns whether a store with this newest revision cannot be the one whose events were delivered."""
         return store_revision + 1 < self.next_revision
 
 
@@ -86,21 +86,21 @@ _log: Final = logging.getLogger("wal.kv.etcd")
 
 
 class _BrokenError(Exception):
-    """The stream ended in a way that another stream mends."""
+    """The stream ended, but a new stream can continue."""
 
 
 class Watcher:
     """Feeds one watch; `run` is the task. `active` is done when the watch sees events, or with the error of a first attempt that cannot
     succeed.
 
-    `subject`: the complete key or prefix; its first `root_length` characters are cut from the keys that the watch gives.
+    `subject`: the complete key or prefix; its first `root_length` characters are cut from the keys in the events.
     """
 
     def __init__(
         self, connection: Connection, watch: Watch, subject: str, *, is_prefix: bool, root_length: int, start: int
     ) -> None:
         self.active: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.active.add_done_callback(lambda active: active.cancelled() or active.exception())  # its opener may be gone
+        self.active.add_done_callback(lambda active: active.cancelled() or active.exception())  # its caller may be gone
         self._connection = connection
         self._watch = watch
         self._subject = subject
@@ -111,7 +111,7 @@ class Watcher:
         self._refused_tokens = 0
         self._pause_s = _PAUSE_FIRST_S
         self._unverified = False
-        """Whether the store may be another one than the one whose events were given."""
+        """Whether the store may differ from the one whose events were delivered."""
 
     @property
     def next_revision(self) -> int:
@@ -198,7 +198,7 @@ class Watcher:
             )
         reason = answer.cancel_reason
         if "permission denied" in reason or "invalid auth token" in reason:
-            # etcd says this of a forgotten token, too
+            # etcd also says this for a forgotten token
             if self._renewed() and await self._connection.renew(stream.token):
                 raise _BrokenError(reason)
             raise explain(Refusal.DENIED, str(self), reason, writing=False)
@@ -207,7 +207,7 @@ class Watcher:
         raise _BrokenError(reason or "cancelled by the member")
 
     async def _verify(self) -> None:
-        """Checks that the store is the one whose events were given. It asks a majority, because one member may only lag behind."""
+        """Checks that the store is the one whose events were delivered. It asks a majority, because one member may only lag behind."""
         position, witness = self._position, self._position.witness
         while True:
             try:
