@@ -3,14 +3,14 @@
 Files:
 
 * actor:        an actor that waits, and owns a task; its address
-* clock:        the clock of the machine, and one for tests that stands still until it is moved
+* clock:        the clock of the machine, and a virtual clock for tests
 * errors:       the errors of actors
 * group:        members that share one inbox, one order and one turn
 * group_inbox:  the two lanes of a group's inbox
 * home_loop:    the event loop that a system and everything in it belong to
 * inbox:        the two lanes of the inbox of an actor that owns a task
 * member:       an actor that never waits, and shares the turn of its group
-* statistics:   the statistics of a system: frozen structs, made when they are asked for
+* statistics:   the statistics of a system: frozen structs, created on request
 * system:       starts actors and groups, and stops them in reverse order
 """
 

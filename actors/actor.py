@@ -1,9 +1,9 @@
 """Actor: an actor that waits, and therefore owns a task; ActorRef: its address, which all other code holds.
 
-Owns the task's loop (control before data, batches drained whole), the asks that are not answered yet, and the end: a failure poisons the
-actor, a stop drains it, a stop that takes too long cuts it off. Promises: the methods of an actor run one at a time, in its own task;
-every message that it accepted is handled or handed to `poisoned`; every ask gets an answer or an error; a caller that is cancelled while
-it waits for an actor does not affect the actor. An actor is never restarted.
+Owns the task's loop (control before data, batches drained whole), the unanswered asks, and the end: a failure poisons the actor, a stop
+drains it, a stop that takes too long cuts it off. Guarantees: the methods of an actor run one at a time, in its own task; every accepted
+message is handled or passed to `poisoned`; every ask gets an answer or an error; a caller that is cancelled while it waits for an actor
+does not affect the actor. An actor is never restarted.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ T = TypeVar("T")
 class Actor:
     """The base class of actors that wait: subclass it and give it to `ActorSystem.spawn`. From then on `ref` is its own address.
 
-    The last call it ever gets is either `stopped`, if that returns, or `poisoned`.
+    Its last call is `stopped`, if that returns, or else `poisoned`.
     """
 
     ref: ActorRef
 
     async def started(self) -> None:
-        """Is called once, before any message."""
+        """Called once, before any message."""
 
     async def receive(self, batch: list[Any]) -> None:
         """Handles all messages that were in the inbox, in order. It may keep or change the list."""
         raise TypeError(f"{type(self).__name__} takes no data: implement receive()")
 
     async def receive_control(self, message: Any) -> None:
-        """Handles one message of the control lane; the whole lane goes before the next batch."""
+        """Handles one message of the control lane; the whole lane is handled before the next batch."""
         raise TypeError(f"{type(self).__name__} takes no control messages: implement receive_control()")
 
     async def stopped(self) -> None:
-        """Is called once at a stop, when all accepted messages have been handled."""
+        """Called once at a stop, when all accepted messages have been handled."""
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """Is called once when a method above raised, or was cut off by a stop that took too long (`cause` is an ActorStoppedError then).
+        """Called once when a method above raised, or was cut off by a stop that took too long (`cause` is an ActorStoppedError then).
 
         `unhandled` has the messages in hand, then those that were still in the inbox, control first. The futures of `ActorRef.ask`
-        are failed by the runtime; anything else that the messages promised, the actor has to fail itself.
+        are failed by the runtime; the actor itself has to fail whatever else depends on these messages.
         """
 
 
 class ActorRef:
     """The address of an actor, returned by `ActorSystem.spawn`; it belongs to the system's event loop.
 
-    Every call that tells raises ActorFailedError once the actor has failed, ActorStoppedError once it is stopping (a message that an
-    actor tells itself while it drains is still taken), and WrongLoopError from another loop or thread.
+    Every call that tells raises ActorFailedError once the actor has failed, ActorStoppedError once it is stopping (a message that an actor
+    tells itself while it drains is still accepted), and WrongLoopError from another loop or thread.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ActorRef:
 
     @property
     def pending(self) -> int:
-        """The number of messages that were told and not handled yet, including those in hand."""
+        """The number of unhandled messages, including those being handled."""
         return len(self._inbox) + len(self._in_hand)
 
     def tell(self, message: Any) -> None:
@@ -122,9 +122,9 @@ class ActorRef:
         self._inbox.tell(message, inside=self._inside())
 
     async def tell_wait(self, message: Any) -> None:
-        """Adds a message to the inbox, after waiting for room if need be; callers get room in the order in which they came.
+        """Adds a message to the inbox, after waiting for room if necessary; callers get room in order of arrival.
 
-        A call that is cancelled while it waits adds nothing, unless it got its room in that very turn.
+        A call that is cancelled while it waits adds nothing, unless it got its room in that same turn.
         """
         self._check()
         await self._inbox.tell_wait(message, inside=self._inside())
@@ -135,7 +135,7 @@ class ActorRef:
         self._inbox.tell_control(message)
 
     async def ask(self, make_message: Callable[[asyncio.Future[T]], object]) -> T:
-        """Tells `make_message(reply)`, after waiting for room if need be, and returns the result that the actor sets on `reply`.
+        """Tells `make_message(reply)`, after waiting for room if necessary, and returns the result that the actor sets on `reply`.
 
         The actor may always set the reply: it is not the future that the caller waits on, so cancelling the caller does not cancel it.
         If the actor fails or stops without an answer, the ask raises ActorFailedError or ActorStoppedError.
@@ -161,9 +161,9 @@ class ActorRef:
             raise self._refusal()
 
     async def stop(self) -> None:
-        """Takes no more data, drains both lanes, calls `stopped` and ends the task, which is cancelled after `stop_timeout_s`.
+        """Accepts no more data, drains both lanes, calls `stopped` and ends the task, which is cancelled after `stop_timeout_s`.
 
-        There may be any number of callers; cancelling one does not abort the stop. RuntimeError from the actor's own task.
+        There may be any number of callers; cancelling one does not abort the stop. Raises RuntimeError in the actor's own task.
         """
         self.stop_nowait()
         if self._inside():
@@ -182,7 +182,7 @@ class ActorRef:
             self._deadline = self._clock.call_later(self._stop_timeout_s, self._scope.cancel)
 
     def cut_off(self) -> None:
-        """Ends the actor now, whatever it waits for, also if its task never ran its first step. Idempotent; for the system."""
+        """Ends the actor now, whatever it waits for, even if its task never ran its first step. Idempotent; for the system."""
         self._closing = True
         self._scope.cancel()
         if self._task is None:
@@ -191,7 +191,7 @@ class ActorRef:
             self._end(None, cut_off=True)
 
     def stalled(self, stall_s: float) -> bool:
-        """Returns whether a message waits or is in hand, and none was finished for longer than `stall_s`."""
+        """Returns whether messages are unhandled, and none was finished for longer than `stall_s`."""
         return self.pending > 0 and self._clock.monotonic() - self._progressed_at > stall_s
 
     def statistics(self) -> ActorStatistics:
@@ -241,7 +241,7 @@ class ActorRef:
                 self._finished(1)
             if batch := inbox.take():
                 self._in_hand = batch
-                size = len(batch)  # before the call: the list is the actor's to change
+                size = len(batch)  # before the call: the actor may change the list
                 await actor.receive(batch)
                 self._finished(size)
         await actor.stopped()
@@ -253,7 +253,7 @@ class ActorRef:
         self._progressed_at = self._clock.monotonic()
 
     def _end(self, failure: BaseException | None, *, cut_off: bool = False) -> None:
-        """Ends the actor, once: with a failure, cut off, or in order."""
+        """Ends the actor, once: after a failure, a cut-off or an orderly stop."""
         if self._ended.is_set():
             return
         self._closing = True

@@ -1,4 +1,4 @@
-"""Clocks: that of the machine, and one for tests that stands still until it is moved.
+"""Clocks: the machine's clock, and a virtual clock for tests that stands still until it is moved.
 
 Owns monotonic time (leases, stalls, timers), wall time (ticks) and timers, in one protocol, so that no other code of the project reads a
 clock. A step of the wall clock never touches a timer.
@@ -18,7 +18,7 @@ NS_PER_S = 1_000_000_000
 
 
 class Timer(Protocol):
-    """A call that was arranged for later."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
         """Cancels the call. Idempotent."""
@@ -28,7 +28,7 @@ class Clock(Protocol):
     """Two kinds of time, and timers. A clock belongs to one event loop."""
 
     def monotonic(self) -> float:
-        """Returns seconds since an arbitrary moment; it never steps, and only differences have a meaning."""
+        """Returns seconds since an arbitrary moment; it never steps, and only differences are meaningful."""
 
     def wall(self) -> float:
         """Returns seconds since 1970 (UTC); it may step in both directions."""
@@ -56,11 +56,11 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that stands still until `advance` or `run`. It counts whole nanoseconds, so ten steps of 0.1 s make exactly 1 s.
+    """A clock that stands still until `advance` or `run`. It counts whole nanoseconds, so ten steps of 0.1 s are exactly 1 s.
 
-    `run` takes the loop to be quiet after `settle_turns` turns in a row in which no timer was armed or cancelled. A loop does not say
-    whether it is idle, so a chain of callbacks that is longer than this and arms no timer is waited for only in part. Work in other
-    threads is not waited for: wait for its outcome.
+    `run` considers the loop quiet after `settle_turns` consecutive turns in which no timer was armed or cancelled. A loop does not say
+    whether it is idle, so `run` may return in the middle of a longer chain of callbacks that arms no timer. It does not wait for work in
+    other threads: wait for its outcome.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class VirtualClock:
         self._wall_ahead = round(start_wall * NS_PER_S) - self._now
         self._settle_turns = settle_turns
         self._timers: list[tuple[int, int, _VirtualTimer]] = []
-        self._armed = 0  # how many were ever armed; so timers of one moment run in the order of arming
+        self._armed = 0  # how many were ever armed; timers due at the same time run in the order of arming
         self._touched = 0
         self._moving = False
 
@@ -103,7 +103,7 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         """Moves time forward and runs each due timer at its own time, including timers that are armed on the way.
 
-        An exception of a timer ends the advance at that timer's time. The loop does not run in between: see `run`.
+        An exception in a timer ends the advance at that timer's time. The loop does not run in between: see `run`.
         """
         until = self._begin(seconds)
         try:
@@ -113,7 +113,7 @@ class VirtualClock:
             self._moving = False
 
     async def run(self, seconds: float) -> None:
-        """Does what `advance` does, but lets the loop become quiet before the first timer and after each."""
+        """Does the same as `advance`, but lets the loop become quiet before the first timer and after each."""
         until = self._begin(seconds)
         try:
             await self._settle()

@@ -15,13 +15,13 @@ __all__ = ["ActorError", "ActorFailedError", "ActorStoppedError", "InboxFullErro
 
 
 class ActorError(Exception):
-    """The base of every error of this room, except TypeError and ValueError for wrong arguments."""
+    """The base of every error of this package, except TypeError and ValueError for wrong arguments."""
 
 
 class ActorFailedError(ActorError):
-    """The actor raised an exception and takes no more messages. It is not restarted: create a new one.
+    """The actor raised an exception and accepts no more messages. It is not restarted: create a new one.
 
-    `cause` is that exception, and also the `__cause__`. Each caller gets an error of its own around the one cause.
+    `cause` is that exception, and also the `__cause__`. Each caller gets its own error with the same cause.
     """
 
     def __init__(self, name: str, cause: BaseException) -> None:

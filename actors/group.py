@@ -1,9 +1,9 @@
 """Group: actors that never wait and that share one inbox, one order and one turn.
 
-Owns the inbox and the turn that drains it, arranged by a single `loop.call_soon` when the first message arrives: no task, no coroutine and
-no lock per message. Promises: messages are handled in the order of the calls of `tell`, over all members; a member that raises is
-poisoned alone; a message that is told during a turn waits for the next. It never waits, never restarts a member, and never drops a
-message without handing it over (to `poisoned`, or to the caller of `leave`).
+Owns the inbox and the turn that drains it, scheduled by a single `loop.call_soon` when the first message arrives: no task, no coroutine and
+no lock per message. Guarantees: messages are handled in the order of the calls of `tell`, across all members; a member that raises is
+poisoned alone; a message that is told during a turn waits for the next. It never waits, never restarts a member, and passes every unhandled
+message on (to `poisoned`, or to the caller of `leave`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log = logging.getLogger("actors")
 
 
 class Group(GroupInbox):
-    """A group of members with one ordered inbox. `ActorSystem.group` makes it, inside the event loop that it belongs to.
+    """A group of members with one ordered inbox. `ActorSystem.group` creates it, inside the event loop that it belongs to.
 
     `inbox_max` bounds the messages that wait; those of a running turn are not counted, so memory is bounded by twice that. The
-    control lane has no bound of its own: it is for answers and timers, which are bounded by what was asked.
-    `on_turn_end` is called once at the end of each turn that handled a message: there the group tells the next actor one list. If
-    it raises, the whole group fails: all its members are poisoned with that cause.
+    control lane has no bound of its own: it is for answers and timers, which are bounded by the requests. `on_turn_end` is called once at
+    the end of each turn that handled a message: there the group tells the next actor one list. If it raises, the whole group fails: all its
+    members are poisoned with that cause.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Group(GroupInbox):
         self._forget = forget
         self._members: dict[str, Member] = {}
         self._in_turn = False
-        self._scheduled = False  # a turn is arranged or running
+        self._scheduled = False  # a turn is scheduled or running
         self._pauses = 0
         self._closing = False
         self._deadline: Timer | None = None
@@ -72,15 +72,15 @@ class Group(GroupInbox):
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception that `on_turn_end` raised, or None. A member has its own: `Member.failure`."""
+        """The exception that `on_turn_end` raised, or None. Each member has its own: `Member.failure`."""
         return self._failure
 
     def tell(self, member: Member, message: Any) -> None:
         """Adds one message to the inbox.
 
         Raises InboxFullError over the bound, ActorFailedError if the member failed, ActorStoppedError if it is not in this group or
-        the group is stopping (messages between members in a turn are still taken then), and WrongLoopError if this call would have
-        to arrange the turn from another loop.
+        the group is stopping (messages between members in a turn are still accepted then), and WrongLoopError if this call would have to
+        schedule the turn from another loop.
         """
         if self._pending >= self._inbox_max:
             self._check(member)
@@ -117,7 +117,7 @@ class Group(GroupInbox):
         self._pending += len(messages)
 
     def tell_control(self, member: Member, message: Any) -> None:
-        """Adds one message to the control lane: it goes before all data of the next turn, also while the group is paused or stopping."""
+        """Adds one message to the control lane: the next turn handles it before all data, also while the group is paused or stopping."""
         if member._group is not self:
             self._check(member)
         if not self._scheduled:
@@ -144,7 +144,7 @@ class Group(GroupInbox):
         self._members[name] = member
 
     def leave(self, member: Member) -> list[Any]:
-        """Removes a member, calls its `stopped`, and returns the messages that still waited for it (control first).
+        """Removes a member, calls its `stopped`, and returns its unhandled messages (control first).
 
         For a member that failed, this only frees the name.
         """
@@ -159,7 +159,7 @@ class Group(GroupInbox):
         return waiting
 
     def pause(self) -> None:
-        """Holds the data lane, also for the rest of a running turn once its batch in hand is finished. Pauses are counted."""
+        """Holds the data lane; a running turn stops handling data after its current batch. Pauses are counted."""
         self._pauses += 1
         self._return_rest()
 
@@ -173,9 +173,9 @@ class Group(GroupInbox):
         self._pauses -= 1
 
     async def stop(self) -> None:
-        """Stops taking data from outside, drains both lanes, and dismisses the members in reverse order of joining.
+        """Stops accepting data from outside, drains both lanes, and dismisses the members in reverse order of joining.
 
-        After `stop_timeout_s` the group is cut off instead: members with messages that wait are poisoned with an
+        After `stop_timeout_s` the group is cut off instead: members with unhandled messages are poisoned with an
         ActorStoppedError. There may be any number of callers; cancelling one does not abort the stop.
         """
         self.stop_nowait()
@@ -197,7 +197,7 @@ class Group(GroupInbox):
             self._deadline = self._clock.call_later(self._stop_timeout_s, self.cut_off)
 
     def cut_off(self) -> None:
-        """Ends the group now, whatever waits in it. Idempotent; for the owner of the group."""
+        """Ends the group now, even with unhandled messages. Idempotent; for the owner of the group."""
         if self._ended.is_set():
             return
         self._return_rest()
@@ -210,7 +210,7 @@ class Group(GroupInbox):
         return bool(self._pending or self._control) and self._clock.monotonic() - self._progressed_at > stall_s
 
     def statistics(self) -> GroupStatistics:
-        """Returns the counts of this moment; walks the inbox."""
+        """Returns the current counts; walks the inbox."""
         waiting = self._waiting()
         return GroupStatistics(
             name=self._name,
@@ -235,7 +235,7 @@ class Group(GroupInbox):
                     except BaseException as cause:
                         self._fail(cause)
         finally:
-            self._return_rest()  # something is left only if the exception of a signal struck between two calls
+            self._return_rest()  # messages are left only if a signal's exception struck between two calls
             self._in_turn = False
             self._scheduled = False
             self._progressed_at = self._clock.monotonic()
@@ -247,7 +247,7 @@ class Group(GroupInbox):
                 self._end()
 
     def _hand_out(self) -> bool:
-        """Hands out the control lane and then the data lane of this moment; returns whether there was a message."""
+        """Delivers the current control lane and then the current data lane; returns whether there was a message."""
         if not self._control and (self._pauses or not self._batches):
             return False
         # Both are taken before the first call, so that the messages of the control lane's handlers wait for the next turn as well.
@@ -263,7 +263,7 @@ class Group(GroupInbox):
                 self._handled += 1
         handled = 0
         for member, batch in data:
-            size = len(batch)  # before the call: the list is the member's to change
+            size = len(batch)  # before the call: the member may change the list
             try:
                 member.receive(batch)
             except BaseException as cause:
@@ -286,7 +286,7 @@ class Group(GroupInbox):
             raise cause
 
     def _fail(self, cause: BaseException) -> None:
-        """Fails the group itself: no result would leave it any more, so no member may go on."""
+        """Fails the group itself: its results would no longer leave it, so no member may continue."""
         self._failure = cause
         log.error("group %r failed at the end of a turn", self._name, exc_info=cause)
         for member in list(self._members.values()):
@@ -321,7 +321,7 @@ class Group(GroupInbox):
             self._forget = None
 
     def _arrange(self, *, control: bool = False) -> None:
-        """Arranges a turn for a message that finds none arranged, before it is added."""
+        """Schedules a turn before a message is added, if none is scheduled."""
         self._home.check()
         if not self._batches and not self._control:
             self._progressed_at = self._clock.monotonic()
@@ -333,7 +333,7 @@ class Group(GroupInbox):
         self._scheduled = True
 
     def _check(self, member: Member) -> None:
-        """Raises the reason why the member can be told nothing, if there is one."""
+        """Raises an error if the member cannot be told a message."""
         if member._group is not self or (self._closing and not self._in_turn):
             raise self._refusal(member)
 

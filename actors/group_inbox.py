@@ -1,8 +1,8 @@
 """GroupInbox: the two lanes of a group's inbox, with the messages of all members in order.
 
-Owns the data lane, the control lane, and the part of both that a running turn has still to hand out. The data lane is kept as runs: a
-list of members beside a list of batches, so that telling the same member again is one append and a turn is one call for each run.
-Promises: the order never changes; no message is lost between the lanes and a turn. Pure: it knows no loop, no clock and no failure.
+Owns the data lane, the control lane, and the part of both that a running turn has yet to deliver. The data lane is stored as runs: a list
+of members beside a list of batches, so that telling the same member again is one append and a turn is one call for each run. Guarantees:
+the order never changes; no message is lost between the lanes and a turn. Pure: it knows no loop, no clock and no failure.
 
 `Group` inherits from it instead of holding one: `tell` is the hottest call of the project and would pay for the indirection.
 """
@@ -21,7 +21,7 @@ __all__ = ["GroupInbox"]
 class GroupInbox:
     """The messages that wait, and those of the running turn.
 
-    A change of who may be called (a pause, a leave, a failure) ends a running turn early with `_return_rest`: the turn's iterators run
+    When a member may no longer be called (a pause, a leave, a failure), `_return_rest` ends a running turn early: the turn's iterators run
     dry, and the next turn continues from there.
     """
 
@@ -56,24 +56,24 @@ class GroupInbox:
 
     @property
     def pending(self) -> int:
-        """The number of data messages that wait; inside a turn, of those that wait for the next one."""
+        """The number of data messages that wait; inside a turn, the number that waits for the next one."""
         return self._pending
 
     def _take_control(self) -> Iterator[tuple[Member, Any]]:
-        """Returns the control lane of this moment, to be handed out; a message that is told from now on waits for the next turn."""
+        """Returns the current control lane for delivery; a message that is told from now on waits for the next turn."""
         control, self._control = self._control, []
         self._control_turn = turn = iter(control)
         return turn
 
     def _take_data(self) -> Iterator[tuple[Member, list[Any]]]:
-        """Returns the data lane of this moment, as runs to be handed out."""
+        """Returns the current data lane as runs for delivery."""
         to, batches = self._to, self._batches
         self._to, self._batches, self._last, self._pending = [], [], None, 0
         self._data_turn = turn = zip(to, batches)  # noqa: B905 - equal by construction; strict costs per run
         return turn
 
     def _return_rest(self) -> None:
-        """Puts the messages that the running turn has not handed out back in front of the lanes, which ends its loops."""
+        """Puts the messages that the running turn has not delivered back at the front of the lanes, which ends its loops."""
         if control := list(self._control_turn):
             self._control[:0] = control
         if data := list(self._data_turn):
@@ -82,7 +82,7 @@ class GroupInbox:
             self._pending += sum(len(batch) for _, batch in data)
 
     def _take_out(self, member: Member) -> list[Any]:
-        """Removes and returns all messages that wait for the member: control first, then data in order."""
+        """Removes and returns all unhandled messages of the member: control first, then data in order."""
         self._return_rest()
         self._last = None
         taken = [message for to, message in self._control if to is member]
@@ -101,7 +101,7 @@ class GroupInbox:
         return taken
 
     def _waiting(self) -> dict[Member, int]:
-        """Returns how many messages wait, for each member that has some; walks the lanes."""
+        """Returns the number of waiting messages of each member that has any; walks the lanes."""
         waiting: dict[Member, int] = {}
         for member, batch in self._runs():
             waiting[member] = waiting.get(member, 0) + len(batch)

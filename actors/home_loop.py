@@ -13,7 +13,7 @@ __all__ = ["HomeLoop"]
 
 
 class HomeLoop:
-    """The loop that ran when this was made; `owner` names what belongs to it in error messages."""
+    """The loop that ran when this object was created; `owner` names what belongs to it in error messages."""
 
     __slots__ = ("loop", "owner")
 

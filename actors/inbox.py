@@ -1,8 +1,8 @@
 """Inbox: the two lanes of the inbox of an actor that owns a task.
 
-Owns the messages that were told and not yet handed to the actor, and the callers that wait for room. Promises: data keeps the order in
-which it was accepted, and callers that wait for room get it in the order in which they came; at most `inbox_max` data messages. A
-refusal, once set, is raised by every later call. It never drops a message: `close` returns those that are left.
+Owns the messages that the actor has not taken yet, and the callers that wait for room. Guarantees: data keeps the order in which it was
+accepted, and callers that wait for room get it in order of arrival; at most `inbox_max` data messages. A refusal, once set, is raised by
+every later call. It never drops a message: `close` returns the remaining ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Inbox"]
 
 
 class Inbox:
-    """An inbox: `wait`, `next_control` and `take` are for the actor, the other methods for the callers that tell it something."""
+    """An inbox: `wait`, `next_control` and `take` are for the actor, the other methods are for the callers that tell it messages."""
 
     __slots__ = (
         "_control",
@@ -53,7 +53,7 @@ class Inbox:
         return len(self._control)
 
     def tell(self, message: Any, *, inside: bool = False) -> None:
-        """Adds a message, or raises InboxFullError. `inside`: the actor tells itself, which it may also do while it drains."""
+        """Adds a message, or raises InboxFullError. `inside`: the actor tells itself, which it may do even while it drains."""
         self._refuse(inside=inside)
         if len(self._data) >= self._max:
             raise InboxFullError(
@@ -94,7 +94,7 @@ class Inbox:
                 self._wakeup = None
 
     def wake(self) -> None:
-        """Ends a `wait`, also if no message was told."""
+        """Ends a `wait`, even if no message was told."""
         wakeup = self._wakeup
         if wakeup is not None and not wakeup.done():
             wakeup.set_result(None)
@@ -104,14 +104,14 @@ class Inbox:
         return self._control.popleft()
 
     def take(self) -> list[Any]:
-        """Removes and returns all data, and lets in the messages that waited for room."""
+        """Removes and returns all data, and admits the messages that waited for room."""
         batch, self._data = self._data, []
         accepted = []
         for room, message in self._parked.items():
             if len(self._data) >= self._max:
                 break
             accepted.append(room)
-            if not room.done():  # else its caller was cancelled and has not run yet
+            if not room.done():  # otherwise its caller was cancelled and has not run yet
                 room.set_result(None)
                 self._data.append(message)
         for room in accepted:
@@ -127,7 +127,7 @@ class Inbox:
                 room.set_exception(refusal())
 
     def close(self, refusal: Callable[[], ActorError]) -> list[Any]:
-        """Accepts no more messages at all, and returns those that are left: control first, then data."""
+        """Accepts no more messages at all, and returns the remaining ones: control first, then data."""
         self._control_refusal = refusal
         self.refuse_data(refusal)
         left = [*self._control, *self._data]

@@ -1,8 +1,8 @@
 """Member: an actor that never waits, and shares the turn of its group.
 
 Owns its own state, failure and counters; it has no task, no inbox and no lock. Only the group calls its methods, one at a time, on the
-group's event loop. It never blocks and never awaits: work that has to wait belongs to an `Actor`, or is arranged with a callback that
-answers on the control lane.
+group's event loop. It never blocks and never awaits: work that has to wait belongs in an `Actor`, or answers on the control lane with a
+callback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Named(Protocol):
 
 
 class Member:
-    """The base class of members: subclass it and give it to `Group.join`. The last call it ever gets is `stopped` or `poisoned`."""
+    """The base class of members: subclass it and give it to `Group.join`. Its last call is `stopped` or `poisoned`."""
 
     __slots__ = ("_failure", "_group", "_handled", "_name", "_turns")
 
@@ -45,7 +45,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The name it joined with; empty before."""
+        """The name that it joined with; empty before."""
         return self._name
 
     @property
@@ -54,25 +54,25 @@ class Member:
         return self._failure
 
     def receive(self, batch: list[Any]) -> None:
-        """Handles messages that were told to it in a row, in the order of the calls. It may keep or change the list.
+        """Handles consecutive messages to it, in the order of the calls. It may keep or change the list.
 
-        An exception poisons this member; the other members go on.
+        An exception poisons this member; the other members continue.
         """
         raise TypeError(f"{type(self).__name__} takes no data: implement receive()")
 
     def receive_control(self, message: Any) -> None:
-        """Handles one message of the control lane, which goes before the data and is not held by a pause."""
+        """Handles one message of the control lane, which precedes the data and is not held by a pause."""
         raise TypeError(f"{type(self).__name__} takes no control messages: implement receive_control()")
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """Is called once when it failed (or was cut off by a stop that took too long), to fail what the messages promised.
+        """Called once when it failed (or was cut off by a stop that took too long), to fail whatever depends on the unhandled messages.
 
-        `unhandled` has what it had in hand when it failed (the failing batch, as it left the list, or control message), then
-        everything that still waited for it, control first. A batch may be handled in part: only the member can know.
+        `unhandled` has the failing batch (as the member left the list) or control message, then all messages that still waited for it,
+        control first. A batch may be handled in part: only the member can know.
         """
 
     def stopped(self) -> None:
-        """Is called once when it leaves its group or the group stops, with no message left that waits for it."""
+        """Called once when it leaves its group or the group stops, after its last message."""
 
     def _dismiss(self, group: str) -> None:
         """Ends its membership in order."""

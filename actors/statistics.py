@@ -1,7 +1,7 @@
-"""The statistics of a system: frozen structs, made when they are asked for.
+"""The statistics of a system: frozen structs, created on request.
 
-`pending` counts the messages that were told and not yet handled, including those that an actor has in hand; `handled` counts those that
-were handled without an error, and `turns` the calls that this took. `failure` is the text of the cause if the actor was poisoned.
+`pending` counts the unhandled messages, including those being handled; `handled` counts the messages handled without an error, and `turns`
+the calls that this took. `failure` is the text of the cause if the actor was poisoned.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A group at one moment; `members` in the order of joining, including those that failed until they leave."""
+    """A group at one moment; `members` are in the order of joining, and include failed ones until they leave."""
 
     name: str
     pending: int
@@ -46,7 +46,7 @@ class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A member at one moment; its `turns` are the batches and control messages that it was given."""
+    """A member at one moment; its `turns` are the batches and control messages that it got."""
 
     name: str
     pending: int

@@ -1,8 +1,8 @@
 """ActorSystem: starts actors and groups, and stops them in reverse order.
 
 Owns every task of its actors, in one anyio task group that a host task of the system enters and leaves, so that `start` and `stop` may be
-called from different tasks of the loop. Promises: the failure of an actor does not affect the others; after `stop` no task and no timer of
-the system is left. It never restarts an actor, and never runs on two loops.
+called from different tasks of the loop. Guarantees: the failure of an actor does not affect the others; after `stop` no task and no timer
+of the system is left. It never restarts an actor, and never runs on two loops.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ log = logging.getLogger("actors")
 class ActorSystem:
     """A system of actors that runs once: `async with ActorSystem("wal") as system`, or `await start()` and `await stop()`.
 
-    `stop_timeout_s` is how long each actor and group may take to drain and stop before it is cut off, measured by `clock`; a stop
-    takes at most that times their number. `stall_s`: see `SystemStatistics.stalled`.
+    `stop_timeout_s` is how long each actor and group may take to drain and stop before it is cut off, measured by `clock`; a stop takes at
+    most this time for each of them. `stall_s`: see `SystemStatistics.stalled`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ActorSystem:
         return self._clock
 
     async def start(self) -> None:
-        """Starts the system on the running loop, if it does not run. A start that is cancelled stops the system again."""
+        """Starts the system on the running loop, unless it runs already. A cancelled start stops the system again."""
         if self._home is not None:
             self._home.check()
         if self._stopping.is_set():
@@ -83,8 +83,8 @@ class ActorSystem:
     async def stop(self) -> None:
         """Stops all actors and groups in reverse order of starting, and drains each before it stops the next.
 
-        Idempotent, and all callers wait for the end; cancelling one does not abort the stop. RuntimeError from the task of one of
-        the system's own actors, which would wait for itself: it calls `stop_nowait`.
+        Idempotent, and all callers wait for the end; cancelling one does not abort the stop. Raises RuntimeError in the task of one of the
+        system's own actors, which would wait for itself: call `stop_nowait` there.
         """
         self.stop_nowait()
         if self._host is None:
@@ -114,7 +114,7 @@ class ActorSystem:
     def spawn(self, actor: Actor, *, name: str, inbox_max: int = 1_024) -> ActorRef:
         """Starts an actor in a task of its own; `await ref.wait_started()` waits until its `started` has returned.
 
-        The name is taken until the actor has stopped, or, if it failed, until its `stop` is called.
+        The name is in use until the actor has stopped, or, if it failed, until its `stop` is called.
         """
         if not isinstance(actor, Actor):
             raise TypeError(f"a system spawns actors, not {type(actor).__name__}: subclass actors.Actor")
@@ -136,7 +136,7 @@ class ActorSystem:
         return ref
 
     def group(self, name: str, *, inbox_max: int = 65_536, on_turn_end: Callable[[], object] | None = None) -> Group:
-        """Creates a group. Its name is taken until it has stopped."""
+        """Creates a group. Its name is in use until it has stopped."""
         self._begin(name)
         group = Group(
             name,
@@ -150,7 +150,7 @@ class ActorSystem:
         return group
 
     def statistics(self) -> SystemStatistics:
-        """Returns the counts of this moment; walks all inboxes of groups."""
+        """Returns the current counts; walks the inboxes of all groups."""
         if self._home is not None:
             self._home.check()
         owned = self._owned.values()
@@ -170,7 +170,7 @@ class ActorSystem:
                 for owned in reversed(list(self._owned.values())):
                     await owned.stop()
         finally:
-            # After a stop none is left; if the loop cancelled this task, those that could not be drained are cut off.
+            # After a stop no actor is left; if the loop cancelled this task, the actors that could not be drained are cut off.
             self._stopping.set()
             for owned in reversed(list(self._owned.values())):
                 owned.cut_off()

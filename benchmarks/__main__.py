@@ -1,7 +1,7 @@
 """The benchmarks W1 to W9, Spark and the opening of a log, in one run: `python -m benchmarks [w1 … w9 spark opening] [--quick]`.
 
 Prints medians with ratios and the targets, and writes everything to benchmarks/results/. README.md says what each measures and how to
-read it. Exit status 1 when a cell failed; a target that is not met is no failure.
+read it. The exit status is 1 when a cell failed; a missed target is not a failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.table import document, lines, opening_lines, target_lines
 from benchmarks.targets import judge
 
 BUSY_LOAD: Final = 0.5
-"""A load average above this before the run comes from other processes."""
+"""A load average above this before the run means that other processes are busy."""
 RESULTS: Final = Path(__file__).parent / "results"
 
 

@@ -1,7 +1,7 @@
-"""What a message costs in a group's inbox, from `tell` to the end of `receive`.
+"""Measures the cost of a message in a group's inbox, from `tell` to the end of `receive`.
 
 Run: python benchmarks/actors_inbox.py [messages]. Prints nanoseconds per message, the best and the median of seven rounds; one round
-tells `messages` (default 200,000) in turns of 4,096, as a busy pchannel would, and lets the loop hand each turn out.
+tells `messages` (default 200,000) in turns of 4,096, as a busy pchannel would, and lets the loop deliver each turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROUNDS = 7
 
 
 class Counter(Member):
-    """The least a member can do."""
+    """A member that does the least possible work."""
 
     __slots__ = ("count",)
 
@@ -47,7 +47,7 @@ def tell_lists(group: Group, members: list[Member], count: int) -> None:
 
 
 async def measure(tell: Callable[[Group, list[Member], int], None], *, members: int, messages: int) -> list[float]:
-    """Nanoseconds per message of each round."""
+    """Returns the nanoseconds per message of each round."""
     turned = asyncio.Event()
     group = Group("benchmark", on_turn_end=turned.set)
     counters: list[Member] = [Counter() for _ in range(members)]

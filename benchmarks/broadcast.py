@@ -1,7 +1,7 @@
-"""Broadcasts: W9, one message of 1 KB to many vchannels, four callers, each awaiting that all copies are durable.
+"""Broadcasts: W9, one message of 1 KB to many vchannels; each of four callers waits until all copies are durable.
 
-Beside it SQLite, which stores a row for each vchannel, in one transaction with whatever else waits. Ours holds a resource key meanwhile,
-one of its own for each caller, and nobody has to acknowledge: acks come when consumers come to them, and SQLite has none.
+It is compared with SQLite, which stores a row for each vchannel, in one transaction with whatever else waits. In our log each caller holds
+its own resource key meanwhile, and no acks are required: they come when consumers read the copies, and SQLite has none.
 """
 
 from __future__ import annotations

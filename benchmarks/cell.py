@@ -1,8 +1,8 @@
-"""Cell: one measurement, of one engine on one row of the table, in a process of its own.
+"""Cell: one measurement, of one engine on one row of the table, in its own process.
 
-Owns what a row and a cell are, what a measurement holds, and how a cell is run: `run_cell` starts `python -m benchmarks.cell '<json>'`,
+Owns the definitions of a row, a cell and a measurement, and the running of a cell: `run_cell` starts `python -m benchmarks.cell '<json>'`,
 which prints the json of a `Measured`. Nothing is tuned for the measurement: the garbage collector and the interpreter's switch interval
-are as they come. It never removes files: the directory is its caller's.
+have their defaults. It never removes files: the directory belongs to its caller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MODULES: Final = {
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table: what all its engines are asked to do. Fields that a workload has no use for stay as they are."""
+    """A row of the table: the task of all its engines. Fields that a workload does not use keep their defaults."""
 
     workload: str
     engines: tuple[str, ...]
@@ -46,18 +46,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     properties: int = 0
     vchannels: int = 1
     messages: int = 0
-    """Of a log that is read: how many it holds. Of a call that appends many: how many a call."""
+    """For a log that is read: its number of messages. For a call that appends many: the number per call."""
     frame_messages: int = 256
-    """Of a log that is read: how many messages were committed together."""
+    """For a log that is read: the number of messages that were committed together."""
     uvloop: bool = True
     longer: int = 1
-    """How many times the plan's seconds: device bytes come in steps of a segment of zeros, so it takes many of them to see their rate."""
+    """A factor for the plan's seconds: device bytes come in steps of a zero-filled segment, so their rate shows only over many steps."""
     recycling: bool = False
-    """The log is truncated while it is written, so that its segments are used again."""
+    """The log is truncated while it is written, so that its segments are recycled."""
 
     @property
     def name(self) -> str:
-        """The row in a few words, unique in its workload; targets and the JSON name it so."""
+        """The row in a few words, unique in its workload; targets and the JSON use this name."""
         words = []
         if self.workload in ("w1", "w5", "w6", "w9"):
             words.append(f"{self.writers:,} writer{'s' * (self.writers != 1)}")
@@ -76,21 +76,22 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure. `directory` is on a real disk: empty, or of a workload that reads what `prepare` made there."""
+    """What to measure. `directory` is on a real disk: empty or, for a workload that reads, with the files that `prepare` created there."""
 
     row: Row
     engine: str
-    """`prepare` makes what the other engines of a row read."""
+    """The engine's name; `prepare` creates the files that the other engines of a row read."""
     seconds: float
     warm_up_s: float
     directory: str
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured; None where there is no such thing, or where it was not scanned at.
+    """The results of a cell; None where a value does not exist or was not measured.
 
-    Latencies are of one await (of the floor: of one round of syncs), `loop_lag_p99_s` of a callback that is due now. `syncs` are frames of
-    the log or commits of SQLite. `device_bytes` are what the process wrote to its block device, `payload_bytes` what it was asked to store.
+    Latencies are of one await (for the floor: of one round of syncs), `loop_lag_p99_s` is that of a callback that is due now. `syncs` are
+    frames of the log or commits of SQLite. `device_bytes` is the number of bytes written to the block device, `payload_bytes` the number of
+    bytes to store.
     """
 
     messages: int = 0
@@ -108,16 +109,16 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellError(Exception):
-    """A cell ended with an error, or took too long; the text holds what it printed."""
+    """A cell ended with an error, or took too long; the text holds its output."""
 
 
 def payload(row: Row) -> bytes:
-    """The bytes of every message of this row: nothing that could be compressed."""
+    """Returns the payload of every message of this row, which is incompressible."""
     return random.Random(1).randbytes(row.payload_bytes)
 
 
 def run_cell(cell: Cell) -> Measured:
-    """Runs the cell in a process of its own."""
+    """Runs the cell in its own process."""
     command = [sys.executable, "-m", "benchmarks.cell", msgspec.json.encode(cell).decode()]
     try:
         run = subprocess.run(

@@ -1,8 +1,8 @@
-"""The raw floor: the least that a durable frame, or a read and checked one, costs on this disk, without a loop.
+"""The raw floor: the minimum cost of a durable frame, or of a read and checked one, on this disk, without a loop.
 
 Writing: one frame of everything that a round of writers appends (cut where the log cuts, at `FRAME_BYTES_MAX`), its CRCs, one `pwritev`
-of it with its envelope into space that was written before (64 MiB, over and over), one `fdatasync`. The bytes are those of the log's own
-format, made before the clock runs; making messages, waking writers and answering them cost it nothing. Reading: the same bytes from a plain
+of it with its envelope into space that was written before (64 MiB, over and over), one `fdatasync`. The bytes are in the log's own format,
+created before the clock starts; creating messages, waking writers and answering them costs it nothing. Reading: the same bytes from a plain
 file, a megabyte at a time, with their CRC. No engine that does more can be faster.
 """
 
@@ -32,7 +32,7 @@ FRAME_BYTES_MAX: Final = 4 << 20
 
 
 def write_floor(cell: Cell, *, messages: int, txn_bodies: int = 0) -> Measured:
-    """Rounds of `messages` each for the time of the cell. With `txn_bodies` every so many of them are a transaction."""
+    """Writes rounds of `messages` for the time of the cell. With `txn_bodies`, each run of this many messages is a transaction."""
     row = cell.row
     each_max = max(1, FRAME_BYTES_MAX // (row.payload_bytes + 256))
     if txn_bodies:
@@ -63,7 +63,7 @@ def write_floor(cell: Cell, *, messages: int, txn_bodies: int = 0) -> Measured:
 
 
 def make_frame(row: Row, sequence: int, messages: int, *, txn_bodies: int = 0) -> EncodedFrame:
-    """A frame of so many messages of this row, over its vchannels in turn."""
+    """Returns a frame of this many messages of this row, over its vchannels in turn."""
     stored = encode_properties(properties_of(row)) if row.properties else b""
     record = Record(payload(row), properties=stored)
     draft = FrameDraft()
@@ -79,7 +79,7 @@ def make_frame(row: Row, sequence: int, messages: int, *, txn_bodies: int = 0) -
 
 
 def write_raw(path: Path, frame: EncodedFrame, count: int) -> None:
-    """A plain file of this frame, so many times."""
+    """Writes a plain file of this many copies of this frame."""
     data = b"".join(frame.buffers)
     with path.open("wb") as file:
         for _ in range(count):
@@ -87,7 +87,7 @@ def write_raw(path: Path, frame: EncodedFrame, count: int) -> None:
 
 
 def read_floor(path: Path) -> int:
-    """Reads and checks the whole file; how many bytes there were."""
+    """Reads and checks the whole file; returns its number of bytes."""
     total = crc = 0
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -100,7 +100,7 @@ def read_floor(path: Path) -> int:
 
 
 class _Space:
-    """A file that was written once, to be written over from its beginning again and again."""
+    """A file that was written once, and is overwritten from its beginning again and again."""
 
     def __init__(self, path: Path) -> None:
         self._at = 0
@@ -129,7 +129,7 @@ class _Space:
 
 
 def _rounds(file: _Space, frames: list[EncodedFrame], seconds: float, latencies: array[float]) -> None:
-    """One frame after the other until the time is over, at least once."""
+    """Writes one frame after the other until the time is over, at least once."""
     clock = time.perf_counter
     until = clock() + seconds
     began = clock()

@@ -1,4 +1,4 @@
-"""What a frame costs: draft and encode, decode and columns, for 256 messages of 1 KB over 1, 64 and 256 vchannels.
+"""Measures the cost of a frame: draft and encode, decode and columns, for 256 messages of 1 KB over 1, 64 and 256 vchannels.
 
     python benchmarks/frame_codec.py
 
@@ -19,7 +19,7 @@ ROUNDS, CALLS = 30, 50
 
 
 def write_frame(vchannels: int) -> Callable[[], EncodedFrame]:
-    """Draft and encode one frame, a run of equal length for each vchannel."""
+    """Drafts and encodes one frame, with a run of equal length for each vchannel."""
     share = MESSAGES // vchannels
     runs = [
         ((f"by-dev-{at:06d}", 1), [Record(payload) for payload in PAYLOADS[at * share : (at + 1) * share]])
@@ -36,7 +36,7 @@ def write_frame(vchannels: int) -> Callable[[], EncodedFrame]:
 
 
 def read_frame(frame: EncodedFrame, names: set[str] | None) -> Callable[[], int]:
-    """Decode the frame and the columns of these vchannels (None: of all); returns the number of messages."""
+    """Decodes the frame and the columns of these vchannels (None: all); returns the number of messages."""
     head, body = frame.buffers[0], b"".join(frame.buffers[1:])
 
     def read() -> int:
@@ -48,7 +48,7 @@ def read_frame(frame: EncodedFrame, names: set[str] | None) -> Callable[[], int]
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """The best time of one call."""
+    """Returns the best time of one call."""
     return min(timeit.repeat(call, number=CALLS, repeat=ROUNDS)) / CALLS * 1e6
 
 

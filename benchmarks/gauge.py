@@ -1,7 +1,7 @@
-"""Gauge: what a period of time cost: seconds, processor time, bytes written to the device, lag of the loop.
+"""Gauge: the cost of a period of time: seconds, processor time, bytes written to the device, lag of the loop.
 
-Device bytes are the sectors that the block device under the directory says it was given (/sys/dev/block/…/stat): everything counts,
-the file system's own journal and what other processes write as well, so the machine must be quiet. /proc/self/io would not do: for
+Device bytes are the sectors that the block device under the directory reports as written (/sys/dev/block/…/stat): everything counts,
+including the file system's own journal and the writes of other processes, so the machine must be quiet. /proc/self/io is unsuitable: for
 writes through the page cache it counts whole folios, which can be a megabyte for a kilobyte.
 """
 
@@ -26,7 +26,7 @@ _SECTORS_WRITTEN: Final = 6
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """From the gauge's start to its stop. `loop_lag_p99_s` is None without a loop, `device_bytes` without a block device."""
+    """The cost from the gauge's start to its stop. `loop_lag_p99_s` is None without a loop, `device_bytes` without a block device."""
 
     seconds: float
     cpu_s: float
@@ -35,7 +35,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gauge:
-    """Measures from its making to `stop`, of the device that `directory` is on; of the loop, if there is one, how late it is."""
+    """Measures from its creation to `stop`: the device of `directory`, and the lag of the loop, if there is one."""
 
     def __init__(self, directory: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._probe = None if loop is None else _LagProbe(loop)
@@ -55,14 +55,14 @@ class Gauge:
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float | None:
-    """The value below which this fraction of the ascending values lies; None of none."""
+    """Returns the value below which this fraction of the ascending values is; None if there are no values."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] if ordered else None
 
 
 class _LagProbe:
-    """Asks the loop for a callback every `LAG_PROBE_S` from a thread, and keeps how long each had to wait.
+    """Schedules a callback on the loop every `LAG_PROBE_S` from a thread, and records how long each had to wait.
 
-    A timer of the loop would not do: uvloop's are whole milliseconds.
+    A timer of the loop is too coarse: uvloop's are whole milliseconds.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -86,7 +86,7 @@ class _LagProbe:
 
 
 def _written_bytes(directory: str) -> int | None:
-    """Bytes written so far to the block device of this directory; None where there is none."""
+    """Returns the bytes written so far to the block device of this directory; None if there is no such device."""
     device = os.stat(directory).st_dev
     try:
         fields = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text().split()

@@ -1,9 +1,9 @@
-"""Importing: how long a fresh process takes to import the package, beside what it takes to import its dependencies alone.
+"""Importing: how long a fresh process takes to import the package, compared with its dependencies alone.
 
     python -m benchmarks.importing              # 15 rounds, some 20 seconds
 
-A case is a process of its own that imports and says how much processor time that took; its own start is not counted. The cases take
-turns, so that what else the machine does meets all of them. Bytecode is read from a cache that is filled before the first round.
+A case is a separate process that imports and reports the processor time; its own start is not counted. The cases take turns, so that other
+load on the machine affects all of them. Bytecode is read from a cache that is filled before the first round.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _seconds(code: str, cache: str) -> float:
-    """Processor time of these imports in a fresh process."""
+    """Returns the processor time of these imports in a fresh process."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = cache
     command = [sys.executable, "-c", _CLOCKED.format(code=code)]

@@ -1,8 +1,8 @@
-"""How much of the disk's own rate the journal backend keeps: the same frames, written bare and through JournalBackend.append.
+"""Measures how much of the disk's own rate the journal backend keeps: the same frames, written bare and through JournalBackend.append.
 
-The floor is the least that a durable frame costs: one pwritev of the frame and its envelope into space that was zeroed before, the
-CRC of its body, one fdatasync. Both run in turns in one process and one directory, so that they share the machine's mood; what
-counts is the ratio. Run: python -m benchmarks.journal_floor [--directory DIR] [--frames N] [--rounds N]
+The floor is the minimum cost of a durable frame: one pwritev of the frame and its envelope into space that was zeroed before, the
+CRC of its body, one fdatasync. Both run in turns in one process and one directory, so that they run under the same conditions; the ratio
+counts. Run: python -m benchmarks.journal_floor [--directory DIR] [--frames N] [--rounds N]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wal.frame import EncodedFrame, FrameDraft, Record, encode_frame
 RECORDS = 256
 PAYLOAD_BYTES = 1024
 IN_FLIGHT = 2
-"""As the write path does: one frame is written while the next one waits."""
+"""The same as in the write path: one frame is written while the next one waits."""
 
 
 def make_frame(sequence: int, payloads: list[bytes]) -> EncodedFrame:
@@ -35,7 +35,7 @@ def make_frame(sequence: int, payloads: list[bytes]) -> EncodedFrame:
 
 
 def floor(path: Path, frames: list[EncodedFrame]) -> float:
-    """Seconds for these frames, written one after the other by a thread into a zeroed file."""
+    """Returns the seconds for these frames, written one after the other by a thread into a zeroed file."""
     total = sum(slot_bytes(frame.length) for frame in frames)
     zeros = bytes(1 << 20)
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -67,7 +67,7 @@ def floor(path: Path, frames: list[EncodedFrame]) -> float:
 
 
 async def journal(log: JournalLog, frames: list[EncodedFrame]) -> float:
-    """Seconds for the same frames through the backend, `IN_FLIGHT` at a time, each acknowledged on the loop."""
+    """Returns the seconds for the same frames through the backend, `IN_FLIGHT` at a time, each acknowledged on the loop."""
     finished = asyncio.get_running_loop().create_future()
     waiting = iter(frames)
     left = len(frames)

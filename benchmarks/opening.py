@@ -4,9 +4,9 @@
     python -m benchmarks.opening --quick      # of 64 MB
 
 The log is built by a process that appends keyed messages only, 8 KB each, to 1,024 vchannels: 65,536 keys and 16 sequences of each of
-4,096 producers, so that both windows are full, and goes on until it is killed with -9. Every opening is a process of its own that kills
-itself, too, once the log is open: so each finds what a killed writer left. Segments are put out of the page cache before each; a
-writer bypasses it, so they would not be there.
+4,096 producers, so that both windows are full, and continues until it is killed with -9. Every opening is a separate process that also
+kills itself once the log is open: so each finds the files of a killed writer. Segments are evicted from the page cache before each opening;
+a writer bypasses it, so they would not be there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TARGET_EMPTY_S: Final = 0.05
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """One opening: seconds of the clock, and of the processor."""
+    """One opening: its elapsed seconds and processor seconds."""
 
     seconds: float
     cpu_s: float
@@ -185,7 +185,7 @@ async def _open(directory: str) -> None:
 
 
 async def _build(directory: str, log_bytes: int, keys: int) -> None:
-    """Appends so many keys and sequences, says so, and goes on until it is killed."""
+    """Appends this many keys and sequences, reports it, and continues until it is killed."""
     log = await open_wal(directory)
     payload = bytes(log_bytes // (KEYS + PRODUCERS * SEQUENCES))
     number = 0

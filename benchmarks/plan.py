@@ -1,4 +1,4 @@
-"""Plan: which rows a run measures, how long, how often. Full, quick, or the smallest that still has every workload and engine."""
+"""Plan: which rows a run measures, how long, and how often. It is full, quick, or the smallest that still has every workload and engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKLOADS: Final = {
     "spark": "Spark reads everything, into its noop sink",
 }
 OPENING: Final = "opening"
-"""The last: `opening.py`, which measures by itself."""
+"""The last workload: `opening.py`, which measures by itself."""
 
 _THREE: Final = ("floor", "wal", "sqlite")
 _FOUR: Final = (*_THREE, AS_IT_COMES_ENGINE)
@@ -39,7 +39,7 @@ _SPARK: Final = Row(workload="spark", engines=("batch", "stream", "parquet", "pi
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows, in the order they are run; rounds of all of them; seconds of a cell."""
+    """The rows, in the order of their runs; the number of rounds; the seconds of a cell."""
 
     rows: tuple[Row, ...]
     rounds: int
@@ -49,12 +49,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `benchmarks.opening`."""
 
     def only(self, workloads: Sequence[str]) -> Plan:
-        """The plan with the rows of these workloads."""
+        """Returns the plan with only the rows of these workloads."""
         return replace(self, rows=tuple(row for row in self.rows if row.workload in workloads))
 
 
 def full() -> Plan:
-    """Everything, in about a quarter of an hour."""
+    """Returns the plan of everything, which takes about a quarter of an hour."""
     rows = [
         Row(workload="w1", engines=_THREE, writers=writers, payload_bytes=payload_bytes, properties=properties)
         if (payload_bytes, properties) != (1024, 0)
@@ -84,7 +84,7 @@ def full() -> Plan:
 
 
 def quick() -> Plan:
-    """Every workload and every target, briefly: two minutes."""
+    """Returns a plan of every workload and every target, which takes two minutes."""
     rows = [
         Row(workload="w1", engines=_THREE, writers=1),
         Row(workload="w1", engines=_FOUR, writers=16),
@@ -110,7 +110,7 @@ def quick() -> Plan:
 
 
 def smallest() -> Plan:
-    """Every workload with every engine once, for a moment: whether it runs, not how fast. Without Spark, which takes its time to start."""
+    """Returns a plan that runs every workload with every engine once, to check that it works. It omits Spark, which is slow to start."""
     rows = [
         Row(workload="w1", engines=_FOUR, writers=2, properties=4),
         Row(workload="w1", engines=("wal",), writers=2, recycling=True, messages=100, uvloop=False),

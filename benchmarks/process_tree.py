@@ -1,4 +1,4 @@
-"""Process tree: the processor time of this process and of everything it has started, which may start more."""
+"""Process tree: the processor time of this process and all its descendants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["tree_cpu_s"]
 
 
 def tree_cpu_s() -> float:
-    """Seconds so far, kernel included, of this process, its children and theirs; those that are gone and were waited for count too."""
+    """Returns the seconds so far, kernel included, of this process and its descendants, also those that ended and were waited for."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in os.listdir("/proc"):

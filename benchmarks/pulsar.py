@@ -1,10 +1,9 @@
 """A log on Pulsar beside Pulsar's own asyncio API: `python -m benchmarks.pulsar [--quick]`.
 
 256 and 4,096 writers each await the append of one 1 KB message after the other: through the log (`raw_append`, everything it does
-included), and through a producer of `pulsar.asyncio` as it comes (batches of up to 10 ms), with batches of 1 ms, and without batches.
-They take turns, the order reversed every round, each in a process of its own, on a topic of its own, of one broker: that which
-WAL_TEST_PULSAR and WAL_TEST_PULSAR_ADMIN name, or one that is started. Targets, against the best of the three in the same round: 2
-times at 256, 3 times at 4,096.
+included), and through a producer of `pulsar.asyncio` with its defaults (batches of up to 10 ms), with batches of 1 ms, and without batches.
+They take turns, the order reversed every round, each in its own process, on its own topic of one broker: the broker that WAL_TEST_PULSAR
+and WAL_TEST_PULSAR_ADMIN name, or a new one. Targets, against the best of the three in the same round: 2 times at 256, 3 times at 4,096.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ CELL_TIMEOUT_S: Final = 120.0
 
 
 async def drive(append: Callable[[], Awaitable[Any]], writers: int, seconds: float) -> dict[str, float]:
-    """Writers that append one after the other; what was acknowledged after the warm-up."""
+    """Runs the writers; returns what was acknowledged after the warm-up."""
     done = 0
     waits: list[float] = []
     measuring = False
@@ -75,7 +74,7 @@ async def drive(append: Callable[[], Awaitable[Any]], writers: int, seconds: flo
 
 
 async def ours(url: str, admin: str, namespace: str, writers: int, seconds: float) -> dict[str, float]:
-    """Through the log."""
+    """Measures the log."""
     message = Message("orders", bytes(PAYLOAD_BYTES))
     with tempfile.TemporaryDirectory() as place:
         async with open_wal(f"{url}/{namespace}", kv=str(Path(place) / "kv"), pulsar_admin_url=admin) as log:
@@ -83,7 +82,7 @@ async def ours(url: str, admin: str, namespace: str, writers: int, seconds: floa
 
 
 async def theirs(url: str, namespace: str, options: dict[str, Any], writers: int, seconds: float) -> dict[str, float]:
-    """Through the client. Its queue is bounded as the log's is: by more than the writers have in flight."""
+    """Measures the client. Its queue is bounded like the log's: by more than the writers have in flight."""
     client = pulsar.asyncio.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         producer = await client.create_producer(
@@ -96,7 +95,7 @@ async def theirs(url: str, namespace: str, options: dict[str, Any], writers: int
 
 
 def cell(engine: str, writers: int, seconds: float, url: str, admin: str) -> dict[str, float]:
-    """One engine, here."""
+    """Measures one engine in this process."""
     namespace = f"public/bench-{secrets.token_hex(6)}"
     request = urllib.request.Request(f"{admin}/admin/v2/namespaces/{namespace}", b"{}", method="PUT")
     request.add_header("Content-Type", "application/json")
@@ -110,7 +109,7 @@ def cell(engine: str, writers: int, seconds: float, url: str, admin: str) -> dic
 
 
 def apart(engine: str, writers: int, seconds: float, url: str, admin: str) -> dict[str, float]:
-    """The same in a process of its own."""
+    """Measures one engine in its own process."""
     command = [sys.executable, "-m", "benchmarks.pulsar", "--cell", json.dumps([engine, writers, seconds, url, admin])]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=CELL_TIMEOUT_S + seconds, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

@@ -1,9 +1,9 @@
 """The time of a fresh read of a log on Pulsar: `python -m benchmarks.pulsar_reading [--reads N]`.
 
-A fresh read begins at a position where no reader stands: the log opens a reader of the topic, finds the fencing floor there, and reads the
-first page. Three figures set it beside what Pulsar's client takes for its part of that: opening a reader and reading one message, and
-seeking with a reader that is open already. They take turns, on the broker that WAL_TEST_PULSAR and WAL_TEST_PULSAR_ADMIN name, or
-on one that is started. Target: 10 ms from `log.read` to the first message, median.
+A fresh read begins at a position where there is no reader: the log opens a reader of the topic, finds the fencing floor there, and reads
+the first page. Three figures set it beside what Pulsar's client takes for its part of that: opening a reader and reading one message, and
+seeking with a reader that is open already. They take turns, on the broker that WAL_TEST_PULSAR and WAL_TEST_PULSAR_ADMIN name, or on one
+that is started. Target: 10 ms from `log.read` to the first message, median.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Reading: W3 catching up with a log, W7 reading one vchannel of many. Every message's payload length and tick are summed.
 
 `prepare` writes the log, SQLite's table and a plain file once for all engines and rounds of a row, in groups of `frame_messages`,
-as group commits would. A cell reads all of it, once outside the clock (so that it lies in the page cache, for everybody) and then as
-often as its time allows. Each pass is checked: so many messages and bytes, and the same sum of ticks every time.
+as group commits would. A cell reads all of it, once outside the clock (so that it is in the page cache for every engine) and then as often
+as its time allows. Each pass is checked for the number of messages and bytes, and for the same sum of ticks.
 
-Of W7 there are three logs: `wal`, where all vchannels are written in turn and one is read; `wal alone, same frames`, with the same
+W7 has three logs: `wal`, where all vchannels are written in turn and one is read; `wal alone, same frames`, with the same
 messages of that vchannel in the same number of frames and nothing else; `wal alone, full frames`, with them in full groups.
 """
 
@@ -34,12 +34,12 @@ _FOLDERS: Final = {ALONE_SAME: "same", ALONE_FULL: "full"}
 PAGE_MESSAGES: Final = 1024
 
 Sums = tuple[int, int, int]
-"""Messages, bytes of their payloads, and the sum of their ticks (of SQLite: rowids)."""
+"""The number of messages, the bytes of their payloads, and the sum of their ticks (for SQLite: rowids)."""
 Pass = Callable[[], Awaitable[Sums]]
 
 
 async def measure(cell: Cell) -> Measured:
-    """Makes the files, or reads them with one engine."""
+    """Creates the files, or reads them with one engine."""
     if cell.engine == "prepare":
         await _prepare(cell.row, cell.directory)
         return Measured()
@@ -50,7 +50,7 @@ async def measure(cell: Cell) -> Measured:
 
 
 async def _timed(cell: Cell, one_pass: Pass) -> Measured:
-    """Passes until the time is over, at least one."""
+    """Makes passes until the time is over, at least one."""
     row = cell.row
     wanted = row.messages // row.vchannels
     clock = time.perf_counter
@@ -116,14 +116,14 @@ async def _iterate(log: WALAccesser) -> Sums:
 
 
 async def _arrow(location: str) -> Sums:
-    """Without a loop of its own: the bridge reads the files. This one only waits."""
+    """Reads with the bridge, which needs no loop: this one only waits."""
     bridge: Any = importlib.import_module("wal.bridge")
     compute: Any = importlib.import_module("pyarrow.compute")
     count = length = ticks = 0
     for batch in bridge.record_batches(location, vchannel_name(0), follow=False):
         count += batch.num_rows
         length += compute.sum(compute.binary_length(batch.column("payload"))).as_py()
-        # Ticks are of 62 bits, so a sum of a batch overflows one of 64: the halves are summed.
+        # Ticks have 62 bits, so the sum of a batch overflows 64 bits: the halves are summed.
         tick = batch.column("time_tick")
         upper = compute.shift_right(tick, 32)
         lower = compute.bit_wise_and(tick, (1 << 32) - 1)
@@ -132,7 +132,7 @@ async def _arrow(location: str) -> Sums:
 
 
 def why_no_arrow() -> str | None:
-    """Why nothing can be read as Arrow here; None when it can."""
+    """Returns why Arrow cannot be used here; None when it can."""
     for name, wanted in (("wal.bridge", "record_batches"), ("pyarrow.compute", "sum")):
         try:
             module = importlib.import_module(name)
@@ -144,7 +144,7 @@ def why_no_arrow() -> str | None:
 
 
 async def _select(connection: sqlite3.Connection, row: Row) -> Sums:
-    """Pages by rowid, a whole page fetched at once; nothing of asyncio in between."""
+    """Reads pages by rowid, a whole page at once, without asyncio."""
     query = "SELECT id, payload FROM log WHERE id > ? ORDER BY id LIMIT ?"
     key: tuple[str, ...] = ()
     if row.vchannels > 1:
@@ -170,12 +170,12 @@ async def _floor(row: Row, path: Path) -> Sums:
 
 
 def _of_one(row: Row) -> Row:
-    """The row with its first vchannel alone."""
+    """Returns the row with only its first vchannel."""
     return msgspec.structs.replace(row, vchannels=1)
 
 
 def _alone(row: Row) -> tuple[int, int]:
-    """Messages a frame, and in all, of one vchannel of this row."""
+    """Returns the messages per frame, and in total, of one vchannel of this row."""
     return max(1, row.frame_messages // row.vchannels), row.messages // row.vchannels
 
 
@@ -200,7 +200,7 @@ async def _write_log(path: Path, row: Row, frame_messages: int, messages: int, v
     data = payload(row)
     async with open_wal(str(path)) as log:
         group = [Message(vchannel_name(at % vchannels), data) for at in range(frame_messages)]
-        await asyncio.gather(*[log.append_nowait(message) for message in group[:vchannels]])  # makes the vchannels
+        await asyncio.gather(*[log.append_nowait(message) for message in group[:vchannels]])  # creates the vchannels
         left = messages - vchannels
         while left > 0:
             await asyncio.gather(*[log.append_nowait(message) for message in group[-left:]])

@@ -1,8 +1,8 @@
-"""RocksMQ beside the bare binding: `python -m benchmarks.rocksmq [--quick]`.
+"""RocksMQ compared with the bare binding: `python -m benchmarks.rocksmq [--quick]`.
 
-256 writers await `produce` of one 1 KB message each, on 1 and on 64 channels, beside the loop that writes 256 records of the same keys and
-sizes in one batch and flushes the log, with the same options. Rounds follow each other in turn, each on a new database; medians and ratio.
-Target: 0.6 of the bare rate.
+256 writers await `produce` of one 1 KB message each, on 1 and on 64 channels, compared with a loop that writes 256 records of the same keys
+and sizes in one batch and flushes the log, with the same options. The rounds alternate, each on a new database; the output is medians and
+the ratio. Target: 0.6 of the bare rate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TARGET: Final = 0.6
 
 
 def bare(directory: Path, channels: int, seconds: float) -> float:
-    """Messages a second of one loop over write batches."""
+    """Returns the messages per second of one loop over write batches."""
     store = Store.open(directory, RocksMQSettings())
     prefixes = [data_prefix(f"channel-{index}") for index in range(channels)]
     payload, previous, done = bytes(PAYLOAD_BYTES), number(0), 0
@@ -45,7 +45,7 @@ def bare(directory: Path, channels: int, seconds: float) -> float:
 
 
 def rocksmq(directory: Path, channels: int, seconds: float) -> float:
-    """Messages a second of as many writers that each await their own."""
+    """Returns the messages per second of as many writers, each of which awaits its own message."""
     return uvloop.run(_rocksmq(directory, channels, seconds))
 
 

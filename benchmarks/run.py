@@ -1,8 +1,8 @@
-"""Run: the cells of a plan, turn by turn, and what they measured.
+"""Run: runs the cells of a plan in turn, and collects their results.
 
-All engines of a row follow each other, the order reversed every round, so that what else the machine does meets all of them; the rounds
-go through all rows. Each cell is a process of its own on a directory of its own, which is removed afterwards; the disk is synced before it.
-A cell that fails is kept as such, and the run goes on.
+All engines of a row follow each other, the order reversed every round, so that other load on the machine affects all of them; each round
+covers all rows. Each cell has its own process and directory, which is removed afterwards; the disk is synced before it. A failed cell is
+recorded, and the run continues.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_disk(place: Path) -> None:
 
 
 def run_plan(plan: Plan, place: Path) -> tuple[Results, list[str]]:
-    """What was measured, round by round, and the errors of the cells that failed."""
+    """Returns the results, round by round, and the errors of the failed cells."""
     measured: dict[tuple[str, str, str], list[Measured]] = {}
     errors: list[str] = []
     prepared: dict[Row, str] = {}
@@ -68,7 +68,7 @@ def run_plan(plan: Plan, place: Path) -> tuple[Results, list[str]]:
 
 
 def run_opening(plan: Plan, place: Path) -> dict[str, Any]:
-    """The document of `benchmarks.opening`; CellError when it fails."""
+    """Returns the document of `benchmarks.opening`; raises CellError when it fails."""
     _tell("opening")
     with _directory(None, place) as directory:
         output = Path(directory) / "opening.json"
@@ -93,7 +93,7 @@ def run_opening(plan: Plan, place: Path) -> dict[str, Any]:
 def _run_spark(
     plan: Plan, rows: tuple[Row, ...], place: Path, errors: list[str]
 ) -> dict[tuple[str, str, str], list[Measured]]:
-    """All rows of Spark, in one session of a process of its own: starting one takes longer than most cells."""
+    """Runs all rows of Spark in one session of a separate process: starting a session takes longer than most cells."""
     cells = {
         ("spark", row.name, engine): [Measured(skipped="failed, see below")] for row in rows for engine in row.engines
     }
@@ -129,7 +129,7 @@ def _run(plan: Plan, row: Row, engine: str, directory: str, errors: list[str]) -
 
 @contextlib.contextmanager
 def _directory(prepared: str | None, place: Path) -> Iterator[str]:
-    """The directory of a row that is read, or one of its own."""
+    """Returns the directory of a row that is read, or a new one."""
     if prepared is not None:
         yield prepared
         return

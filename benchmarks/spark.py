@@ -1,4 +1,4 @@
-"""Spark: how fast it reads a journal, beside its own scan of Parquet that holds the same rows. One session, started as its users start it.
+"""Spark: how fast it reads a journal, compared with its own scan of Parquet with the same rows, in a session as users start it.
 
 `python -m benchmarks spark` runs this once for all its rows, in a process of its own. Each row is a journal and the Parquet files that
 Spark makes of it, uncompressed, all columns; before the clock both are counted and summed up, and must agree. The engines take turns,
@@ -8,7 +8,7 @@ the order reversed every round; everything goes to Spark's `noop` sink, which ta
     stream    spark.readStream.format("wal") with AvailableNow, 200 thousand rows a trigger: rate and time of its triggers, without the
               start of the query, which takes a second or so however much there is to read
     parquet   spark.read.parquet
-    pipe      batches that are ready, given to Spark again and again by a Python source of the same columns: no Python source is faster
+    pipe      ready batches, yielded again and again by a Python source of the same columns: no Python source is faster
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Order", "Taken", "measure", "why_no_spark"]
 TRIGGER_ROWS: Final = 200_000
 _PAYLOADS: Final = 64 * 256
 _SETTINGS: Final = {
-    # What a long job has: the compiler that a session of a few seconds leaves out, and room.
+    # The settings of a long job: the compiler that a session of a few seconds omits, and memory.
     "spark.driver.extraJavaOptions": "",
     "spark.driver.memory": "2g",
     "spark.log.level": "ERROR",
@@ -45,7 +45,7 @@ _SETTINGS: Final = {
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure, and where files can be created; the caller removes them."""
+    """The rows to measure, and a directory for files; the caller removes them."""
 
     rows: tuple[Row, ...]
     rounds: int
@@ -53,7 +53,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """A row, an engine, and what was measured, round by round."""
+    """A row, an engine, and the results, round by round."""
 
     row: str
     engine: str
@@ -61,7 +61,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """What all rows add up to."""
+    """The sums over all rows."""
 
     rows: int
     payload_bytes: int
@@ -70,7 +70,7 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 def why_no_spark() -> str | None:
-    """Why Spark cannot be measured here; None when it can."""
+    """Returns why Spark cannot be measured here; None when it can."""
     return local_session.why_no_session()
 
 
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def measure(spark: Any, order: Order) -> Iterator[Taken]:
-    """Makes the files of each row and measures it in this session."""
+    """Creates the files of each row and measures it in this session."""
     from benchmarks.spark_pipe import PipeSource
 
     spark.dataSource.register(PipeSource)
@@ -105,7 +105,7 @@ def measure(spark: Any, order: Order) -> Iterator[Taken]:
 
 
 def _timed(row: Row, engine: Callable[[], list[float] | None]) -> Measured:
-    """One pass; an engine that answers seconds says which of its time counts."""
+    """Runs one pass; if the engine returns seconds, these count instead of the elapsed time."""
     cpu_s, began = tree_cpu_s(), time.perf_counter()
     counted = engine()
     seconds = time.perf_counter() - began
@@ -124,7 +124,7 @@ def _timed(row: Row, engine: Callable[[], list[float] | None]) -> Measured:
 
 
 def _engines(spark: Any, row: Row, place: Path) -> dict[str, Callable[[], list[float] | None]]:
-    """Each engine as a call that reads everything; the Parquet files are made and checked here."""
+    """Returns each engine as a call that reads everything; creates and checks the Parquet files."""
     journal, parquet = str(log_path(str(place))), str(place / "parquet")
     wal = spark.read.format("wal").load(journal)
     wal.write.option("compression", "none").parquet(parquet)
@@ -155,7 +155,7 @@ def _to_noop(frame: Any) -> None:
 
 
 def _stream(spark: Any, row: Row, journal: str) -> list[float]:
-    """The seconds of each trigger that had rows, from its planning to its commit."""
+    """Returns the seconds of each trigger that had rows, from its planning to its commit."""
     reader = spark.readStream.format("wal").option("startingOffsets", "earliest")
     with tempfile.TemporaryDirectory() as checkpoint:
         query = (
@@ -174,9 +174,9 @@ def _stream(spark: Any, row: Row, journal: str) -> list[float]:
 
 
 async def _write(row: Row, path: Path) -> None:
-    """Group commits of `frame_messages`, over all vchannels in turn; some tens of different properties.
+    """Writes group commits of `frame_messages`, over all vchannels in turn, with some tens of different properties.
 
-    Payloads differ, and so many that Parquet makes no dictionary of them.
+    There are too many different payloads for a dictionary in Parquet.
     """
     random = Random(1)
     data = [random.randbytes(row.payload_bytes) for _ in range(min(_PAYLOADS, row.messages))]
@@ -194,7 +194,7 @@ async def _write(row: Row, path: Path) -> None:
 
 
 def _properties(number: int, count: int) -> dict[str, str]:
-    """About a hundred bytes, as producers give them; 63 different ones."""
+    """Returns about a hundred bytes of properties, as producers set them; 63 different ones."""
     every = {
         "tenant": f"company-{number % 7:03}-of-some-size",
         "content-type": "application/json",

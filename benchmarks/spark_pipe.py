@@ -1,7 +1,7 @@
-"""PipeSource: batches that are ready, given to Spark again and again. What a Python source cannot be faster than.
+"""PipeSource: yields ready batches to Spark again and again: the upper bound for the speed of a Python source.
 
-Owns a data source of the log's columns that decodes one batch of a journal in each of two tasks and then yields the same batch until
-it gave its share of `rows`.
+Owns a data source of the log's columns that decodes one batch of a journal in each of two tasks and then yields the same batch until it has
+yielded its share of `rows`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How many rows a second Spark's sink takes: `python -m benchmarks.spark_sink [--quick] [--spark]`.
+"""Measures how many rows per second Spark's sink takes: `python -m benchmarks.spark_sink [--quick] [--spark]`.
 
-Without `--spark` one task stages rows that lie ready as Arrow batches of 10,000, as Spark gives them, and one commit publishes them into a
-new journal, opening and closing included: what the sink itself costs. With `--spark` a job of two tasks makes the rows and writes them,
-`df.write.format("wal")`, after one that warms the session up. Prints medians; nothing is stored.
+Without `--spark` one task stages ready rows in Arrow batches of 10,000, as Spark passes them, and one commit publishes them into a
+new journal, opening and closing included: this is the cost of the sink itself. With `--spark` a job of two tasks creates the rows and
+writes them, `df.write.format("wal")`, after one that warms the session up. Prints medians; nothing is stored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WARM_ROWS: Final = 10_000
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Rows a second of a round; through Spark `staging` and `publishing` are not told apart, and 0."""
+    """The rows per second of a round; through Spark `staging` and `publishing` are not separated, and are 0."""
 
     payload_bytes: int
     rows: int
@@ -49,7 +49,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 def by_itself(place: Path, payload_bytes: int, rows: int) -> Rate:
-    """One round without Spark."""
+    """Runs one round without Spark."""
     journal = Path(tempfile.mkdtemp(dir=place)) / "log"
     options = SinkOptions.parse({"path": str(journal)})
     bounds = ChunkBounds.of(Settings())
@@ -69,7 +69,7 @@ def by_itself(place: Path, payload_bytes: int, rows: int) -> Rate:
 
 
 def through_spark(spark: Any, place: Path, payload_bytes: int, rows: int) -> Rate:
-    """One round of a job."""
+    """Runs one round as a job."""
     from pyspark.sql import functions as f
 
     journal = Path(tempfile.mkdtemp(dir=place)) / "log"

@@ -1,15 +1,15 @@
-"""SqliteGroup: durable appends on SQLite with a group commit written by hand, the thing to beat.
+"""SqliteGroup: durable appends on SQLite with a hand-written group commit: the competitor to beat.
 
-What a good engineer would write in an afternoon with the standard library: one thread owns the connection; appends of one turn of
-the loop are handed to it together; it takes everything that waits into one transaction (`executemany`), and one
-`call_soon_threadsafe` gives every caller its rowid. The same promise as the log's: on the disk when the await returns
-(`synchronous=FULL`: one fsync of SQLite's own write-ahead log a commit). Several messages at once stand in one transaction, with
-whatever else waits. It has no ordered readers and no recovery of its own: the rowid is the order, SQLite's recovery is enough.
+What a good engineer would write in an afternoon with the standard library: one thread owns the connection; the appends of one turn of the
+loop are passed to it together; it puts everything that waits into one transaction (`executemany`), and one `call_soon_threadsafe` gives
+every caller its rowid. Its guarantee is the log's: durable when the await returns (`synchronous=FULL`: one fsync of SQLite's own
+write-ahead log per commit). Messages that are appended together share one transaction, with whatever else waits. It has no ordered readers
+and no recovery of its own: the rowid is the order, SQLite's recovery is enough.
 
 Tuned on the machine of README.md, 1 KB, each choice against its neighbours, interleaved: for many writers pages of 32 KiB and a checkpoint
-every 64 MiB (154 k messages a second with 256 writers; 110 k with SQLite's defaults of 4 KiB and 1,000 pages), for a writer alone the
-defaults (4.7 k; 3.8 k with large pages, because a small log is overwritten in place). `locking_mode=EXCLUSIVE` spares the shared
-index; it and the hand-over of a turn rather than of each append made no difference above the noise.
+every 64 MiB (154 k messages a second with 256 writers; 110 k with SQLite's defaults of 4 KiB and 1,000 pages), for a single writer the
+defaults (4.7 k; 3.8 k with large pages, because a small log is overwritten in place). `locking_mode=EXCLUSIVE` spares the shared index; it
+and passing a turn's appends together rather than one by one made no difference above the noise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["AS_IT_COMES", "MANY", "SqliteGroup", "Tuning"]
 
 
 class Tuning(msgspec.Struct, frozen=True):
-    """Page size of the database, and how many pages its write-ahead log holds before a checkpoint."""
+    """The page size of the database, and the number of pages in its write-ahead log before a checkpoint."""
 
     page_bytes: int
     checkpoint_pages: int
@@ -49,7 +49,7 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 
 class SqliteGroup:
-    """A table that is appended to. Make it and use it within one running loop; `close` ends the thread.
+    """An append-only table. Create and use it within one running loop; `close` ends the thread.
 
     With `readers` other connections may read the file meanwhile; with `index` they find the rows of a vchannel.
     """
@@ -67,14 +67,14 @@ class SqliteGroup:
         self.rows = 0
         """The newest rowid."""
         self.on_commit: Callable[[], None] | None = None
-        """Called on the loop when rows were committed, before their callers wake."""
+        """Called on the loop after rows were committed, before their callers wake."""
         self._thread = threading.Thread(
             target=self._run, args=(path, tuning, readers, index), name="sqlite-group", daemon=True
         )
         self._thread.start()
 
     async def append(self, vchannel: str, payload: bytes, properties: dict[str, str] | None = None) -> int:
-        """Appends a message; its rowid, durable when it returns."""
+        """Appends a message and returns its rowid; it is durable then."""
         future: asyncio.Future[int] = self._loop.create_future()
         if not self._rows:
             self._loop.call_soon(self._hand_over)
@@ -84,7 +84,7 @@ class SqliteGroup:
         return await future
 
     async def append_many(self, vchannel: str, payloads: Sequence[bytes]) -> int:
-        """Appends messages in one transaction; the rowid of the last one, all durable when it returns."""
+        """Appends messages in one transaction and returns the rowid of the last one; all are durable then."""
         future: asyncio.Future[int] = self._loop.create_future()
         if self._apart:
             rows: list[_Row] = [(vchannel, payload, None) for payload in payloads]
@@ -98,7 +98,7 @@ class SqliteGroup:
         return await future
 
     async def append_copies(self, vchannels: Sequence[str], payload: bytes) -> int:
-        """Appends a message to each of these vchannels in one transaction; the rowid of the last one, all durable when it returns."""
+        """Appends a message to each of these vchannels in one transaction and returns the rowid of the last one; all are durable then."""
         future: asyncio.Future[int] = self._loop.create_future()
         if not self._rows:
             self._loop.call_soon(self._hand_over)
@@ -108,7 +108,7 @@ class SqliteGroup:
         return await future
 
     def close(self) -> None:
-        """Commits what was handed over and ends the thread."""
+        """Commits the appends so far and ends the thread."""
         self._groups.put(None)
         self._thread.join()
 
@@ -129,7 +129,7 @@ class SqliteGroup:
             "CREATE TABLE log (id INTEGER PRIMARY KEY, vchannel TEXT NOT NULL, payload BLOB NOT NULL, properties TEXT)"
         )
         if index:
-            execute("CREATE INDEX by_vchannel ON log (vchannel)")  # ends in the rowid, as every index of SQLite
+            execute("CREATE INDEX by_vchannel ON log (vchannel)")  # ends with the rowid, like every index of SQLite
         executemany, commit = connection.executemany, connection.commit
         open_for_more = True
         while open_for_more and (group := self._groups.get()) is not None:

@@ -1,7 +1,7 @@
-"""Stores: both logs as the workloads open them, and the names and properties that messages have.
+"""Stores: opens both logs for the workloads, and defines the names and properties of messages.
 
 Ours runs with its defaults. SQLite runs with the settings that were best on the machine of README.md for the number of its writers
-(`sqlite`), or with its page size and checkpoint as they come (`sqlite as it comes`).
+(`sqlite`), or with its default page size and checkpoint (`sqlite as it comes`).
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ PROPERTIES: Final = {
 
 
 def properties_of(row: Row) -> dict[str, str]:
-    """The properties of every message of this row."""
+    """Returns the properties of every message of this row."""
     return dict(list(PROPERTIES.items())[: row.properties])
 
 
 def vchannel_name(number: int) -> str:
-    """The name of a row's vchannel of this number."""
+    """Returns the name of a row's vchannel with this number."""
     return f"orders-{number:04}"
 
 
 def log_path(directory: str) -> Path:
-    """Where a cell has our log."""
+    """Returns the path of our log in a cell."""
     return Path(directory) / "data"
 
 
 def sqlite_path(directory: str) -> Path:
-    """Where a cell has SQLite's file."""
+    """Returns the path of SQLite's file in a cell."""
     return Path(directory) / "log.sqlite3"
 
 
@@ -65,7 +65,7 @@ def sqlite_path(directory: str) -> Path:
 async def open_sqlite(
     directory: str, row: Row, *, engine: str, readers: bool = False, index: bool = False
 ) -> AsyncIterator[SqliteGroup]:
-    """SQLite for appending. `readers`: other connections read beside it. `index`: they read by vchannel."""
+    """Opens SQLite for appending. `readers`: other connections read meanwhile. `index`: they read by vchannel."""
     tuning = AS_IT_COMES if row.writers == 1 or engine in (AS_IT_COMES_ENGINE, APART_ENGINE) else MANY
     group = SqliteGroup(
         sqlite_path(directory), tuning=tuning, readers=readers, index=index, apart=engine == APART_ENGINE

@@ -23,7 +23,7 @@ _NONE: Final = "-"
 
 
 def lines(rows: Sequence[Row], results: Results) -> Iterator[str]:
-    """The table of the rows: a line for each engine."""
+    """Returns the table of the rows: a line for each engine."""
     workload = ""
     for row in rows:
         if row.workload != workload:
@@ -48,7 +48,7 @@ def lines(rows: Sequence[Row], results: Results) -> Iterator[str]:
 
 
 def opening_lines(opened: dict[str, Any]) -> Iterator[str]:
-    """The table of the openings."""
+    """Returns the table of the openings."""
     yield ""
     yield f"Opening, {opened['segment_bytes'] >> 20} MiB of segments"
     yield f"{'':34} {'median ms':>10} {'least':>8} {'most':>8} {'cpu ms':>8}"
@@ -59,7 +59,7 @@ def opening_lines(opened: dict[str, Any]) -> Iterator[str]:
 
 
 def target_lines(judged: Sequence[Judged], opened: dict[str, Any] | None) -> Iterator[str]:
-    """The targets, whether they are met, and the value of each round."""
+    """Returns the targets, whether they are met, and the value of each round."""
     yield ""
     yield f"{'target':60} {'wanted':>9} {'found':>9}"
     for one in judged:
@@ -78,7 +78,7 @@ def target_lines(judged: Sequence[Judged], opened: dict[str, Any] | None) -> Ite
 
 
 def medians(measured: Sequence[Measured]) -> dict[str, float | None]:
-    """Each column's median over the rounds; None where it was not measured."""
+    """Returns each column's median over the rounds; None where it was not measured."""
     columns: dict[str, list[float | None]] = {
         "rate": [one.rate for one in measured],
         "p50_ms": [_times(one.p50_s, 1e3) for one in measured],
@@ -95,7 +95,7 @@ def medians(measured: Sequence[Measured]) -> dict[str, float | None]:
 def document(
     rows: Sequence[Row], results: Results, judged: Sequence[Judged], opened: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Everything that was measured, as JSON takes it."""
+    """Returns all measurements in a form for JSON."""
     return {
         "rows": [
             {
@@ -127,7 +127,7 @@ def document(
 
 
 def _ratio(results: Results, row: Row, engine: str, other: str) -> float | None:
-    """This engine's rate to another's of the row: the median of the rounds' ratios."""
+    """Returns the ratio of this engine's rate to another's in the row: the median of the rounds' ratios."""
     if engine == other or other not in row.engines:
         return None
     pairs = zip(results[row.workload, row.name, engine], results[row.workload, row.name, other], strict=False)

@@ -1,8 +1,8 @@
 """Tailing: W4 from the call of an append to its delivery by a scanner, W8 many scanners on one vchannel that is being written.
 
-Writer and readers share a process and a loop. Of SQLite each reader has its place (a rowid) and is woken by an event when a group was
-committed; it then selects what is new on a connection for reading, on the loop, which costs less than handing it to a thread. In W4 each
-message carries the clock at its call; in W8 every scanner is checked to have got every message.
+Writer and readers share a process and a loop. With SQLite each reader has its position (a rowid) and is woken by an event after each commit
+of a group; it then selects the new rows on a connection for reading, on the loop, which costs less than using a thread. In W4 each message
+carries the time of its call; in W8 every scanner is checked to have got every message.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from wal import Latest, Message, open_wal
 __all__ = ["measure"]
 
 CALLED: Final = struct.Struct("<d")
-"""When the append of a message was called, at the beginning of its payload."""
+"""The time at which the append of a message was called, at the beginning of its payload."""
 SELECT_MAX: Final = 4096
 
 Take = Callable[[int, bytes], None]
-"""Takes a message: its tick (of SQLite: rowid) and payload."""
+"""Takes a message: its tick (for SQLite: rowid) and payload."""
 
 
 class Side(msgspec.Struct, frozen=True):
-    """An engine: appends a payload; reads for ever, giving all messages to a taker, after telling that it has begun."""
+    """An engine: appends a payload; reads for ever, passing all messages to a taker, after reporting that it has begun."""
 
     append: Callable[[bytes], Awaitable[object]]
     read: Callable[[Take, asyncio.Event], Awaitable[None]]
@@ -52,7 +52,7 @@ async def measure(cell: Cell) -> Measured:
 
 
 async def _latency(cell: Cell, side: Side) -> Measured:
-    """One writer, one reader: how long from the call to the delivery."""
+    """Measures the time from the call to the delivery, with one writer and one reader."""
     clock = time.perf_counter
     filler = payload(cell.row)[CALLED.size :]
     latencies = array("d")
@@ -91,7 +91,7 @@ async def _latency(cell: Cell, side: Side) -> Measured:
 
 
 async def _fan_out(cell: Cell, side: Side) -> Measured:
-    """Many writers, many readers: deliveries a second, until every reader has everything."""
+    """Measures deliveries per second, with many writers and readers, until every reader has everything."""
     clock, row = time.perf_counter, cell.row
     data = payload(row)
     counters = [_Counter() for _ in range(row.readers)]
@@ -105,7 +105,7 @@ async def _fan_out(cell: Cell, side: Side) -> Measured:
             appends.append(clock() - began)
 
     async def run(seconds: float) -> None:
-        """Writers for so long, then all readers up to their end."""
+        """Runs the writers for this long, then waits for all readers to finish."""
         nonlocal stopping
         stopping = False
         writers = [asyncio.ensure_future(write()) for _ in range(row.writers)]
@@ -128,7 +128,7 @@ async def _fan_out(cell: Cell, side: Side) -> Measured:
 
 
 def _measured(cell: Cell, cost: Cost, messages: int, syncs: int, latencies: array[float], *, copies: int) -> Measured:
-    """`messages` counts deliveries; the bytes to be stored are those of the appends."""
+    """`messages` counts deliveries; the bytes to store are those of the appends."""
     ordered = sorted(latencies)
     return Measured(
         messages=messages * copies,
@@ -145,7 +145,7 @@ def _measured(cell: Cell, cost: Cost, messages: int, syncs: int, latencies: arra
 
 
 class _Counter:
-    """What one reader got; it can be waited for."""
+    """The messages that one reader got; a caller can wait for them."""
 
     __slots__ = ("_reached", "_wanted", "count", "length", "ticks")
 
@@ -162,7 +162,7 @@ class _Counter:
             self._reached.set()
 
     async def reach(self, count: int) -> None:
-        """Returns when it has got so many messages since it began."""
+        """Returns when the reader has got this many messages since it began."""
         if self.count < count:
             self._wanted = count
             self._reached.clear()
@@ -175,7 +175,7 @@ Watched = Callable[[Awaitable[object]], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def _reading(side: Side, takers: list[Take]) -> AsyncIterator[Watched]:
-    """The readers, from when all of them have begun."""
+    """Runs the readers; its block begins when all of them have begun."""
     begun = [asyncio.Event() for _ in takers]
     readers = [asyncio.ensure_future(side.read(take, event)) for take, event in zip(takers, begun, strict=True)]
 
@@ -221,7 +221,7 @@ async def _sqlite(cell: Cell) -> AsyncIterator[Side]:
     name = vchannel_name(0)
     async with open_sqlite(cell.directory, cell.row, engine=cell.engine, readers=True) as group:
         news = _News(group)
-        await group.append(name, payload(cell.row))  # the table is there when this returns
+        await group.append(name, payload(cell.row))  # the table exists when this returns
         connection = sqlite3.connect(sqlite_path(cell.directory), isolation_level=None)
 
         async def read(take: Take, begun: asyncio.Event) -> None:
@@ -243,7 +243,7 @@ async def _sqlite(cell: Cell) -> AsyncIterator[Side]:
 
 
 class _News:
-    """Wakes all readers that wait when rows were committed."""
+    """Wakes all waiting readers after rows were committed."""
 
     def __init__(self, group: SqliteGroup) -> None:
         self._newest = 0

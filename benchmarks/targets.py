@@ -1,7 +1,7 @@
-"""Targets: what the log is held to, each a comparison of two measurements of the same round.
+"""Targets: the goals of the log, each a comparison of two measurements of the same round.
 
 Owns the list, and the judging of a run: the median of the rounds' values, met or not met. A target whose rows were not run, or whose cells
-could not be measured here, is not judged, and is said not to be.
+could not be measured here, is reported as not judged.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from benchmarks.stores import ALONE_FULL, ALONE_SAME, APART_ENGINE, AS_IT_COMES_
 __all__ = ["TARGETS", "Judged", "Results", "Target", "judge", "metric"]
 
 Results = Mapping[tuple[str, str, str], Sequence[Measured]]
-"""What was measured, a `Measured` for each round, by workload, name of the row, and engine."""
+"""The results, a `Measured` for each round, by workload, name of the row, and engine."""
 Metric = Literal["rate", "p50", "p99", "cost", "loop_lag_p99", "device"]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """`metric` of `engine` in `row`, divided by the same of `against` (row, engine), or as it is without one."""
+    """`metric` of `engine` in `row`, divided by that of `against` (row, engine), or as it is without one."""
 
     text: str
     workload: str
@@ -36,7 +36,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """A target and what was found: the value of each round and their median; without any `met` is None."""
+    """A target and its result: the value of each round and their median; `met` is None without any values."""
 
     target: Target
     values: tuple[float, ...]
@@ -45,13 +45,13 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(results: Results) -> list[Judged]:
-    """All targets of the workloads that were run."""
+    """Judges all targets of the workloads that were run."""
     workloads = {workload for workload, _, _ in results}
     return [_judge(target, results) for target in TARGETS if target.workload in workloads]
 
 
 def metric(measured: Measured, name: Metric) -> float | None:
-    """One number of a measurement: messages a second, seconds, seconds of processor time a message, bytes a byte."""
+    """Returns one number of a measurement: messages per second, seconds, processor seconds per message, bytes per byte."""
     if name == "rate":
         return measured.rate
     if name == "p50":

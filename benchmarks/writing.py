@@ -1,7 +1,7 @@
 """Writing: W1 appends, W2 bulk appends, W5 transactions, W6 appends over many vchannels.
 
-Writers are closed loops: each makes its messages, awaits that they are durable, and goes on, as the handlers of a service would. What
-is measured begins after a warm-up that makes the first files and finds the rhythm. Zero-filling ahead runs inside the clock.
+Writers are closed loops: each creates its messages, waits until they are durable, and continues, as the handlers of a service would. The
+measurement begins after a warm-up that creates the first files and reaches a steady state. It includes zero-filling ahead.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["TXN_BODIES", "Load", "closed_loops", "measure"]
 
 TXN_BODIES: Final = 10
 TRUNCATE_EVERY_S: Final = 0.05
-"""Of a log whose segments are used again: how often everything before now is let go."""
+"""How often a log with recycled segments releases everything before now."""
 
 Call = Callable[[int], Awaitable[object]]
-"""What one writer does once; it gets its number."""
+"""One step of a writer; it gets the writer's number."""
 
 
 class Load(msgspec.Struct, frozen=True):
-    """A call and how many messages it appends, how often the engine has synced, and what runs beside the writers."""
+    """A call and the number of messages that it appends, the engine's number of syncs, and the jobs that run beside the writers."""
 
     call: Call
     messages: int
@@ -113,7 +113,7 @@ def _txn(log: WALAccesser, data: bytes) -> Call:
 
 
 def _spread(cell: Cell, append: Callable[[str], Awaitable[object]]) -> Call:
-    """Every writer goes round the vchannels, so that all of them are written to at any time."""
+    """Makes every writer rotate through the vchannels, so that all of them are written to at any time."""
     count, writers = cell.row.vchannels, cell.row.writers
     names = [vchannel_name(at) for at in range(count)]
     following = list(range(writers))
@@ -127,7 +127,7 @@ def _spread(cell: Cell, append: Callable[[str], Awaitable[object]]) -> Call:
 
 
 class _Truncating:
-    """Appends, and lets go of what was appended a moment ago."""
+    """Appends, and releases the messages that were appended a moment ago."""
 
     def __init__(self, log: WALAccesser, data: bytes) -> None:
         self._log = log
@@ -147,7 +147,7 @@ class _Truncating:
 
 
 async def closed_loops(cell: Cell, load: Load) -> Measured:
-    """The writers, from the warm-up into the measured time."""
+    """Runs the writers through the warm-up and the measured time."""
     clock, call = time.perf_counter, load.call
     latencies: list[array[float]] = [array("d") for _ in range(cell.row.writers)]
     warm, measuring, stopping = 0, False, False
@@ -205,7 +205,7 @@ async def closed_loops(cell: Cell, load: Load) -> Measured:
 
 
 async def _pass(tasks: list[asyncio.Future[Any]], seconds: float) -> None:
-    """Lets the time pass; a writer that fails meanwhile ends the cell with its error."""
+    """Waits; a writer that fails meanwhile ends the cell with its error."""
     done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
     for task in done:
         task.result()

@@ -3,22 +3,22 @@
 Files:
 
 * admission:      which broadcasts may begin, which wait for their keys, and the bounds
-* background:     the jobs that the actor waits for outside its inbox
-* broadcast:      the calls that a log hands on to its users, starting and stopping
+* background:     the jobs that the actor awaits outside its inbox
+* broadcast:      the calls that a log offers to its users, starting and stopping
 * broadcaster:    the actor: its turns, and the calls in its inbox
 * calls:          the messages of the inbox, and the errors that callers get
-* finished:       what is remembered of finished broadcasts: tombstones and done marks
+* finished:       the tombstones and done marks of finished broadcasts
 * lifecycle:      how a broadcast begins, makes progress and finishes
-* lock_table:     which broadcast holds which resource keys, and which wait for them (pure)
-* message:        the data: what callers give and get, and what crosses the seam to the log (pure)
+* lock_table:     which broadcasts hold which resource keys, and which wait for them (pure)
+* message:        the data: arguments and results of callers, and the types that cross the seam to the log (pure)
 * operator:       the seam to the log
 * records:        the bytes in the KV (pure)
 * recovery:       the broadcasts that a crash interrupted, from the KV and the logs (pure)
-* running:        a broadcast under way, the callers that wait for it, and the table of all of them
+* running:        a running broadcast, the callers that wait for it, and the table of all running broadcasts
 * saver:          the saves to the KV, one at a time
-* single_frame:   the short way of a broadcast that one frame completes
+* single_frame:   the short path of a broadcast that one frame completes
 * state:          the states of a broadcast and their transitions (pure)
-* task:           what is to be written next of a broadcast (pure)
+* task:           which frames of a broadcast are to be written next (pure)
 * writer:         the frames on their way to the log, and their backoffs
 """
 
@@ -57,7 +57,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Imports `Broadcast` when it is first used (PEP 562): the public calls need no more than the messages until a log is opened."""
+        """Imports `Broadcast` when it is first used (PEP 562): until a log is opened, the public calls need only the messages."""
         if name == "Broadcast":
             from broadcaster.broadcast import Broadcast
 

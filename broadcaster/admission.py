@@ -1,6 +1,6 @@
-"""Admission: which broadcasts may begin, which wait for their resource keys, and the bounds of a broadcaster.
+"""Admission: decides which broadcasts may begin and which wait for their resource keys, within the bounds of a broadcaster.
 
-Owns the lock table, the calls that wait, and the bytes of all broadcasts that are not appended yet. Promises: a call is refused before
+Owns the lock table, the calls that wait, and the bytes of all broadcasts that are not appended yet. Guarantees: a call is refused before
 anything is done, or begins once, holding all of its keys. It never begins a broadcast itself: it says when.
 """
 
@@ -24,10 +24,10 @@ VCHANNELS_LIMIT: Final = 65_536
 
 
 class BroadcasterLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of a broadcaster; an append over one of them is a WouldBlockError. The first two are settings of the log.
+    """The bounds of a broadcaster; an append over one of them raises WouldBlockError. The first two are settings of the log.
 
     `bytes_max` bounds payloads, properties and names of broadcasts that wait for keys or copies; `done_marks_max` bounds the finished
-    broadcasts that await a checkpoint. The others bound what is remembered of finished broadcasts beyond that.
+    broadcasts that await a checkpoint. The others bound the memory of finished broadcasts beyond that.
     """
 
     tasks_max: int = 65_536
@@ -66,7 +66,7 @@ class Admission:
         return len(self._waiting)
 
     def append(self, call: AppendCall, *, running: int, done_marks: int) -> None:
-        """Refuses the call, lets it wait, or begins it, given how many broadcasts run and how many finished ones await a checkpoint."""
+        """Refuses the call, queues it, or begins it, given how many broadcasts run and how many finished ones await a checkpoint."""
         if (full := self._full(call, running=running, done_marks=done_marks)) is not None:
             refuse(call.reply, full)
             return
@@ -94,7 +94,7 @@ class Admission:
         return self._owners, self._locks.try_lock(self._owners, keys)
 
     def withdraw(self, call: AppendCall) -> bool:
-        """Removes a call from those that wait for keys; False if it is not one of them."""
+        """Removes a call from those that wait for keys; returns False if it is not one of them."""
         call.withdrawn = True
         if self._waiting.pop(call.owner, None) is None:
             return False
@@ -103,7 +103,7 @@ class Admission:
         return True
 
     def release(self, owner: int) -> None:
-        """Frees the keys of an owner, and begins the calls that can have them now."""
+        """Frees the keys of an owner, and begins the calls that can get them now."""
         self._granted(self._locks.release(owner))
 
     def holders(self, key: ResourceKey) -> tuple[int, ...]:
@@ -111,15 +111,15 @@ class Admission:
         return self._locks.holders(key)
 
     def fail(self, error: Callable[[], Exception]) -> None:
-        """Answers each call that waits with an error of its own; no call gets keys any more."""
+        """Answers each waiting call with its own error; no call gets keys after that."""
         for call in self._waiting.values():
             refuse(call.reply, error())
         self._waiting.clear()
 
     def _granted(self, owners: list[int]) -> None:
-        """Begins these calls. A call that is refused as it begins frees its keys to the next, and thousands may wait: so this is a loop."""
+        """Begins these calls, in a loop: a call that is refused as it begins frees its keys for the next, and thousands may wait."""
         if self._ready is not None:
-            self._ready.extend(owners)  # this is a call from inside `_begin`: the loop below goes on with them
+            self._ready.extend(owners)  # called from inside `_begin`: the loop below continues with them
             return
         self._ready = deque(owners)
         try:

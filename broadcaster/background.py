@@ -1,7 +1,7 @@
-"""BackgroundJobs: the work that an actor waits for outside its inbox, while it goes on with its turns.
+"""BackgroundJobs: the work that an actor awaits outside its inbox, while its turns continue.
 
-Owns the tasks or futures of its jobs until each has ended. Promises: every outcome is handed over once, on the loop and never inside
-`run`; `cancel` ends all jobs. It never knows what a job is for.
+Owns the tasks or futures of its jobs until each has ended. Guarantees: every outcome is delivered once, on the loop and never inside `run`;
+`cancel` ends all jobs. It does not know what a job is for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BackgroundJobs:
         self._cancelled = False
 
     def __len__(self) -> int:
-        """Returns how many jobs are under way, or have an outcome that was not taken."""
+        """Returns how many jobs are running or have an outcome that was not taken."""
         return len(self._tasks) + len(self._outcomes)
 
     def run(
@@ -35,24 +35,24 @@ class BackgroundJobs:
         work: Coroutine[Any, Any, Any] | asyncio.Future[Any],
         then: Callable[[Any, BaseException | None], object],
     ) -> None:
-        """Starts a job, or takes over a future that another component completes; `then(result, error)` is its outcome."""
+        """Starts a job, or adopts a future that another component completes; its outcome is delivered as `then(result, error)`."""
         task = work if isinstance(work, asyncio.Future) else asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, then))
 
     def take(self) -> list[Outcome]:
-        """Returns the outcomes so far, in the order in which they came."""
+        """Returns and removes the outcomes so far, in the order of completion."""
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     async def wait(self) -> None:
-        """Returns when there is an outcome to take, or no job under way."""
+        """Returns when there is an outcome to take, or no job is running."""
         while self._tasks and not self._outcomes:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # lets the callbacks of those tasks run
 
     def cancel(self) -> None:
-        """Cancels all jobs; no outcome is handed over any more."""
+        """Cancels all jobs; no outcome is delivered after that."""
         self._cancelled = True
         self._outcomes.clear()
         for task in self._tasks:

@@ -1,7 +1,7 @@
 """Broadcast: the calls of a broadcaster, and how it is started and stopped.
 
-Owns the checks of what a caller gives, and the way of a call to the actor and back. Promises: a caller that is cancelled leaves the queue
-for keys, and changes nothing of a broadcast that has begun; errors are those of `wal.errors`.
+Owns the checks of a caller's arguments, and the path of a call to the actor and back. Guarantees: a cancelled caller leaves the queue for
+keys, and does not affect a broadcast that has begun; errors are those of `wal.errors`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from wal.message import ImmutableMessage, ResourceKey
 __all__ = ["REASON_BYTES_MAX", "Broadcast"]
 
 REASON_BYTES_MAX: Final = 4_096
-"""UTF-8 bytes of the reason of an abort, which is the payload of a message to each vchannel."""
+"""The most UTF-8 bytes in the reason of an abort, which is the payload of a message to each vchannel."""
 INBOX_MAX: Final = 65_536
 
 T = TypeVar("T")
 
 
 class Broadcast:
-    """Sends one message to many vchannels: every one of them gets it once in the end, whatever crashes.
+    """Sends one message to many vchannels: each of them eventually gets one copy, whatever crashes.
 
-    Its resource keys are held until every vchannel has acknowledged it (`needs_ack=True`), so that what they name is changed by one
-    broadcast at a time. After `close` every call raises ClosedError.
+    Its resource keys are held until every vchannel has acknowledged it (`needs_ack=True`), so that only one broadcast at a time changes
+    what they name. After `close` every call raises ClosedError.
     """
 
     def __init__(self, broadcaster: Broadcaster, ref: ActorRef) -> None:
@@ -50,10 +50,10 @@ class Broadcast:
         limits: BroadcasterLimits | None = None,
         name: str = "broadcaster",
     ) -> Broadcast:
-        """Starts a broadcaster, which first takes up what an earlier one left unfinished.
+        """Starts a broadcaster, which first resumes the broadcasts that an earlier one left unfinished.
 
-        `kv` has a root path that no other component uses. CorruptionError or FormatError if the records cannot be read; any other
-        error is one of the KV or of the operator.
+        `kv` has a root path that no other component uses. Raises CorruptionError or FormatError if the records cannot be read; any other
+        error comes from the KV or the operator.
         """
         broadcaster = Broadcaster(kv, operator, clock=system.clock, limits=limits or BroadcasterLimits())
         ref = system.spawn(broadcaster, name=name, inbox_max=INBOX_MAX)
@@ -72,24 +72,24 @@ class Broadcast:
         await self._ref.stop()
 
     def statistics(self) -> BroadcasterStatistics:
-        """Returns the counts of this moment, and since the start."""
+        """Returns the current counts, and those since the start."""
         return self._broadcaster.statistics()
 
     async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
         """Appends a copy for each vchannel; all of them are durable when it returns.
 
-        A resource key that is held raises ResourceAcquiredError at once, which names the broadcast that holds it; with `wait` the call
+        If a resource key is held, it raises ResourceAcquiredError at once, which names the broadcast that holds it; with `wait` the call
         waits for its keys instead, after earlier calls for the same keys. With `needs_ack=False` the keys are free on return.
 
-        * If some vchannels cannot take their copy, it raises UnrecoverableError, and the broadcast stays, stuck, until they can or until
+        * If some vchannels cannot take their copy, it raises UnrecoverableError, and the broadcast stays stuck until they can or until
           `abort`. If none can, it raises the vchannel's error and nothing remains.
         * If a write under way fails, its outcome is unknown: StorageError with `outcome_unknown`. The next opening completes the
           broadcast if any copy is durable.
         * Without room for any copy, or for the record of the broadcast, it raises NoSpaceError and nothing remains. With room for some
           of the copies it raises UnknownOutcomeError; the broadcast is completed when there is room.
-        * Over a bound it raises WouldBlockError.
+        * If a bound is exceeded, it raises WouldBlockError.
 
-        A call that is cancelled no longer waits for its keys; a broadcast that has begun is completed all the same.
+        A cancelled call no longer waits for its keys; a broadcast that has begun is completed anyway.
         """
         if not isinstance(message, BroadcastMessage):
             raise TypeError(f"append takes a BroadcastMessage, not {type(message).__name__}")
@@ -119,7 +119,7 @@ class Broadcast:
             return await self._ref.ask(call.asked)
         except asyncio.CancelledError:
             if reply.done() and not reply.cancelled():
-                reply.exception()  # the answer came in this very turn: mark it as read
+                reply.exception()  # the answer came in this same turn: mark it as retrieved
             self._withdraw(call)
             raise
         except ActorError as error:
@@ -128,8 +128,8 @@ class Broadcast:
     async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
         """Acknowledges a vchannel's copy: `ack(broadcast_id, vchannel)` or `ack(message)`.
 
-        The ack is durable on return; after the last one the keys are free. A repeated ack, or one of a broadcast that is over or
-        unknown, does nothing; a vchannel that is not in the broadcast is an InvalidArgumentError.
+        The ack is durable on return; after the last one the keys are free. A repeated ack, or an ack of a finished or unknown broadcast,
+        does nothing; a vchannel that is not in the broadcast raises InvalidArgumentError.
         """
         if isinstance(broadcast, ImmutableMessage):
             if vchannel is not None:
@@ -147,25 +147,25 @@ class Broadcast:
         await self._ask(lambda reply: AckCall(broadcast_id, acked, reply))
 
     async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
-        """Returns when each broadcast that holds the key now has been acknowledged by one vchannel; at once if none holds it.
+        """Returns when each broadcast that holds the key now has been acknowledged by one vchannel; at once if there is none.
 
         A shared key may have several holders. A broadcast that ends in another way (aborted, or without acks) counts as acknowledged.
         """
         await self._block_until(key, everywhere=False)
 
     async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
-        """Returns when each broadcast that holds the key now is over; at once if none holds it."""
+        """Returns when each broadcast that holds the key now has finished; at once if there is none."""
         await self._block_until(key, everywhere=True)
 
     async def tasks(self) -> list[BroadcastTask]:
-        """Returns the broadcasts under way, including stuck ones."""
+        """Returns the running broadcasts, including stuck ones."""
         return await self._ask(TasksCall)
 
     async def abort(self, broadcast_id: int, reason: str) -> None:
-        """Gives a broadcast up: each vchannel that has its copy gets an ABORT_BROADCAST with the same header, then the keys are free.
+        """Aborts a broadcast: each vchannel that has its copy gets an ABORT_BROADCAST with the same header, then the keys are free.
 
-        The reason is the payload of that message. A second abort waits for the same end. A broadcast that is unknown, or over in
-        another way, is an InvalidArgumentError. A caller that still waits in `append` gets an UnrecoverableError.
+        The reason is the payload of that message. A second abort waits for the same end. A broadcast that is unknown, or finished in
+        another way, raises InvalidArgumentError. A caller that still waits in `append` gets an UnrecoverableError.
         """
         _check_id(broadcast_id)
         if not isinstance(reason, str):
@@ -222,7 +222,7 @@ def _check_id(broadcast_id: object) -> int:
 
 
 def _ended(error: ActorError) -> Exception:
-    """Returns the error of a call that the actor does not answer."""
+    """Returns the error of a call that the actor did not answer."""
     if isinstance(error, ActorFailedError):
         return _failed(error)
     if isinstance(error, ActorStoppedError):
@@ -231,7 +231,7 @@ def _ended(error: ActorError) -> Exception:
 
 
 def _failed(failure: ActorFailedError) -> WALError:
-    """Returns the error of calls once the broadcaster has failed; what they asked for may have happened."""
+    """Returns the error of calls after the broadcaster has failed; their effects are unknown."""
     text = f"the broadcaster failed and takes no more calls, reopen the log: {type(failure.cause).__name__}: {failure.cause}"
 
     if isinstance(failure.cause, ClosedError):

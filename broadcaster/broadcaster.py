@@ -1,12 +1,12 @@
 """Broadcaster: the actor that runs the broadcasts of a log, one turn after the other.
 
-Owns the turns: calls come through its inbox, the outcomes of background jobs wake it. A cancelled caller changes nothing of a broadcast
-that has begun. After a crash at any point `started` finds what is unfinished and finishes it; no copy is appended twice. A save that
-fails for good fails the broadcaster: it takes no more calls, and the next opening recovers. `lifecycle.py` says how a broadcast begins,
+Owns the turns: calls come through its inbox, the outcomes of background jobs wake it. A cancelled caller does not affect a broadcast that
+has begun. After a crash at any point `started` finds the unfinished broadcasts and finishes them; no copy is appended twice. A save that
+fails permanently fails the broadcaster: it takes no more calls, and the next opening recovers. `lifecycle.py` says how a broadcast begins,
 makes progress and finishes.
 
-No turn of it waits, so any other call on the loop runs between two of its turns. Therefore an append that finds the inbox empty, and
-the outcome of a background job, get a turn at once, instead of waiting until the actor's task is woken.
+None of its turns awaits anything, so any other call on the loop runs between two turns. Therefore an append that finds the inbox empty, and
+the outcome of a background job, get a turn at once, instead of waiting until the actor's task wakes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COLLECT_INTERVAL_S: Final = 300.0
 
 
 class Broadcaster(Actor):
-    """The actor of one log's broadcasts. `broadcaster.broadcast` makes it, spawns it and asks it."""
+    """The actor of one log's broadcasts. `broadcaster.broadcast` creates it, spawns it and asks it."""
 
     def __init__(self, kv: KVBase, operator: AppendOperator, *, clock: Clock, limits: BroadcasterLimits) -> None:
         self.operator = operator
@@ -61,7 +61,7 @@ class Broadcaster(Actor):
         self._collecting: Timer | None = None
 
     def statistics(self) -> BroadcasterStatistics:
-        """Returns the counts of this moment, and since it started."""
+        """Returns the current counts, and those since it started."""
         lifecycle, tombstones = self._lifecycle, self._lifecycle.finished.tombstones
         return BroadcasterStatistics(
             tasks=len(lifecycle),
@@ -78,7 +78,7 @@ class Broadcaster(Actor):
     # -- the actor
 
     async def started(self) -> None:
-        """Takes up the broadcasts that an earlier opening left unfinished."""
+        """Resumes the broadcasts that an earlier opening left unfinished."""
         operator, lifecycle = self.operator, self._lifecycle
         operator.on_forgotten(self._on_forgotten)
         operator.on_dropped(self._on_dropped)
@@ -101,11 +101,11 @@ class Broadcaster(Actor):
         self._taking = True
 
     def append_nowait(self, call: AppendCall) -> bool:
-        """Takes a call in a turn of its own, now; False if the call has to go through the inbox, after the calls that wait there."""
+        """Handles a call now, in its own turn; returns False if the call has to go through the inbox, after the calls that wait there."""
         if not self._taking or self.ref.pending:
             return False
         self._turn(self._lifecycle.append, call)
-        if self._failed is not None:  # in this turn; `poisoned` may not know the call
+        if self._failed is not None:  # it failed in this turn; `poisoned` may not know the call
             refuse(call.reply, self._end_of(self._failed))
         return True
 
@@ -135,7 +135,7 @@ class Broadcaster(Actor):
         self._lifecycle.end_turn()
 
     async def stopped(self) -> None:
-        """Begins nothing more, and waits for the appends and saves under way; the rest is left to the next opening."""
+        """Begins no more broadcasts, and waits for the appends and saves under way; the rest is left to the next opening."""
         self._close()
         self._lifecycle.end_turn()
         while self._jobs:
@@ -164,7 +164,7 @@ class Broadcaster(Actor):
     def _ack(self, call: AckCall) -> None:
         running = self._find(call.broadcast_id)
         if running is None:
-            settle(call.reply)  # the broadcast is over, or this log never had it
+            settle(call.reply)  # the broadcast has finished, or this log never had it
             return
         try:
             self._lifecycle.ack(running, call.vchannel, call.reply)
@@ -210,7 +210,7 @@ class Broadcaster(Actor):
                 holding.callers.outcomes = []
 
     def _find(self, broadcast_id: int) -> Running | None:
-        """Returns the broadcast of this id, if it is under way."""
+        """Returns the broadcast with this id if it is running, or None."""
         running = self._lifecycle.table.get(broadcast_id)
         if running is None:
             self._lifecycle.single_frames.become_running()
@@ -246,7 +246,7 @@ class Broadcaster(Actor):
         self._collecting = self._clock.call_later(COLLECT_INTERVAL_S, self._tell, self._collect)
 
     def _wake(self) -> None:
-        """Gives the outcomes of background jobs a turn now, or one message in the inbox for all of them if no turn can be had."""
+        """Handles the outcomes of background jobs in a turn now; if no turn is possible, puts one message for all of them in the inbox."""
         if self._taking:
             self._turn(self._take_outcomes)
         elif not self._woken:
@@ -259,7 +259,7 @@ class Broadcaster(Actor):
             then(result, error)
 
     def _turn(self, act: Callable[..., object], *args: Any) -> None:
-        """Makes a turn outside the actor's task, between two turns of it. A failure in this turn is the actor's."""
+        """Runs a turn outside the actor's task, between two turns of it. A failure in this turn fails the actor."""
         try:
             act(*args)
             self._lifecycle.end_turn()
@@ -275,7 +275,7 @@ class Broadcaster(Actor):
         try:
             self.ref.tell_control(message)
         except ActorError:
-            pass  # the actor has ended; the next one recovers what it did not get to
+            pass  # the actor has ended; the next one recovers the rest
 
     def _close(self) -> None:
         self._taking = False

@@ -1,6 +1,6 @@
 """The calls to a broadcaster, each with the future of its caller, and the errors that they can get. Each error says what to do.
 
-An append that still waits for its keys, and a watch, end when their callers are cancelled; a broadcast that has begun goes on.
+An append that still waits for its keys, and a watch, end when their callers are cancelled; a broadcast that has begun continues.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ __all__ = [
 
 
 class AppendCall(msgspec.Struct, eq=False):
-    """Asks for a broadcast of this message. `owner` is its number in the lock table, once it has one.
+    """Requests a broadcast of this message. `owner` is its number in the lock table, once it has one.
 
-    `broadcast_id` was fresh when the call came; a call that `waited` for its keys takes a newer one when it begins, if it can.
+    `broadcast_id` was fresh when the call arrived; a call that `waited` for its keys takes a newer id when it begins, if it can.
     """
 
     message: BroadcastMessage
@@ -63,13 +63,13 @@ class AppendCall(msgspec.Struct, eq=False):
     withdrawn: bool = False
 
     def asked(self, reply: asyncio.Future[BroadcastAppendResult]) -> AppendCall:
-        """Returns this call with another reply, that of an ask through the inbox."""
+        """Sets the reply of an ask through the inbox, and returns this call."""
         self.reply = reply
         return self
 
 
 class AckCall(msgspec.Struct, eq=False):
-    """Asks that a vchannel's acknowledgement is saved."""
+    """Requests that a vchannel's acknowledgement is saved."""
 
     broadcast_id: int
     vchannel: str
@@ -77,7 +77,7 @@ class AckCall(msgspec.Struct, eq=False):
 
 
 class AbortCall(msgspec.Struct, eq=False):
-    """Asks that a broadcast is given up."""
+    """Requests that a broadcast is aborted."""
 
     broadcast_id: int
     reason: str
@@ -85,7 +85,7 @@ class AbortCall(msgspec.Struct, eq=False):
 
 
 class WatchCall(msgspec.Struct, eq=False):
-    """Waits until each broadcast that holds the key now is acknowledged by one vchannel (or by all); `owners` are those left."""
+    """Waits until each broadcast that holds the key now is acknowledged by one vchannel (or by all); `owners` holds the remaining ones."""
 
     key: ResourceKey
     everywhere: bool
@@ -94,13 +94,13 @@ class WatchCall(msgspec.Struct, eq=False):
 
 
 class TasksCall(msgspec.Struct, eq=False):
-    """Asks for the running broadcasts."""
+    """Requests the running broadcasts."""
 
     reply: asyncio.Future[list[BroadcastTask]]
 
 
 class Withdraw(msgspec.Struct, eq=False):
-    """Says that the caller of this call was cancelled."""
+    """Reports that the caller of this call was cancelled."""
 
     call: AppendCall | WatchCall
 
@@ -129,7 +129,7 @@ def held(conflict: Conflict, holder: int) -> ResourceAcquiredError:
 
 
 def held_twice(conflict: Conflict, holder: int, other: int) -> CorruptionError:
-    """The error of a recovery that found two broadcasts which cannot have held the same keys."""
+    """The error of a recovery that found two broadcasts which cannot both hold the same keys."""
     return CorruptionError(
         f"broadcasts {holder} and {other} both hold the resource keys {conflict.keys}",
         expected="at most one exclusive holder of a key",
@@ -137,7 +137,7 @@ def held_twice(conflict: Conflict, holder: int, other: int) -> CorruptionError:
 
 
 def stuck(task: Task) -> WALError:
-    """The error of an append of which some vchannels cannot take their copy, or of which a write has an unknown outcome."""
+    """The error of an append if some vchannels cannot take their copy, or if a write has an unknown outcome."""
     missing, cause = task.missing_appends, task.last_error
     error: WALError
     if task.uncertain:
@@ -170,7 +170,7 @@ def delayed(task: Task) -> UnknownOutcomeError:
 
 
 def unsettled(task: Task, cause: WALError) -> UnknownOutcomeError:
-    """The error of an append whose end the metadata has no room for."""
+    """The error of an append if the metadata has no room for the end of its broadcast."""
     error = UnknownOutcomeError(
         f"the end of broadcast {task.broadcast_id} ({task.state.name}) could not be saved in the metadata: {cause}; make room, and it "
         "is saved: do not repeat the broadcast, tasks() lists it until then"
@@ -190,7 +190,7 @@ def not_abortable(broadcast_id: int, why: str) -> InvalidArgumentError:
 
 
 def unsaved(header: BroadcastHeader, cause: InvalidArgumentError) -> InvalidArgumentError:
-    """The error of an append whose record the metadata refuses; nothing of the broadcast was written."""
+    """The error of an append whose record the metadata refuses; no part of the broadcast was written."""
     error = InvalidArgumentError(
         f"a broadcast to {len(header.vchannels)} vchannels on several pchannels is recorded in the metadata before its first copy, with "
         f"its payload and all names, and the metadata refuses that record: {cause}; send a smaller payload, or several broadcasts to "
@@ -201,7 +201,7 @@ def unsaved(header: BroadcastHeader, cause: InvalidArgumentError) -> InvalidArgu
 
 
 def closed_early(task: Task, *, intent: bool) -> WALError:
-    """The error of an append that the close of the log cuts short. `intent`: a durable record or copy asks for the other copies."""
+    """The error of an append that the closing of the log cuts short. `intent`: a durable record or copy asks for the other copies."""
     if intent:
         return UnknownOutcomeError(
             f"the log was closed before broadcast {task.broadcast_id} was complete: the next opening completes it, do not repeat it"

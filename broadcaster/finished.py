@@ -1,7 +1,7 @@
-"""Finished broadcasts: what is remembered of them, so that a late abort is answered and a recovered log is not misread.
+"""Finished broadcasts: the memory of them, so that a late abort is answered and a recovered log is not misread.
 
-Owns the tombstones, the done marks in the KV and when they go. Promises: the done mark of a broadcast outlives every checkpoint that lists
-one of its copies; beyond that, tombstones and marks are bounded by number and by age, and the oldest go first.
+Owns the tombstones, the done marks in the KV and their removal. Guarantees: the done mark of a broadcast outlives every checkpoint that
+lists one of its copies; beyond that, tombstones and marks are bounded by number and by age, and the oldest are removed first.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class FinishedBroadcasts:
         self.count = 0
 
     def resume_marked(self, broadcast_id: int, mark: DoneMark, pchannels: Collection[str]) -> None:
-        """Takes over a broadcast that recovery found marked done; the logs of these pchannels still list its copies."""
+        """Adds a broadcast that recovery found marked done; the logs of these pchannels still list its copies."""
         self.tombstones.add(broadcast_id, Tombstone(mark.state, mark.at_ms, True), pchannels)
         if pchannels:
             self._operator.forget(broadcast_id, pchannels)
 
     def resume(self, task: Task) -> None:
-        """Finishes a broadcast of which recovery found everything that finished it but, perhaps, the done mark.
+        """Finishes a broadcast for which recovery found everything except, perhaps, the done mark.
 
-        It is over from the first call on: no caller is told that it is under way, and its keys are free. A crash before the mark is
-        saved changes nothing of that, since the next recovery finds the same.
+        It counts as finished from the first call on: no caller sees it running, and its keys are free. A crash before the mark is saved
+        does not change that, since the next recovery finds the same.
         """
         recorded, touched, at_ms = len(task.pchannels) > 1, task.touched(), self.now_ms()
         marked = needs_mark(task, recorded=recorded)
@@ -66,18 +66,18 @@ class FinishedBroadcasts:
         self._saver.save({done_key(task.broadcast_id): encode_done(task.state, at_ms)}, removals, then=then)
 
     def add(self, broadcast_id: int, state: BroadcastState, at_ms: int, marked_on: Collection[str] | None) -> None:
-        """Counts a broadcast as over. `marked_on`: the pchannels that may list its copies, or None if it has no done mark."""
+        """Counts a broadcast as finished. `marked_on`: the pchannels that may list its copies, or None if it has no done mark."""
         self.count += 1
         self.tombstones.add(broadcast_id, Tombstone(state, at_ms, marked_on is not None), marked_on or ())
 
     def forgotten(self, pchannel: str, broadcast_ids: Collection[int]) -> None:
-        """Notes that a durable checkpoint of this pchannel lists no copies of these broadcasts any more."""
+        """Notes that a durable checkpoint of this pchannel no longer lists copies of these broadcasts."""
         self.tombstones.forgotten(pchannel, broadcast_ids)
         self._requested = False
         self.make_room()
 
     def make_room(self) -> None:
-        """Removes what is over the bounds, and requests a checkpoint when half of the done marks await one."""
+        """Removes the tombstones and marks over the bounds, and requests a checkpoint when half of the allowed done marks await one."""
         self._saver.remove([done_key(broadcast_id) for broadcast_id in self.tombstones.collect(self.now_ms())])
         crowded = self.tombstones.listed >= self._done_marks_max // 2
         if crowded and not self._requested:
@@ -85,12 +85,12 @@ class FinishedBroadcasts:
         self._requested = crowded
 
     def now_ms(self) -> int:
-        """Returns the wall clock, in milliseconds since 1970."""
+        """Returns the wall-clock time in milliseconds since 1970."""
         return round(self._clock.wall() * 1000)
 
 
 class Tombstone(msgspec.Struct, gc=False):
-    """The state in which a broadcast ended, when it did, and whether a done mark in the KV says so."""
+    """The state in which a broadcast ended, when it ended, and whether a done mark in the KV says so."""
 
     state: BroadcastState
     at_ms: int
@@ -98,7 +98,7 @@ class Tombstone(msgspec.Struct, gc=False):
 
 
 class Tombstones:
-    """The finished broadcasts by id. Pure: `collect` says whose done mark may go.
+    """The finished broadcasts by id. Pure: `collect` says which done marks may be removed.
 
     A tombstone that a log may still list is never removed. Of the others at most `count_max` are kept, for at most `age_max_ms`.
     """
@@ -127,7 +127,7 @@ class Tombstones:
             self._free[broadcast_id] = None
 
     def forgotten(self, pchannel: str, broadcast_ids: Collection[int]) -> None:
-        """Notes that no recovery of this pchannel finds these broadcasts any more; unknown ids are ignored."""
+        """Notes that recoveries of this pchannel no longer find these broadcasts; unknown ids are ignored."""
         for broadcast_id in broadcast_ids:
             pchannels = self._listed.get(broadcast_id)
             if pchannels is not None:
@@ -141,7 +141,7 @@ class Tombstones:
         return self._kept.get(broadcast_id)
 
     def collect(self, now_ms: int) -> list[int]:
-        """Removes the tombstones over the bounds; returns those whose done mark is to be removed as well."""
+        """Removes the tombstones over the bounds; returns the ids of those whose done mark must be removed as well."""
         removed = []
         while self._free:
             broadcast_id = next(iter(self._free))
@@ -155,5 +155,5 @@ class Tombstones:
 
 
 def needs_mark(task: Task, *, recorded: bool) -> bool:
-    """Returns whether the log by itself does not say that this finished broadcast is over, and how."""
+    """Returns whether the log alone does not show that this finished broadcast has finished, and how."""
     return task.state is not BroadcastState.DONE or recorded or task.header.needs_ack

@@ -1,9 +1,9 @@
 """Lifecycle: how a broadcast begins, makes progress and finishes.
 
-Owns the running broadcasts and every save of theirs. Promises, in this order: the keys in memory; where the vchannels lie; the intent (a
+Owns the running broadcasts and all their saves. Guarantees this order: the keys in memory; the pchannels of the vchannels; the intent (a
 record if several pchannels are involved, else the frame itself); the copies; the acks; and one operation of the KV that marks the broadcast
-done and removes all its other records. Only then are the keys free. A caller is answered when the state that it waits for is durable.
-It never waits, and it decides neither what is to be written next (the task does) nor which broadcast may begin (the admission does).
+done and removes all its other records. Only then are the keys free. A caller is answered when the state that it waits for is durable. It
+never waits, and it decides neither what is written next (the task does) nor which broadcast may begin (the admission does).
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class Lifecycle:
         """Broadcasts that may wait for the ack of a vchannel that was dropped."""
 
     def __len__(self) -> int:
-        """Returns how many broadcasts are under way."""
+        """Returns the number of running broadcasts."""
         return len(self.table) + len(self.single_frames)
 
     def holder(self, owner: int) -> int:
-        """Returns the id of the broadcast that holds its keys under this number; there must be one."""
+        """Returns the id of the broadcast of this owner; there must be one."""
         return self.single_frames.id_of(owner) or self.table.of_owners((owner,))[0].task.broadcast_id
 
     def close(self) -> None:
-        """Begins and writes nothing more; the saves and frames under way go on."""
+        """Begins no more broadcasts and writes no more frames; the saves and frames under way continue."""
         self.closing = True
         self.single_frames.close()
         self.writer.close()
@@ -87,11 +87,11 @@ class Lifecycle:
     # -- begin
 
     def append(self, call: AppendCall) -> None:
-        """Begins a broadcast, lets it wait for its keys, or refuses it."""
+        """Begins a broadcast, queues it until it gets its keys, or refuses it."""
         self.admission.append(call, running=len(self), done_marks=self.finished.tombstones.listed)
 
     def resume(self, task: Task, content: Content | None) -> None:
-        """Takes up a broadcast that an earlier opening left unfinished, with its keys."""
+        """Resumes a broadcast that an earlier opening left unfinished, with its keys."""
         content = None if task.complete else content
         size = 0 if content is None else len(content.payload) + len(content.properties)
         owner, conflict = self.admission.resume(task.header.resource_keys, size)
@@ -106,13 +106,13 @@ class Lifecycle:
         self.table.touch(running)
 
     def _begin(self, call: AppendCall) -> None:
-        """Begins a broadcast: its call holds its keys."""
+        """Begins a broadcast whose call holds its keys."""
         message, broadcast_id = call.message, call.broadcast_id
         if call.waited:
             try:
                 broadcast_id = self._operator.allocate_id()
             except WALError as error:
-                # A call that waited for its keys must not lose them for want of an id at this moment: its first id is as unique.
+                # A call that waited for its keys must not lose them because no id is available now: its first id is just as unique.
                 if not error.retryable:
                     self.admission.bytes_held -= call.size
                     refuse(call.reply, error)
@@ -137,7 +137,7 @@ class Lifecycle:
     def _placed(
         self, running: Running, places: Mapping[str, Sequence[str]] | None, error: BaseException | None
     ) -> None:
-        """Goes on once it is known where the vchannels lie, unless the broadcast was aborted or the close began meanwhile."""
+        """Continues once the pchannels of the vchannels are known, unless the broadcast was aborted or the close began meanwhile."""
         if running.task.reason is not None or self.closing:
             return
         if places is not None:
@@ -165,7 +165,7 @@ class Lifecycle:
         self.table.touch(running)
 
     def _intent_refused(self, running: Running, error: Exception) -> None:
-        """Withdraws a broadcast whose record the metadata has no room for, or does not take: nothing of it is anywhere."""
+        """Withdraws a broadcast whose record the metadata has no room for, or refuses: no part of it is stored."""
         if running.task.reason is not None:
             self._intent_saved(running)  # it was aborted meanwhile, and ends as aborted
             return
@@ -182,7 +182,7 @@ class Lifecycle:
     # -- progress
 
     def ack(self, running: Running, vchannel: str, reply: asyncio.Future[None]) -> None:
-        """Acknowledges a vchannel; the reply is given when the ack is durable. InvalidArgumentError if the broadcast has no such one."""
+        """Acknowledges a vchannel and replies when the ack is durable. Raises InvalidArgumentError if it is not in the broadcast."""
         acks = running.acks
         acks.add(running.task.ack(vchannel))
         if acks.unsaved or acks.saving or running.finishing:
@@ -192,7 +192,7 @@ class Lifecycle:
             settle(reply)
 
     def abort(self, running: Running, reason: str, reply: asyncio.Future[None]) -> None:
-        """Gives a broadcast up; the reply is given when it is over."""
+        """Aborts a broadcast; the reply comes when it has finished."""
         task = running.task
         running.callers.aborts.append(reply)
         if not task.finished and task.abort(reason):
@@ -204,7 +204,7 @@ class Lifecycle:
             self.table.touch(running)
 
     def vchannel_dropped(self, vchannel: str) -> None:
-        """Looks, at the end of the turn, for copies whose vchannel was dropped: no consumer can acknowledge them any more."""
+        """Arranges a search, at the end of the turn, for copies whose vchannel was dropped: no consumer can acknowledge them."""
         for running in self.table:
             header = running.task.header
             if header.needs_ack and vchannel in header.vchannels:
@@ -212,7 +212,7 @@ class Lifecycle:
                 self.table.touch(running)
 
     def end_turn(self) -> None:
-        """Does what follows for all broadcasts that were touched, and hands over what is to be written and saved."""
+        """Advances every broadcast that was touched in this turn, and starts its writes and saves."""
         while (touched := self.table.take_touched()) or self._to_ask:
             for running in touched:
                 self._progress(running)
@@ -222,7 +222,7 @@ class Lifecycle:
         self.saver.flush()
 
     def _progress(self, running: Running) -> None:
-        """Saves and writes what the task's state asks for, and answers the callers that waited for that state."""
+        """Starts the saves and writes that the task's state requires, and answers the callers that waited for that state."""
         task, callers = running.task, running.callers
         if running.finishing:
             return
@@ -256,7 +256,7 @@ class Lifecycle:
             saves = records.encode_acks(running.task.broadcast_id, running.task.acked, chunks)
             self.saver.save(saves, then=partial(self._acks_saved, running, replies))
         elif callers.acks:
-            # They repeat acks that are being saved: an empty save that follows is durable after those.
+            # These acks repeat ones that are being saved: an empty save after those completes only when they are durable.
             replies, callers.acks = callers.acks, []
             self.saver.save({}, then=partial(settle, *replies))
 
@@ -284,7 +284,7 @@ class Lifecycle:
     # -- finish
 
     def _finish(self, running: Running) -> None:
-        """Saves the end of a broadcast in one operation; if the log by itself says enough, there is no operation."""
+        """Saves the end of a broadcast in one operation, or in none if the log alone shows it."""
         task = running.task
         running.finishing = True
         if task.state is BroadcastState.WITHDRAWN:
@@ -331,7 +331,7 @@ class Lifecycle:
         call, header = frame.call, frame.header
         self.admission.bytes_held -= call.size
         self.appended += 1
-        # The broadcast began and ended in this very moment, which its id names.
+        # The broadcast began and ended in the same moment; its id has the time.
         self.finished.add(header.broadcast_id, BroadcastState.DONE, header.broadcast_id >> TICK_LOGICAL_BITS, None)
         self._operator.forget(header.broadcast_id, frame.places)
         self.admission.release(call.owner)

@@ -1,14 +1,14 @@
 """LockTable: which owners hold which resource keys, and which wait for them. Pure: it returns the owners that hold their keys next.
 
-Owns the keys by (domain, key), each held by one exclusive owner or by any number of shared owners. Promises: an owner gets all of its
-keys or none; waiters get theirs in the order in which they came, as far as their keys meet (a waiter that conflicts with an earlier one
-comes after it), so that no waiter is passed over for ever. Owners are numbers that the caller chooses, each used once.
+Owns the keys by (domain, key), each held by one exclusive owner or by any number of shared owners. Guarantees: an owner gets all of its
+keys or none; waiters that conflict get theirs in order of arrival, so that no waiter starves. Owners are numbers that the caller chooses,
+each used once.
 
     (none) --try_lock--> HOLDS | refused          (none) --lock_or_wait--> HOLDS | WAITS
     WAITS --release or cancel of others--> HOLDS  WAITS --cancel--> (none)    HOLDS --release--> (none)
 
-A request that does not wait is refused because of holders alone, not because of waiters: a key without a holder can be had. So that
-such requests cannot overtake a waiter for ever, they may do so OVERTAKEN_MAX times; from then on they are refused because of the waiter.
+A request that does not wait is refused because of holders alone, not because of waiters: a key without a holder is available. Such requests
+may overtake a waiter OVERTAKEN_MAX times; after that they are refused because of the waiter, so that it does not starve.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from wal.message import ResourceKey
 __all__ = ["OVERTAKEN_MAX", "Conflict", "LockTable", "distinct_keys"]
 
 OVERTAKEN_MAX: Final = 16
-"""The number of times that requests which do not wait may take keys that an earlier waiter wants."""
+"""How often requests that do not wait may take keys that an earlier waiter wants."""
 
 _Name = tuple[str, str]
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """The reason why a request was refused: those of its keys that it cannot have, and an owner that stands in its way."""
+    """The reason why a request was refused: the keys that it cannot get, and an owner that blocks it."""
 
     keys: tuple[ResourceKey, ...]
     holder: int
 
 
 def distinct_keys(keys: Iterable[ResourceKey]) -> tuple[ResourceKey, ...]:
-    """Returns the keys ascending by (domain, key), each once; a key that is given as shared and as exclusive is exclusive."""
+    """Returns the distinct keys, ascending by (domain, key); a key that is both shared and exclusive is exclusive."""
     modes: dict[_Name, bool] = {}
     for key in keys:
         name = (key.domain, key.key)
@@ -59,7 +59,7 @@ class LockTable:
         return len(self._waiting)
 
     def try_lock(self, owner: int, keys: tuple[ResourceKey, ...]) -> Conflict | None:
-        """Takes all of the keys now and returns None, or takes none and returns the conflict."""
+        """Acquires all of the keys now and returns None, or acquires none and returns the conflict."""
         for wanted in keys:
             if (holder := self._holder_against(wanted)) is not None:
                 refused = tuple(key for key in keys if self._holder_against(key) is not None)
@@ -88,7 +88,7 @@ class LockTable:
         return False
 
     def release(self, owner: int) -> list[int]:
-        """Frees the keys that the owner holds, if any; returns the waiters that hold theirs now, in the order in which they came."""
+        """Frees the keys that the owner holds, if any; returns the waiters that now hold theirs, in order of arrival."""
         keys = self._held.pop(owner, ())
         waited_for = False
         for key in keys:
@@ -103,7 +103,7 @@ class LockTable:
         return []
 
     def cancel(self, owner: int) -> list[int]:
-        """Removes a waiter; returns the waiters after it that hold their keys now."""
+        """Removes a waiter; returns the waiters after it that now hold their keys."""
         waiter = self._waiting.pop(owner, None)
         if waiter is None:
             return []
@@ -117,10 +117,10 @@ class LockTable:
         return tuple(entry.holders) if entry is not None else ()
 
     def _grant(self, freed: Iterable[ResourceKey]) -> list[int]:
-        """Gives keys to the waiters that can have them now, and forgets keys that no owner wants.
+        """Gives keys to the waiters that can get them now, and forgets keys that no owner wants.
 
-        Only the head of a freed key's queue can get it: its first waiter, or its leading shared ones. A waiter that gets its keys
-        frees no other one, since it stands in the way of the same requests as before.
+        Only the head of a freed key's queue can get it: its first waiter, or its leading shared ones. A waiter that gets its keys unblocks
+        no other waiter, since it blocks the same requests as before.
         """
         candidates: set[int] = set()
         for key in freed:
@@ -206,14 +206,14 @@ class LockTable:
 
 
 class _Key(msgspec.Struct):
-    """One key. `holders` and `queue` map an owner to whether it shares the key, in the order in which they came."""
+    """One key. `holders` and `queue` map an owner to whether it shares the key, in order of arrival."""
 
     holders: dict[int, bool]
     queue: dict[int, bool]
 
 
 class _Waiter(msgspec.Struct):
-    """One waiter; `number` counts waiters, `overtaken` how often a request that does not wait took a key that this one wants."""
+    """One waiter; `number` counts waiters, `overtaken` how often a request that does not wait took a key that this waiter wants."""
 
     keys: tuple[ResourceKey, ...]
     number: int

@@ -1,7 +1,7 @@
-"""The data of a broadcast: what a caller gives, what it is told, and what crosses the seam to the log. Pure.
+"""The data of a broadcast: the arguments and results of a caller, and the types that cross the seam to the log. Pure.
 
-Owns the checks of a `BroadcastMessage` before anything is done with it. A message never changes; the same object may be appended again and
-is then a new broadcast.
+Owns the checks of a `BroadcastMessage` before it is used. A message never changes; the same object may be appended again, as a new
+broadcast.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ BYTES_A_VCHANNEL: Final = 64
 """The bytes that `estimate_size` counts for each vchannel in addition to its name."""
 
 Outcomes = tuple[Sequence[str], CopyOutcomes]
-"""Some vchannels, and the outcome of each one's copy in the same order."""
+"""Some vchannels, and the outcomes of their copies in the same order."""
 
 
 class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message for many vchannels (each counts once), with the resource keys that it holds until all of them acknowledged it.
+    """One message for many vchannels (each counts once), with the resource keys that it holds until all of them have acknowledged it.
 
-    With `needs_ack=False` no vchannel has to acknowledge it: its keys are free once all copies are durable. A wrong type is a
-    TypeError; no vchannel, a reserved property key, or a message type that only the WAL writes is an InvalidArgumentError.
+    With `needs_ack=False` no vchannel has to acknowledge it: its keys are free once all copies are durable. A wrong type raises TypeError;
+    an empty list of vchannels, a reserved property key, or a message type that only the WAL writes raises InvalidArgumentError.
     """
 
     vchannels: Sequence[str]
@@ -73,7 +73,7 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
                 raise TypeError(f"resource_keys must hold ResourceKey(domain, key), not {key!r}")
         if not isinstance(self.needs_ack, bool):
             raise TypeError(f"needs_ack must be a bool, not {self.needs_ack!r}")
-        # The other fields are checked as those of any message are.
+        # The other fields are checked like those of any message.
         message = Message(vchannels[0], self.payload, message_type=self.message_type, properties=self.properties)
         if not type_properties(self.message_type).appendable:
             raise InvalidArgumentError(
@@ -86,7 +86,7 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
         force(self, "resource_keys", distinct_keys(keys) if len(keys) > 1 else tuple(keys))
 
     def estimate_size(self) -> int:
-        """Returns the bytes of the payload and the properties, each counted once, plus what the vchannels take."""
+        """Returns the bytes of the payload and the properties, each counted once, plus the size of the vchannel names."""
         letters = names_of(tuple(self.vchannels)).letters
         return self.content_bytes() + letters + BYTES_A_VCHANNEL * len(self.vchannels)
 
@@ -96,7 +96,7 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BroadcastTask(msgspec.Struct, frozen=True):
-    """A running broadcast at one moment. `last_error` says what keeps a copy or a record from being saved; None if nothing does."""
+    """A running broadcast at one moment. `last_error` says what prevents a copy or a record from being saved, or None."""
 
     broadcast_id: int
     state: BroadcastState
@@ -111,8 +111,8 @@ class BroadcastAppendResult:
     """The result of a broadcast whose copies are all durable: its id, and the message id and tick of each vchannel's copy.
 
     `append_results` is a plain dict in the order of the message's vchannels. Two results are equal when both fields are; a result
-    never changes (the dict is the caller's own). The dict is made when it is first looked at: of a thousand vchannels most callers
-    look at none, and what a frame says of its copies is a few numbers.
+    never changes (the dict is the caller's own). The dict is created at its first use: most callers look at none of a thousand vchannels,
+    and a frame describes its copies in a few numbers.
     """
 
     __slots__ = ("_append_results", "_broadcast_id", "_outcomes", "_vchannels")
@@ -127,7 +127,7 @@ class BroadcastAppendResult:
 
     @classmethod
     def of(cls, broadcast_id: int, vchannels: Sequence[str], outcomes: Iterable[Outcomes]) -> BroadcastAppendResult:
-        """Returns the result of a broadcast to `vchannels`, each of which has a result in one of the outcomes; errors are left out."""
+        """Returns the result of a broadcast to `vchannels`, each of which has a result in one of the outcomes; errors are omitted."""
         made = cls(broadcast_id, {})
         made._append_results, made._vchannels, made._outcomes = None, vchannels, outcomes
         return made
@@ -182,7 +182,7 @@ class BroadcasterStatistics(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """The part that all copies of a broadcast share; `properties` in their stored form."""
+    """The part that all copies of a broadcast share; `properties` are in their stored form."""
 
     payload: bytes
     message_type: int
@@ -190,7 +190,7 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 
 class CopiesInLog(msgspec.Struct, frozen=True):
-    """The copies of a broadcast that the recovered log of a pchannel holds and was not told to forget.
+    """The copies of a broadcast that the recovered log of a pchannel holds and has not forgotten.
 
     `vchannels` have their copy; the log also has the ABORT_BROADCAST of those in `aborted`.
     """
@@ -202,7 +202,7 @@ class CopiesInLog(msgspec.Struct, frozen=True):
 
 
 class VChannelNames(msgspec.Struct, frozen=True, gc=False):
-    """`vchannels` names each vchannel once, in order. `letters` and `stored_bytes` (UTF-8) are those of all names together."""
+    """`vchannels` names each vchannel once, in order. `letters` and `stored_bytes` (UTF-8) are totals over all names."""
 
     vchannels: tuple[str, ...]
     letters: int
@@ -210,14 +210,14 @@ class VChannelNames(msgspec.Struct, frozen=True, gc=False):
 
 
 def names_of(vchannels: tuple[str, ...]) -> VChannelNames:
-    """Returns what follows from these names alone; a name that is not a str is a TypeError. The log judges the names, this does not.
+    """Returns what depends on these names alone; raises TypeError for a name that is not a str. The log validates the names.
 
     The last few tuples are remembered, since most broadcasts go to the same thousand vchannels.
     """
     try:
         return _names_of(vchannels)
     except TypeError:
-        _check_names(vchannels)  # says which name it is; the cache only says that something has no hash
+        _check_names(vchannels)  # names the culprit; the cache only says that something is unhashable
         raise
 
 
@@ -240,6 +240,6 @@ def _check_names(vchannels: tuple[str, ...]) -> None:
 
 
 def _is_sequence(given: object) -> bool:
-    """Returns whether this is a sequence, but not of letters."""
-    # The class is compared first: asking an abstract class costs more than all other checks.
+    """Returns whether this is a sequence other than a str or bytes."""
+    # The class is compared first: an isinstance check of an abstract class costs more than all other checks.
     return given.__class__ in (list, tuple) or (isinstance(given, Sequence) and not isinstance(given, str | bytes))

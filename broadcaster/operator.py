@@ -1,8 +1,8 @@
-"""AppendOperator: what a log has to do so that a broadcaster can run over it.
+"""AppendOperator: the interface that a log implements so that a broadcaster can run over it.
 
-Owns the seam, and the words that cross it. The broadcaster knows pchannels by name and nothing of frames, terms or segments. It relies on
+Owns the seam and its vocabulary. The broadcaster knows pchannels by name, and knows nothing of frames, terms or segments. It relies on
 one guarantee: **a copy is in the log at most once**. An operator knows, from its recovery state and not from a window, which unfinished
-broadcasts have copies in each log; when it is asked for a copy that is there, it answers with that copy and appends nothing.
+broadcasts have copies in each log; when a requested copy is already there, it answers with that copy and appends nothing.
 
 The open log implements it in this process (`wal/engine/local/copies_operator.py`). A coordinator can implement it with calls to nodes:
 its `places_nowait` and `append_copies_nowait` return None.
@@ -24,16 +24,16 @@ class AppendOperator(Protocol):
     """A log, as its broadcaster sees it. All methods are called on one event loop."""
 
     def allocate_id(self) -> int:
-        """Returns a fresh time tick: never given before, above all earlier ones. WouldBlockError if none is at hand without waiting."""
+        """Returns a fresh time tick: unique, and above all earlier ones. Raises WouldBlockError if none is available without waiting."""
 
     async def wait_for_ids(self) -> None:
-        """Returns when fresh ids are at hand; raises the log's error if there can be none."""
+        """Returns when fresh ids are available; raises the log's error if there can be none."""
 
     def check(self, vchannels: Sequence[str]) -> None:
         """Raises what an append to one of these vchannels would raise (ChannelNotExistError, InvalidArgumentError …). Creates none."""
 
     def places_nowait(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]] | None:
-        """Returns the pchannels of these vchannels and the names on each, in the order given; None if `places` has to be awaited."""
+        """Returns the pchannels of these vchannels and the names on each, in the given order; None if `places` has to be awaited."""
 
     async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Does what `places_nowait` does, after creating vchannels as an append does. It creates none if it raises an error of `check`."""
@@ -41,7 +41,7 @@ class AppendOperator(Protocol):
     def append_copies_nowait(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
     ) -> asyncio.Future[CopyOutcomes] | None:
-        """Does what `append_copies` does, in this turn. Returns None, and does nothing, if that would have to wait first, or raise."""
+        """Does what `append_copies` does, in this turn. Returns None and does nothing if that would have to wait first, or would raise."""
 
     async def append_copies(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
@@ -50,34 +50,34 @@ class AppendOperator(Protocol):
 
         The outcome of a vchannel that can never take its copy is an error (ChannelNotExistError …), while the other copies are
         durable. An error that is raised concerns all of them: none is in the log, unless the error says `outcome_unknown`; its
-        `retryable` says whether another try makes sense. The outcome of a vchannel that has its copy already is that copy. A call
-        that is cancelled may or may not append.
+        `retryable` says whether a retry makes sense. The outcome of a vchannel that already has its copy is that copy. A cancelled call may
+        or may not append.
         """
 
     async def append_aborts(
         self, pchannel: str, vchannels: Sequence[str], header: BroadcastHeader, reason: str
     ) -> CopyOutcomes:
-        """Does the same with messages of type ABORT_BROADCAST: the broadcast's header, and the reason in UTF-8 as the payload."""
+        """Does the same with messages of type ABORT_BROADCAST: they have the broadcast's header, and the reason in UTF-8 as the payload."""
 
     async def copies(self) -> Sequence[CopiesInLog]:
-        """Returns what the recovered logs hold of broadcasts. It is called once, before any append."""
+        """Returns what the recovered logs hold of broadcasts. Called once, before any append."""
 
     async def content(self, pchannel: str, broadcast_id: int) -> Content:
-        """Reads the content of a copy from this log. It is called only for broadcasts that are in the log and were not forgotten."""
+        """Reads the content of a copy from this log. Called only for broadcasts that are in the log and were not forgotten."""
 
     def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
         """Drops a finished broadcast from the recovery state of these pchannels, so that retention no longer keeps its copies."""
 
     def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
-        """Returns, for each broadcast that has some, the vchannels that had their copy and were durably dropped since."""
+        """Returns, for each broadcast that has any, the vchannels that got their copy and were durably dropped since."""
 
     def on_dropped(self, callback: Callable[[str], None]) -> None:
-        """Calls `callback(vchannel)`, on the loop, each time that a vchannel was durably dropped."""
+        """Calls `callback(vchannel)`, on the loop, each time a vchannel was durably dropped."""
 
     def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
         """Calls `callback(pchannel, broadcast_ids)`, on the loop, when a durable checkpoint no longer lists their copies.
 
-        From then on no recovery of this pchannel finds them, and the broadcaster drops what it saved against that.
+        From then on no recovery of this pchannel finds them, and the broadcaster drops the records that it kept for that case.
         """
 
     def request_checkpoint(self) -> None:

@@ -1,10 +1,10 @@
-"""Records: what a broadcaster keeps in the KV, key by key and byte by byte. Pure.
+"""Records: the keys and values of a broadcaster in the KV, byte by byte. Pure.
 
 Owns the layout under its root path, in both directions. Values are MessagePack arrays that begin with VERSION, in base64 (a KV holds text).
 A newer version is a FormatError, and any other value that cannot be read is a CorruptionError; nothing is skipped.
 
     task/<id>           the intent of a broadcast that spans pchannels: header, content, places. Saved before its first copy
-    progress/<id>       bitmap of the durable copies of such a broadcast; for people that read the KV only: the logs are exact
+    progress/<id>       bitmap of the durable copies of such a broadcast; only for people who read the KV: the logs are exact
     acks/<id>/<chunk>   bitmap of the acks of CHUNK_BITS vchannels: an ack rewrites 128 bytes at most, however wide the broadcast
     abort/<id>          the reason. Saved before the first vchannel is told
     done/<id>           how it ended and when. Saved in the operation that removes all other records of the broadcast; it outlives
@@ -53,7 +53,7 @@ CHUNKS_MAX: Final = 256
 
 
 class TaskRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The intent of a broadcast over several pchannels. `places` has, for each vchannel of the header, its index in `pchannels`."""
+    """The intent of a broadcast over several pchannels. `places` has, for each vchannel of the header, an index into `pchannels`."""
 
     version: int
     header: BroadcastHeader

@@ -1,8 +1,8 @@
 """Recovery: finds the broadcasts that a crash or a close interrupted, from what the KV and the logs hold. Pure.
 
 They are the broadcasts with a task record and those whose copies a log lists, except those with a done mark. The frame of a broadcast
-on one pchannel is its intent: its header names every vchannel. A copy is to be appended if neither a log nor the KV counts it as
-appended, and only then.
+on one pchannel is its intent: its header names every vchannel. A copy is appended if, and only if, neither a log nor the KV counts it as
+appended.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Recovered(msgspec.Struct):
     tasks: list[tuple[Task, Content | None]] = []
     done: dict[int, tuple[DoneMark, tuple[str, ...]]] = {}
     garbage: list[str] = []
-    """Keys of broadcasts of which nothing else is left, because they were aborted before anything of them was in a log."""
+    """Keys of broadcasts that have nothing else left, because they were aborted before any part of them was in a log."""
 
 
 def rebuild(stored: Stored, copies: Sequence[CopiesInLog]) -> Recovered:
-    """Returns the broadcasts to finish, and those that are over. CorruptionError if KV and logs contradict each other."""
+    """Returns the broadcasts to finish, and those that have finished. Raises CorruptionError if KV and logs contradict each other."""
     recovered = Recovered()
     listed: dict[int, list[CopiesInLog]] = {}
     for found in copies:

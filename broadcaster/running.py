@@ -1,6 +1,6 @@
 """Running: a broadcast between its keys and its end, the callers that wait for it, and the table of all running broadcasts.
 
-Owns no decision: the task says what is to be written next, and the lifecycle does it.
+Makes no decisions: the task says what is to be written next, and the lifecycle does it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["Acks", "Callers", "Running", "RunningTable"]
 
 
 class Callers(msgspec.Struct, eq=False):
-    """The callers that wait for something of one broadcast.
+    """The callers that wait for one broadcast.
 
-    `append` is None once it was answered, or when its caller is gone; `outcomes` are gathered for it. `acks` are answered with the
-    next save, `aborts` and `watch_all` at the end, and `watch_once` when the first ack is durable.
+    `append` is None once it was answered, or when its caller is gone; `outcomes` are collected for it. `acks` are answered after the next
+    save, `aborts` and `watch_all` at the end, and `watch_once` when the first ack is durable.
     """
 
     append: AppendCall | None = None
@@ -52,7 +52,7 @@ class Callers(msgspec.Struct, eq=False):
         return self.watch_all if call.everywhere else self.watch_once
 
     def answer_watchers(self, watchers: list[WatchCall], owner: int) -> None:
-        """Answers those of the watchers that wait for no broadcast but this owner's."""
+        """Removes this owner from the watchers, and answers those that wait for no other broadcast."""
         for call in watchers:
             call.owners.discard(owner)
             if not call.owners:
@@ -60,7 +60,7 @@ class Callers(msgspec.Struct, eq=False):
         watchers.clear()
 
     def settle_all(self, owner: int) -> None:
-        """Answers all callers but the append: the broadcast is over."""
+        """Answers all callers but the append: the broadcast has finished."""
         settle(*self.acks, *self.aborts)
         self.answer_watchers(self.watch_once, owner)
         self.answer_watchers(self.watch_all, owner)
@@ -74,14 +74,14 @@ class Callers(msgspec.Struct, eq=False):
 
 
 class Acks(msgspec.Struct, eq=False):
-    """The chunks of the ack bitmap that have news (`unsaved`), how many saves are under way, and whether any ack is durable."""
+    """The chunks of the ack bitmap with new acks (`unsaved`), the number of saves under way, and whether any ack is durable."""
 
     unsaved: set[int] = set()
     saving: int = 0
     durable: bool = False
 
     def add(self, bit: int | None) -> None:
-        """Notes the bit of a new ack; None is no news."""
+        """Notes the bit of a new ack; None means no new ack."""
         if bit is not None:
             self.unsaved.add(bit // CHUNK_BITS)
 
@@ -89,9 +89,9 @@ class Acks(msgspec.Struct, eq=False):
 class Running(msgspec.Struct, eq=False):
     """One broadcast that holds its keys in the lock table under the number `owner`.
 
-    `content` is dropped, and its `size` given back, once all copies are durable. `recorded`: the metadata has, or is about to have, a
-    record of it, because it spans pchannels. `saved_appends`: the bitmap of copies as saved last. `dropped`: one of its vchannels
-    may have been dropped. `finishing`: its end is being saved, and nothing else happens to it.
+    `content` is dropped, and its `size` released, once all copies are durable. `recorded`: the metadata has, or is about to have, a record
+    of it, because it spans pchannels. `saved_appends`: the last saved bitmap of copies. `dropped`: one of its vchannels may have been
+    dropped. `finishing`: its end is being saved, and nothing else happens to it.
     """
 
     task: Task
@@ -107,9 +107,9 @@ class Running(msgspec.Struct, eq=False):
 
 
 class RunningTable:
-    """The running broadcasts, by id and by owner, and which of them something happened to in this turn.
+    """The running broadcasts, by id and by owner, and those that were touched in this turn.
 
-    Iterating gives them in the order in which they began.
+    Iteration yields them in the order in which they began.
     """
 
     def __init__(self) -> None:
@@ -124,27 +124,27 @@ class RunningTable:
         return iter(self._by_id.values())
 
     def get(self, broadcast_id: int) -> Running | None:
-        """Returns the broadcast of this id."""
+        """Returns the broadcast with this id, or None."""
         return self._by_id.get(broadcast_id)
 
     def of_owner(self, owner: int) -> Running | None:
-        """Returns the broadcast whose keys this owner holds in the lock table."""
+        """Returns the broadcast whose keys this owner holds in the lock table, or None."""
         return self._by_owner.get(owner)
 
     def of_owners(self, owners: Iterable[int]) -> list[Running]:
-        """Returns the broadcasts of owners that have one each."""
+        """Returns the broadcasts of these owners, each of which has one."""
         return [self._by_owner[owner] for owner in owners]
 
     def add(self, running: Running) -> None:
-        """Adds a broadcast that begins, or was recovered."""
+        """Adds a broadcast that begins or was recovered."""
         self._by_id[running.task.broadcast_id] = self._by_owner[running.owner] = running
 
     def remove(self, running: Running) -> None:
-        """Removes a broadcast that is over."""
+        """Removes a broadcast that has finished."""
         del self._by_id[running.task.broadcast_id], self._by_owner[running.owner]
 
     def touch(self, running: Running) -> None:
-        """Notes that something happened to it, so that the turn does what follows before it ends."""
+        """Marks a broadcast as changed, so that it is advanced before the turn ends."""
         self._touched[running.task.broadcast_id] = running
 
     def take_touched(self) -> list[Running]:

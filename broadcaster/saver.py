@@ -1,9 +1,9 @@
-"""Saver: the one save of a broadcaster that is under way, and the changes that wait for the next.
+"""Saver: runs the saves of a broadcaster one at a time, and collects the changes for the next one.
 
-Owns the order of changes and their way to the KV: a group commit. Promises: one operation at a time, so that nothing becomes durable before
-an earlier change; the changes that arrive meanwhile go together, in as few operations as the KV allows. A change that can be refused is
-refused if there is no room for it, or if it is too large for the KV by itself. Without room all other changes are retried until there is
-some or the log closes; an error that does not go away is the end of the broadcaster.
+Owns the order of changes and their path to the KV: a group commit. Guarantees: one operation at a time, so that no change becomes durable
+before an earlier one; the changes that arrive meanwhile are saved together, in as few operations as the KV allows. A change that can be
+refused is refused if there is no room for it, or if it is too large for the KV by itself. Without room all other changes are retried until
+there is some or the log closes; a permanent error fails the broadcaster.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Saver:
         self._saving = False
         self._closing = False
         self.saves = 0
-        """Operations that are durable."""
+        """The number of durable operations."""
         self.error: WALError | None = None
-        """Why the save under way has to be retried; None if nothing keeps it."""
+        """The error because of which the save under way has to be retried, or None."""
 
     def save(
         self,
@@ -55,14 +55,14 @@ class Saver:
         then: Callable[[], object] | None = None,
         refused: Callable[[Exception], object] | None = None,
     ) -> None:
-        """Saves all of it or nothing, after every earlier change; `then` is called once it is durable.
+        """Saves the change whole or not at all, after every earlier change; `then` is called once it is durable.
 
-        `refused(error)` is called if there is no room, or if the KV does not take so large a change: nothing of it is saved then.
+        `refused(error)` is called if there is no room, or if the change is too large for the KV: then no part of it is saved.
         """
         self._changes.add(Change(saves, removals, then, refused))
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Removes these keys, in as many operations as it takes."""
+        """Removes these keys, in as many operations as needed."""
         for at in range(0, len(keys), self._operations_max):
             self._changes.add(Change({}, keys[at : at + self._operations_max]))
 
@@ -73,11 +73,11 @@ class Saver:
             self._jobs.run(self._save(), self._saved)
 
     def close(self) -> None:
-        """From now on a save that finds no room fails."""
+        """Makes every later save that finds no room fail."""
         self._closing = True
 
     async def _save(self) -> Batch:
-        batch = self._changes.take()  # not earlier: so the changes of the other turns of this turn of the loop go along
+        batch = self._changes.take()  # not earlier: this includes the changes of other turns in this loop iteration
         delay_s = BACKOFF_MIN_S
         while batch.saves or batch.removals:
             try:
@@ -109,7 +109,7 @@ class Saver:
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change that is saved whole. `then` is called once it is durable; `refused`, if there is one, when it cannot be saved."""
+    """A change that is saved whole. `then` is called once it is durable; `refused`, if set, when it cannot be saved."""
 
     saves: Mapping[str, str]
     removals: Sequence[str] = ()
@@ -127,7 +127,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct):
-    """One operation of the KV made of these `changes`, and what is to be called once it is durable, in order."""
+    """One operation of the KV for these `changes`, and the callbacks to call, in order, once it is durable."""
 
     saves: dict[str, str] = {}
     removals: dict[str, None] = {}
@@ -138,8 +138,8 @@ class Batch(msgspec.Struct):
 class Changes:
     """The changes that wait, in the order of the calls. Pure.
 
-    A change is saved whole and never before an earlier one. A later change of a key replaces an earlier one of the same operation, so
-    that an ack bitmap which is removed at once is never written. Changes that are larger than an operation together go one by one.
+    A change is saved whole and never before an earlier one. A later change of a key replaces an earlier one in the same operation, so that
+    an ack bitmap that is removed at once is never written. Changes that together exceed an operation are split between changes.
     """
 
     def __init__(self, *, operations_max: int, bytes_max: int) -> None:
@@ -151,11 +151,11 @@ class Changes:
         return bool(self._waiting)
 
     def add(self, change: Change) -> None:
-        """Adds a change. One that is larger than an operation goes alone, and the KV may refuse it."""
+        """Adds a change. A change larger than an operation is saved alone, and the KV may refuse it."""
         self._waiting.append(change)
 
     def put_back(self, changes: Iterable[Change]) -> None:
-        """Puts changes of the last operation, which were not saved, before those that wait."""
+        """Puts the unsaved changes of the last operation before those that wait."""
         self._waiting.extendleft(reversed(list(changes)))
 
     def take(self) -> Batch:

@@ -1,10 +1,10 @@
-"""Single-frame broadcasts: those that one frame completes, as long as nothing comes of them but that it is durable.
+"""Single-frame broadcasts: broadcasts that one frame completes, as long as nothing else happens to them.
 
-Most broadcasts are of this kind: all vchannels on one pchannel, no acknowledgement, and the log takes the copies at once. The frame is
+Most broadcasts are of this kind: all vchannels on one pchannel, no acknowledgement, and the log accepts the copies at once. The frame is
 their intent and their end, nothing is saved for them, and they cost little more than a plain append. Without this path a broadcast to one
 vchannel takes 1.2 to 1.8 times the processor time (with 4 callers on a journal 195 instead of 158 µs, with 64 callers 107 instead of 60).
 
-Owns the single-frame broadcasts that are under way. Promises: a caller that looks for one (a watch, an abort, the list of tasks), and every
+Owns the single-frame broadcasts under way. Guarantees: a caller that looks for one (a watch, an abort, the list of tasks), and every
 outcome but "all durable", turns it into a `Running` like all others, in the state that it would have: nothing is decided here.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["SingleFrame", "SingleFrames"]
 
 
 class SingleFrame(msgspec.Struct, eq=False):
-    """One such broadcast. `future` is the log's answer; `running` is what the broadcast became when a caller looked for it."""
+    """A single-frame broadcast. `future` is the log's answer; `running` is the `Running` that it became when a caller looked for it."""
 
     call: AppendCall
     header: BroadcastHeader
@@ -40,7 +40,7 @@ class SingleFrame(msgspec.Struct, eq=False):
 
 
 class SingleFrames:
-    """Calls `finished(frame, outcomes)` in a `turn` of its own when all copies are durable, and `began` for one that becomes running."""
+    """Calls `finished(frame, outcomes)` in a `turn` of its own when all copies are durable, and `began` for each that becomes running."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class SingleFrames:
     def begin(
         self, call: AppendCall, header: BroadcastHeader, content: Content, places: Mapping[str, Sequence[str]]
     ) -> bool:
-        """Begins a broadcast that holds its keys; False, and nothing is done, if it is not of this kind."""
+        """Begins a broadcast that holds its keys; returns False and does nothing if it is not of this kind."""
         writer = self._writer
         if header.needs_ack or len(places) != 1 or writer.frames >= FRAMES_MAX or self._closing:
             return False
@@ -82,12 +82,12 @@ class SingleFrames:
         return True
 
     def id_of(self, owner: int) -> int | None:
-        """Returns the id of this owner's broadcast, if it is one of these."""
+        """Returns the id of this owner's broadcast, if it is a single-frame one."""
         frame = self._by_owner.get(owner)
         return None if frame is None else frame.header.broadcast_id
 
     def become_running(self) -> None:
-        """Turns all of them into running broadcasts, so that a caller finds them among the others; there are never many."""
+        """Turns all of these into running broadcasts, so that a caller finds them among the others; there are never many."""
         for owner, frame in self._by_owner.items():
             call = frame.call
             task = Task(frame.header, frame.places)
@@ -99,7 +99,7 @@ class SingleFrames:
         self._by_owner.clear()
 
     def close(self) -> None:
-        """Begins none any more; those under way become running broadcasts."""
+        """Begins no more of them; those under way become running broadcasts."""
         self._closing = True
         self.become_running()
 

@@ -1,4 +1,4 @@
-"""BroadcastState: the state of a broadcast, and EDGES, which has every transition. Pure."""
+"""BroadcastState: the state of a broadcast; and EDGES: all its transitions. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class BroadcastState(enum.IntEnum):
     """The state of a broadcast. The numbers 1 to 3 are the seeds'."""
 
     PENDING = 1
-    """Copies are missing, and on their way."""
+    """Copies are missing, and are being written."""
     DONE = 2
-    """Every copy is durable, and acknowledged if it has to be."""
+    """Every copy is durable, and acknowledged if required."""
     WAIT_ACK = 3
     """Every copy is durable; acks are missing."""
     STUCK = 6
-    """The missing copies were refused for good: create those vchannels again, or abort the broadcast."""
+    """The missing copies were refused permanently: recreate those vchannels, or abort the broadcast."""
     ABORTING = 7
-    """The broadcast was given up; the vchannels that have a copy are being told."""
+    """The broadcast was aborted; the ABORT_BROADCAST messages to the vchannels that have a copy are being written."""
     ABORTED = 8
-    """The broadcast was given up, and every vchannel that has a copy was told."""
+    """The broadcast was aborted, and every vchannel that has a copy got its ABORT_BROADCAST."""
     WITHDRAWN = 9
-    """Every vchannel refused the broadcast before anything of it was in a log."""
+    """Every vchannel refused the broadcast before any part of it was in a log."""
 
 
 EDGES: Final[Mapping[BroadcastState, frozenset[BroadcastState]]] = {

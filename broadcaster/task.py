@@ -1,15 +1,14 @@
-"""Task: one broadcast between its keys and its last ack. Pure: it is told what happened, and says what is to be written next.
+"""Task: one broadcast from its keys to its last ack. Pure: its methods report what happened, and return what is to be written next.
 
-Owns which copies are durable, which are acknowledged, and the state that follows; EDGES has every transition. Promises: nothing is to be
-written before the intent is durable; a copy that is durable is never appended again; a copy whose fate is unknown is never taken for
-missing (it is appended again, and the log answers with the copy that it has). DONE, ABORTED and WITHDRAWN are the ends; then its owner
-takes the task away.
+Owns which copies are durable, which are acknowledged, and the resulting state; EDGES has every transition. Guarantees: nothing is written
+before the intent is durable; a durable copy is never appended again; a copy with an unknown outcome is never assumed missing (it is
+appended again, and the log answers with the copy that it has). DONE, ABORTED and WITHDRAWN are final; then its owner removes the task.
 
 Copies and acks are bits of an int, in the order of `header.vchannels`. The vchannels of one pchannel are a lane: they share one frame, one
-outcome and one backoff. A vchannel whose log refuses its copy for good makes the task STUCK once the other copies are durable: the task
-keeps its keys and is listed, its copy is retried now and then (the vchannel may be created again), and an operator may abort it. A
-broadcast that every vchannel refuses at once, or that no log has room for, is WITHDRAWN if nothing of it is in a log: its caller gets the
-error and nothing of it remains. Once something of it is in a log, a lane without room is retried until there is room: it is `delayed`.
+outcome and one backoff. A vchannel whose log refuses its copy permanently makes the task STUCK once the other copies are durable: the task
+keeps its keys and is listed, the copy is retried periodically (the vchannel may be recreated), and an operator may abort it. A broadcast
+that every vchannel refuses at once, or that no log has room for, is WITHDRAWN if no part of it is in a log: its caller gets the error and
+nothing of it remains. Once any part of it is in a log, a lane without room is retried until there is room: it is `delayed`.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ class Step(msgspec.Struct, frozen=True):
 class _Lane(msgspec.Struct):
     """The vchannels of one pchannel, as bits.
 
-    `refused`: they will not take their copy; `unknown`: the fate of their last append is unknown; `aborted`: told of the abort.
-    `full`: there was no room for the last frame, of which nothing was written.
-    `busy`: a frame is under way, for the vchannels in `frame`; `waiting`: a backoff is under way.
+    `refused`: they will not take their copy; `unknown`: the outcome of their last append is unknown; `aborted`: they got the abort. `full`:
+    there was no room for the last frame, and no part of it was written. `busy`: a frame is under way, for the vchannels in `frame`;
+    `waiting`: a backoff is under way.
     """
 
     members: int
@@ -68,7 +67,7 @@ class _Lane(msgspec.Struct):
 
 
 class Task:
-    """One broadcast over `places` (pchannel → its vchannels of the broadcast); `place` tells them if they are not known yet."""
+    """One broadcast over `places` (pchannel → its vchannels of the broadcast); `place` sets them if they are not known yet."""
 
     def __init__(
         self, header: BroadcastHeader, places: Mapping[str, Iterable[str]] | None = None, *, recovered: bool = False
@@ -77,7 +76,7 @@ class Task:
         self.state = BroadcastState.PENDING
         self.finished = False
         self.reason: str | None = None
-        """The reason of its abort; None if it was not aborted."""
+        """The reason for its abort; None if it was not aborted."""
         self.appended = 0
         self.acked = 0
         self._full = (1 << len(header.vchannels)) - 1
@@ -103,12 +102,12 @@ class Task:
 
     @property
     def traceless(self) -> bool:
-        """True if no log can hold anything of it."""
+        """True if no log can hold any part of it."""
         return not self.appended and not any(lane.unknown or lane.busy for lane in self._lanes.values())
 
     @property
     def uncertain(self) -> bool:
-        """True if a log may hold copies whose fate is unknown."""
+        """True if a log may hold copies whose outcome is unknown."""
         return any(lane.unknown for lane in self._lanes.values())
 
     @property
@@ -128,28 +127,28 @@ class Task:
 
     @property
     def last_error(self) -> WALError | None:
-        """The error that keeps a frame of it from being written; None if there is none."""
+        """The error that prevents one of its frames from being written, or None."""
         return next((lane.error for lane in self._lanes.values() if lane.error is not None), None)
 
     def touched(self) -> tuple[str, ...]:
-        """Returns the pchannels whose logs hold something of it."""
+        """Returns the pchannels whose logs hold copies of it."""
         return tuple(pchannel for pchannel, lane in self._lanes.items() if lane.members & self.appended)
 
     # -- what is written
 
     def place(self, places: Mapping[str, Iterable[str]]) -> None:
-        """Tells, once, where its vchannels lie. Nothing is written before."""
+        """Sets, once, the pchannels of its vchannels. Nothing is written before."""
         if len(places) == 1:
             self._lanes = {pchannel: _Lane(self._full) for pchannel in places}
         else:
             self._lanes = {pchannel: _Lane(self._mask(names)) for pchannel, names in places.items()}
 
     def withdraw(self) -> None:
-        """Ends it before it has a place, so that nothing of it can be in a log."""
+        """Ends the broadcast before its pchannels are set, so that no part of it can be in a log."""
         self._move(BroadcastState.WITHDRAWN)
 
     def saving(self) -> None:
-        """Notes that an intent (to broadcast, to abort) is being saved: nothing is written until `saved` was called as often."""
+        """Notes that an intent (to broadcast, to abort) is being saved: nothing is written until `saved` has been called as often."""
         self._unsaved += 1
 
     def saved(self) -> None:
@@ -179,11 +178,11 @@ class Task:
         return steps
 
     def took(self, step: Step, refusals: Mapping[str, WALError]) -> float | None:
-        """Notes that a frame is durable but for the vchannels that refused; returns the seconds until those are retried, or None."""
+        """Notes that a frame is durable except for the vchannels that refused; returns the seconds until those are retried, or None."""
         lane = self._lane_of(step)
         refused = self._mask(refusals)
         if step.kind is StepKind.ABORTS:
-            # A vchannel that takes no more messages has no reader that would have to be told.
+            # A vchannel that takes no more messages has no reader that needs the abort.
             lane.aborted |= lane.frame
             return self._outcome(lane, 0, ())
         lane.full = False
@@ -193,7 +192,7 @@ class Task:
         return self._outcome(lane, refused, refusals.values())
 
     def failed(self, step: Step, error: WALError) -> float | None:
-        """Notes that nothing of a frame is known to be durable; returns the seconds until it is retried, or None for never."""
+        """Notes that no part of a frame is known to be durable; returns the seconds until it is retried, or None for never."""
         lane = self._lane_of(step)
         if step.kind is StepKind.ABORTS:
             lane.error = error
@@ -204,17 +203,17 @@ class Task:
         return self._outcome(lane, 0 if error.retryable else lane.frame, (error,))
 
     def put_back(self, step: Step) -> None:
-        """Notes that a frame was never handed to the log."""
+        """Notes that a frame was never passed to the log."""
         self._lane_of(step)
 
     def retry(self, pchannel: str) -> None:
-        """Notes that the backoff of this lane is over."""
+        """Notes that the backoff of this lane has ended."""
         self._lanes[pchannel].waiting = False
 
     # -- what is told from outside
 
     def ack(self, vchannel: str) -> int | None:
-        """Returns the bit of a new ack, or None if it changes nothing. InvalidArgumentError if the vchannel is not in the broadcast."""
+        """Returns the bit of a new ack, or None if it changes nothing; InvalidArgumentError if the vchannel is not in the broadcast."""
         at = self._bit(vchannel)
         if self.state is BroadcastState.ABORTING or self.finished or not self.header.needs_ack or self.acked >> at & 1:
             return None
@@ -223,14 +222,14 @@ class Task:
         return at
 
     def ack_rest(self, vchannels: Collection[str]) -> None:
-        """Acknowledges these vchannels if they include all whose ack is missing, and none of them otherwise."""
+        """Acknowledges these vchannels if they include all that have not acknowledged yet, and none otherwise."""
         missing = self.missing_acks
         if vchannels and set(missing).issubset(vchannels):
             for vchannel in missing:
                 self.ack(vchannel)
 
     def abort(self, reason: str) -> bool:
-        """Gives it up, which is an intent to be saved and ends every backoff. False if it was given up before."""
+        """Aborts the broadcast, which is an intent to be saved and ends every backoff. Returns False if it was aborted before."""
         if self.state is BroadcastState.ABORTING:
             return False
         self.reason = reason
@@ -242,7 +241,7 @@ class Task:
         return True
 
     def restore(self, *, appended: Iterable[str], acked: int, reason: str | None, aborted: Iterable[str]) -> None:
-        """Tells what recovery knows of it: once, before anything else."""
+        """Sets what recovery knows about the broadcast: once, before anything else."""
         self.appended = self._mask(appended)
         self.acked = acked & self._full
         told = self._mask(aborted)
@@ -282,7 +281,7 @@ class Task:
         return not lane.busy and not lane.unknown and not (lane.members & self.appended & ~lane.aborted)
 
     def _untouched(self) -> bool:
-        """Returns whether only the caller can have heard of it: a task that was ever STUCK stays until it is aborted."""
+        """Returns whether only the caller can know of it: a task that was ever STUCK stays until it is aborted."""
         return self.state is BroadcastState.PENDING and not (self.uncertain or self.acked or self._recovered)
 
     def _move(self, to: BroadcastState) -> None:
@@ -297,7 +296,7 @@ class Task:
         lane.refused |= refused
         lane.error = next(iter(errors), None)
         self._settle()
-        # Once the broadcast is given up, nothing is retried but what is unknown.
+        # Once the broadcast is aborted, only copies with an unknown outcome are retried.
         given_up = self.state is BroadcastState.ABORTING and not lane.unknown
         if lane.error is None or self.finished or given_up:
             lane.attempts = 0

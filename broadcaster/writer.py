@@ -1,7 +1,7 @@
 """Writer: the frames of all broadcasts on their way to the log.
 
-Owns the frames that wait, those under way (at most FRAMES_MAX), the backoffs, and the report of each outcome to its task. It never
-decides what is to be written: the task does.
+Owns the waiting frames, those under way (at most FRAMES_MAX), the backoffs, and the report of each outcome to its task. It never decides
+what is written: the task does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FRAMES_MAX: Final = 1024
 
 
 class Writer:
-    """Calls `touch(running)` when an outcome is known or a backoff is over; `tell` hands a call to the actor's inbox."""
+    """Calls `touch(running)` when an outcome is known or a backoff has ended; `tell` puts a call in the actor's inbox."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Writer:
         self._closing = False
 
     def write(self, running: Running) -> None:
-        """Takes over what the task has to write."""
+        """Queues the frames that the task has to write."""
         if not self._closing:
             self._ready.extend((running, step) for step in running.task.steps())
 
     def flush(self) -> None:
-        """Starts frames as far as the bound allows."""
+        """Starts as many frames as the bound allows."""
         while self._ready and self.frames < FRAMES_MAX:
             running, step = self._ready.popleft()
             self.frames += 1
@@ -69,7 +69,7 @@ class Writer:
                 timer.cancel()
 
     def close(self) -> None:
-        """Starts no more frames; those that wait go back to their tasks."""
+        """Stops starting frames; the waiting ones go back to their tasks."""
         self._closing = True
         for running, step in self._ready:
             running.task.put_back(step)
@@ -105,7 +105,7 @@ class Writer:
         self._touch(running)
 
     def _append_nowait(self, running: Running, step: Step) -> asyncio.Future[CopyOutcomes] | None:
-        """Does what `_append` does, without a task, if nothing has to be waited for before the log has the copies."""
+        """Does what `_append` does, without a task, if nothing has to be awaited before the log has the copies."""
         content = running.content
         if content is None or step.kind is not StepKind.COPIES:
             return None

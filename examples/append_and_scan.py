@@ -22,7 +22,7 @@ async def main(location: str = "data/") -> None:
 
 
 async def write(log: WALAccesser) -> None:
-    """Appends in three ways. A message is durable when its result is returned."""
+    """Appends in three ways. A message is durable when its append returns."""
     first = await log.raw_append(Message("sensors", b"21.5", properties={"room": "kitchen"}))
     print(f"appended {first.message_id.pchannel}:…:{first.message_id.index} durably")
 

@@ -2,7 +2,7 @@
 
     python -m examples.arrow [directory]          (default: data/)
 
-Needs pyarrow (the extra `arrow`). Shows `record_batches`, a group-by over a property, and going on from a position.
+Needs pyarrow (the extra `arrow`). Shows `record_batches`, a group-by over a property, and continuing from a position.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(directory: str = "data/") -> None:
     for row in counted.sort_by("carrier").to_pylist():
         print(f"{row['carrier']}: {row['bytes_count']} flights, {row['bytes_sum']} bytes")
 
-    # Ids are bytes that sort as the log does; a read can begin at any of them.
+    # Ids are bytes that sort in the order of the log; a read can begin at any of them.
     middle = MessageID.from_bytes(table["message_id"][599].as_py())
     rest = bridge.record_batches(directory, "flights", follow=False, deliver_policy=StartAfter(middle))
     print(f"{sum(batch.num_rows for batch in rest)} rows after row 600")

@@ -16,7 +16,7 @@ from wal import Message, bridge
 def main(directory: str = "data/") -> None:
     with bridge.blocking(directory) as log:
         take_orders(log)
-        report(directory)  # while the log is open for writing; this could be another process
+        report(directory)  # the log is still open for writing; this could be another process
     report(directory)
 
 

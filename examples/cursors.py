@@ -2,8 +2,8 @@
 
     python -m examples.cursors [directory]      (default: data/)
 
-The writer bills orders and saves its cursor after each page. Beside it a second process audits the same orders, reading the files of
-the running writer (`read_only=True`), until it is killed. A third process with the same cursor continues where that one saved last.
+The writer bills orders and saves its cursor after each page. Meanwhile a second process audits the same orders, reading the files of the
+running writer (`read_only=True`), until it is killed. A third process with the same cursor continues from the last save.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def main(directory: str = "data/") -> None:
 
 
 async def bill(log: WALAccesser, count: int) -> list[int]:
-    """Reads up to this many orders, and saves the cursor after each page was processed."""
+    """Reads up to this many orders, and saves the cursor after processing each page."""
     seen: list[int] = []
     async with log.read("orders", cursor="billing", follow=False) as scanner:
         async for page in scanner.batches(size_max=PAGE):
@@ -60,7 +60,7 @@ async def bill(log: WALAccesser, count: int) -> list[int]:
 
 
 async def audit(directory: str, *, kill_after: int | None = None) -> list[int]:
-    """Runs an auditor in a process of its own. Returns what it reported until its end."""
+    """Runs an auditor in its own process. Returns everything that it reported."""
     auditor = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "examples.cursors", "--audit", directory, str(kill_after or 0), stdout=PIPE
     )
@@ -88,7 +88,7 @@ async def auditor(directory: str, killed_at: str) -> None:
             print(int(page[0].payload), int(page[-1].payload) + 1, flush=True)
             pages += 1
             if pages == int(killed_at):
-                await asyncio.Event().wait()  # the kill comes now, after the page was reported and before it is saved
+                await asyncio.Event().wait()  # the kill comes here, after the page was reported and before it is saved
             await scanner.save()
 
 

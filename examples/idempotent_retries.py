@@ -2,8 +2,8 @@
 
     python -m examples.idempotent_retries [directory]      (default: data/)
 
-It does not know what it had written when it was killed, so it appends everything again from the last order it reported. Each
-order has a key, and each invoice is a transaction with a key: what was there already is not written a second time.
+It does not know what it had written when it was killed, so it appends everything again from the last order it reported. Each order has a
+key, and each invoice is a transaction with a key: an existing one is not written a second time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m examples.read_from_another_process [directory]      (default: data/)
 
-The reader opens the journal with `read_only=True`: it reads the writer's files, talks to nobody, and nobody waits for it.
+The reader opens the journal with `read_only=True`: it reads the writer's files, sends nothing, and makes no process wait.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def main(directory: str = "data/") -> None:
 
 
 async def read_to(scanner: Scanner, tick: int) -> list[int]:
-    """Waits for the orders up to this tick, which include all that the other process wrote before it reported the tick."""
+    """Waits for the orders up to this tick, which include everything that the other process wrote before it reported the tick."""
     seen = []
     while scanner.position is None or scanner.position.time_tick < tick:
         seen.append(int((await anext(scanner)).payload))
@@ -63,7 +63,7 @@ async def read_to(scanner: Scanner, tick: int) -> list[int]:
 
 
 async def writer(directory: str, *, first: int, count: int) -> AsyncGenerator[int, None]:
-    """Runs a writer in a process of its own, and yields the tick of each order that it reports. Closing the generator kills it."""
+    """Runs a writer in its own process, and yields the tick of each order that it reports. Closing the generator kills it."""
     command = [sys.executable, "-m", "examples.read_from_another_process", "--write", directory, str(first), str(count)]
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
     assert process.stdout is not None

@@ -3,7 +3,7 @@
     python -m examples.resume_after_crash [directory]      (default: data/)
 
 A worker process adds up the numbers on vchannel `numbers` and stores the sum *together with* the scanner's position, in one file
-that is replaced by rename. Killed at any moment, it goes on from the file: no number is added twice and none is left out.
+that is replaced by rename. Killed at any moment, it continues from the file: no number is added twice and none is omitted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def work(directory: str) -> None:
 
 
 def load(state: Path) -> tuple[ReadPosition | None, int, int]:
-    """Returns position, sum and count, which were stored together."""
+    """Returns the position, sum and count, which were stored together."""
     if not state.exists():
         return None, 0, 0
     stored = json.loads(state.read_text())

@@ -1,4 +1,4 @@
-"""A log that keeps itself small, and the cursor of a reader that is gone, which holds the log until it turns stale.
+"""A log that keeps itself small, and the cursor of a reader that is gone, which holds the log until the cursor turns stale.
 
     python -m examples.retention [directory]      (default: data/)
 

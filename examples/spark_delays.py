@@ -2,7 +2,7 @@
 
     python -m examples.spark_delays [directory]      (default: data/)
 
-The writer stops in the middle, with the log open, until the query has everything that is there; then both go on to the end. The
+The writer stops in the middle, with the log open, until the query has read everything so far; then both continue to the end. The
 query reads the writer's files: no server, and neither waits for the other's locks.
 """
 
@@ -63,7 +63,7 @@ def delays(log: DataFrame) -> DataFrame:
 
 
 def statistics(spark: SparkSession) -> Statistics:
-    """Returns the query's present result."""
+    """Returns the query's current result."""
     return {row.airport: (row.flights, row.late, row.delay) for row in spark.table("delays").collect()}
 
 

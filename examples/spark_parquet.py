@@ -3,8 +3,8 @@ written yet.
 
     python -m examples.spark_parquet [directory]      (default: data/; the Parquet files go to DIRECTORY-delays)
 
-Another process writes the flights. The query fails in the middle of its work and is started again; what it had written is replaced,
-not repeated. Its place in the log is a cursor, which moves when a batch is done.
+Another process writes the flights. The query fails in the middle of its work and is restarted; its earlier output is replaced, not
+repeated. Its position in the log is a cursor, which moves when a batch is done.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ async def expired(log: WALAccesser) -> None:
 
 
 async def read_back(log: WALAccesser) -> None:
-    """Reads them back: each reader gets one message for a transaction, with the bodies on its vchannels."""
+    """Reads the transactions back: each reader gets one message for a transaction, with the bodies on its vchannels."""
     for vchannels in ("orders", "stock", ["orders", "stock"]):
         async with log.read(vchannels, follow=False) as scanner:
             found = [message async for message in scanner]

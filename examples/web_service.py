@@ -28,7 +28,7 @@ EVENTS_MAX = 100
 
 
 def make_app(location: str, settings: Settings | None = None) -> Starlette:
-    """The application. Its log is open from its start to its stop."""
+    """Returns the application. Its log is open from its start to its stop."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -7,8 +7,8 @@
     --flights N      the first N flights only
     --no-spark       nothing is read with Spark
 
-Ends with status 1 when anything that the log gives back differs from the CSV. Where Spark cannot run (no Java) it says so and leaves that
-part out; with CI set that is an error.
+Ends with status 1 when anything that the log gives back differs from the CSV. Where Spark cannot run (no Java) it says so and skips that
+part; with CI set that is an error.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ __all__ = ["Found", "read_back"]
 
 
 class Found(msgspec.Struct):
-    """The content of the log: totals by airport, the number of transactions, and the number of flights from a tick on."""
+    """The contents of the log: totals by airport, the number of transactions, and the number of flights from a tick on."""
 
     totals: dict[str, Totals]
     transactions: int

@@ -2,8 +2,8 @@
 
     python -m examples.flights.feed DIRECTORY COUNT
 
-It says `half` when half of them are durable, with the log still open, and goes on when it is told so by a line on stdin; then it
-closes the log and ends.
+It prints `half` when half of them are durable, with the log still open, and continues when it gets a line on stdin; then it closes the log
+and ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the demo's log is, as its processes are told: in a directory, or in a namespace of a real Pulsar with metadata in etcd."""
+"""The location of the demo's log, which its processes get: a directory, or a namespace of a real Pulsar with metadata in etcd."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def spark_problem() -> str | None:
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """A session for the block, without log lines that do not concern the demo."""
+    """Yields a session for the block, without log lines that do not concern the demo."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
         spark = session("flights")

@@ -1,7 +1,7 @@
 """The process that writes, and that is killed: each month's flights as transactions, a vchannel for each airport.
 
-It keeps no note of its own of how far it came. What is committed it finds out from the log: rows of an airport are appended in the
-order of the CSV, transactions are whole or not there at all, so the number of bodies on a vchannel says which row is next.
+It does not record its progress. The log shows what is committed: rows of an airport are appended in the order of the CSV, transactions are
+there as a whole or not at all, so the number of bodies on a vchannel says which row is next.
 
 It reports to its parent on stdout, one JSON object a line: `Recovered` once, then a `Committed` for each transaction.
 """
@@ -35,7 +35,7 @@ class Recovered(msgspec.Struct, tag=True):
 
 
 class Committed(msgspec.Struct, tag=True):
-    """Reports a durable transaction; `total` is how many flights its airport has now, `size` the bytes of its messages."""
+    """Reports a durable transaction; `total` is the number of flights that its airport has now, `size` the bytes of its messages."""
 
     month: str
     airport: str

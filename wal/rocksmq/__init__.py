@@ -3,12 +3,12 @@
 Files, from the bottom up:
 
 * settings:   the bounds, and what retention may drop
-* keys:       the keys and numbers in RocksDB, and Changes, what one turn writes. Pure
-* channel:    one channel: its ids, pages, groups and messages, and what retention drops of it. Pure
-* catalog:    all channels, as they are stored and as users see them. Pure
+* keys:       the keys and numbers in RocksDB, and Changes: the writes of one turn. Pure
+* channel:    one channel: its ids, pages, groups and messages, and what retention drops from it. Pure
+* catalog:    all channels, in their stored form and as users see them. Pure
 * store:      RocksDB and the traps of its binding
-* requests:   what the broker is told, and the calls of `consume` that wait
-* consuming:  what consumer groups are handed
+* requests:   the messages to the broker, and the calls of `consume` that wait
+* consuming:  the delivery of messages to consumer groups
 * broker:     the actor: one write and one sync for all calls of a turn
 * rocksmq:    RocksMQ, the calls"""
 

@@ -1,8 +1,8 @@
 """Broker: the actor of a RocksMQ. One turn takes all waiting calls, writes once, syncs once, then answers.
 
-Owns the catalog and the thread that alone touches the store. It promises that calls on one channel take effect in their order, that
-every answered change is durable (except the position of `consume` with auto_ack, see there), that no message is shown before it is
-durable, and that a consumer that goes away has taken nothing. A failing disk ends it: later calls get that error.
+Owns the catalog and the thread that alone touches the store. It guarantees that calls on one channel take effect in order, that every
+answered change is durable (except the position of `consume` with auto_ack, see there), that no message is visible before it is durable, and
+that a cancelled consumer has taken nothing. A failing disk ends it: later calls get that error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log: Final = logging.getLogger("wal.rocksmq")
 
 
 class IDAllocator(Protocol):
-    """The seeds' allocator: `count` ids in a row, positive, above all that it gave before; `wal.timestamp.IdAllocator` is one."""
+    """The seeds' allocator: `count` consecutive ids, positive, above all earlier ones; `wal.timestamp.IdAllocator` is one."""
 
     def alloc(self, count: int) -> Awaitable[range]: ...
 
@@ -52,7 +52,7 @@ class RocksMQStatistics(msgspec.Struct, frozen=True):
 
 
 class Broker(Actor):
-    """The actor; it is told the structs of `wal.rocksmq.requests`."""
+    """The actor; its messages are the structs of `wal.rocksmq.requests`."""
 
     def __init__(
         self, store: Store, catalog: Catalog, settings: RocksMQSettings, allocator: IDAllocator | None
@@ -74,7 +74,7 @@ class Broker(Actor):
         self._look_later()
 
     async def receive_control(self, message: Withdraw) -> None:
-        """Takes back the messages that a consumer did not get, before any other call; calls that wait then get them."""
+        """Takes back the messages that a consumer did not get, before any other call; waiting calls then get them."""
         consume = message.consume
         if message.messages:
             changes = Changes()
@@ -101,7 +101,7 @@ class Broker(Actor):
             first = await self._take_ids(batch, changes)
         except (
             Exception
-        ) as error:  # Any error of an allocator is an answer to the calls that wanted ids, and to no others.
+        ) as error:  # An error of an allocator is the answer to the calls that wanted ids, and to no others.
             batch, first = self._without_ids(batch, error), 0
         for request in batch:
             try:
@@ -158,7 +158,7 @@ class Broker(Actor):
         self._end_timer()
 
     async def close_store(self) -> None:
-        """Closes the database and ends the threads; idempotent. Only after the actor has ended."""
+        """Closes the database and ends the threads; idempotent. Call it only after the actor has ended."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._shut)
 
@@ -178,7 +178,7 @@ class Broker(Actor):
         try:
             self.ref.tell(Retain(None))
         except InboxFullError:
-            pass  # the next look does it
+            pass  # the next check does it
         except ActorError:
             return
         self._look_later()
@@ -203,7 +203,7 @@ class Broker(Actor):
         return [request for request in batch if not isinstance(request, Produce)]
 
     async def _run(self, call: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Runs a call on the store's thread; a cancelled turn waits for it all the same."""
+        """Runs a call on the store's thread; a cancelled turn waits for it anyway."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: call(*args, **named))
 
@@ -283,13 +283,13 @@ class Broker(Actor):
 
 
 def _compacted(compacting: Future[Any]) -> None:
-    """Logs why space could not be given back at once; RocksDB gives it back in time."""
+    """Logs why space could not be reclaimed at once; RocksDB reclaims it eventually."""
     if not compacting.cancelled() and (error := compacting.exception()) is not None:
         _log.warning("the space of dropped pages could not be given back at once", exc_info=error)
 
 
 def _in_order(batch: list[Any]) -> Iterator[list[Any]]:
-    """Yields the batch in parts, so that a call that moves or ends a group comes after the calls of `consume` that were made before it."""
+    """Yields the batch in parts, so that a call that moves or ends a group comes after all earlier calls of `consume`."""
     part: list[Any] = []
     consuming: set[str] = set()
     for request in batch:

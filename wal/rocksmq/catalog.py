@@ -1,4 +1,4 @@
-"""Catalog: all channels and the next id, as they are stored and as users see them. Pure."""
+"""Catalog: all channels and the next id, in their stored form and as users see them. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ FIRST_ID: Final = 1
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """A consumer group. `current_id`: the last id that the group has consumed for good, -1 for none. `waiting`: its calls of `consume`
-    that wait."""
+    """A consumer group. `current_id`: the last id that the group has finally consumed, or -1. `waiting`: its waiting calls of `consume`."""
 
     name: str
     channel: str
@@ -38,7 +37,7 @@ class ChannelInfo(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """All channels by name, and `next_id`, the lowest id that was never given."""
+    """All channels by name, and `next_id`, the lowest id never allocated."""
 
     def __init__(self) -> None:
         self.channels: dict[str, Channel] = {}
@@ -46,7 +45,7 @@ class Catalog:
 
     @classmethod
     def load(cls, stored: Iterable[tuple[bytes, bytes]]) -> Catalog:
-        """Returns the catalog that was stored as these keys, in their order, and values. Raises CorruptionError for anything else."""
+        """Returns the catalog stored in these keys (in order) and values. Raises CorruptionError for anything else."""
         catalog = cls()
         for key, value in stored:
             try:
@@ -103,7 +102,7 @@ class Catalog:
         found.add_group(name, changes, latest=latest)
 
     def take_ids(self, count: int, changes: Changes) -> int:
-        """Gives `count` ids in a row, and returns the first of them."""
+        """Allocates `count` consecutive ids, and returns the first of them."""
         first, self.next_id = self.next_id, self.next_id + count
         changes.put(NEXT_ID_KEY, number(self.next_id))
         return first

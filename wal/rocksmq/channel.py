@@ -1,14 +1,14 @@
 """Channel: the state of one channel, and its changes as puts and deletions. Pure: it never waits and reads no clock.
 
-Owns: the range of ids that are there, the pages by which retention drops messages, and the consumer groups with their positions. It
-promises that its `changes` bring the stored channel to the state of this object.
+Owns: the range of existing ids, the pages by which retention drops messages, and the consumer groups with their positions. It guarantees
+that its `changes` bring the stored channel to the state of this object.
 
     begin_id <= ids < end_id                    equal: empty
     full pages, oldest first | the open page    a message that fills a page is the last one in it
-    current_id of a group                       the last id consumed for good; NOTHING for none, LOST where unconsumed ones were dropped
-    read_id of a group                          the last id handed over in this opening; a new opening begins after current_id
-    returned of a group                         handed over and given back, for its next call; current_id stays before the first of them
-    acked_id of a group                         what current_id becomes once all of that was taken again
+    current_id of a group                       the last id finally consumed; NOTHING for none, LOST where unconsumed ones were dropped
+    read_id of a group                          the last id delivered in this opening; a new opening begins after current_id
+    returned of a group                         delivered and returned, for its next call; current_id stays before the first of them
+    acked_id of a group                         the value of current_id once all of those were taken again
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from wal.rocksmq.settings import RocksMQSettings
 __all__ = ["LOST", "RECORD_BYTES", "Channel", "ConsumerMessage", "Group", "Page", "ProducerMessage", "pages_to_drop"]
 
 RECORD_BYTES: Final = 16
-"""The bytes that a message counts besides its payload: its id, and the id before it."""
+"""The bytes that a message counts in addition to its payload: its id, and the id before it."""
 LOST: Final = 0
 """The current_id of a group that had consumed nothing when the first messages were dropped. Ids begin at 1."""
 
 
 class ProducerMessage(msgspec.Struct, frozen=True, gc=False):
-    """A payload that goes into a channel; `produce` also accepts its `bytes` alone."""
+    """A payload for a channel; `produce` also accepts plain `bytes`."""
 
     payload: bytes
 
 
 class ConsumerMessage(msgspec.Struct, frozen=True, gc=False):
-    """A payload and its id: 64 bits, positive, ascending within a channel and not dense there."""
+    """A payload and its id: 64 bits, positive, ascending within a channel with gaps."""
 
     message_id: int
     payload: bytes
@@ -98,7 +98,7 @@ class Channel:
 
     @property
     def last_id(self) -> int:
-        """Returns the last id that is there; NOTHING when the channel is empty."""
+        """Returns the last existing id; NOTHING when the channel is empty."""
         return NOTHING if self.begin_id == self.end_id else self.end_id - 1
 
     def consumed(self) -> int:
@@ -112,7 +112,7 @@ class Channel:
         self._store_page(changes)
 
     def destroy(self, changes: Changes) -> None:
-        """Removes the channel, all that is in it, and its groups."""
+        """Removes the channel, its messages and its groups."""
         for key in (begin_id_key(self.name), end_id_key(self.name), open_page_key(self.name)):
             changes.delete(key)
         for prefix in (self.prefix, page_prefix(self.name), group_prefix(self.name)):
@@ -121,7 +121,7 @@ class Channel:
     def produce(
         self, payloads: Sequence[bytes], first_id: int, changes: Changes, *, now_us: int, page_bytes: int
     ) -> None:
-        """Adds the payloads under the ids from `first_id` on, which must lie at or above `end_id`."""
+        """Adds the payloads under the ids from `first_id` on, which must be at or above `end_id`."""
         prefix, previous, message_id = self.prefix, self.last_id, first_id
         if self.begin_id == self.end_id:
             self.begin_id = first_id
@@ -137,7 +137,7 @@ class Channel:
         self.end_id = message_id
 
     def store_end(self, changes: Changes) -> None:
-        """Stores the end of the channel; once for all messages that a turn produced."""
+        """Stores the end of the channel, once for all messages that a turn produced."""
         changes.put(end_id_key(self.name), number(self.end_id))
         self._store_page(changes)
 
@@ -168,15 +168,14 @@ class Channel:
         changes.delete(current_id_key(name, self.name))
 
     def move(self, group: Group, message_id: int, changes: Changes) -> None:
-        """Marks everything up to this id as consumed for good; the group reads on after it."""
+        """Marks everything up to this id as finally consumed; the group continues after it."""
         group.current_id = group.read_id = group.acked_id = message_id
         changes.put(current_id_key(group.name, self.name), number(message_id))
 
     def ack(self, group: Group, message_id: int, changes: Changes, *, held: int | None = None) -> None:
-        """Marks everything up to this id as consumed for good; the group's next read stays. An id below the present one changes
-        nothing.
+        """Marks everything up to this id as finally consumed; the group's next read stays. An id below the current one changes nothing.
 
-        `held`: the id before the first message that was given back; the group has consumed nothing after it.
+        `held`: the id before the first returned message; the group has consumed nothing after it.
         """
         group.acked_id = max(group.acked_id, message_id)
         current = group.acked_id if held is None else min(group.acked_id, held)
@@ -199,10 +198,10 @@ class Channel:
 
 
 def pages_to_drop(channel: Channel, settings: RocksMQSettings, *, now_us: int) -> int:
-    """Returns how many of the channel's oldest pages are to be dropped now: pages too old, or too many bytes.
+    """Returns how many of the channel's oldest pages are to be dropped now: pages that are too old, or exceed the bytes.
 
-    Messages that a group has not consumed stay unless the settings say otherwise. A channel without groups keeps everything (nobody has
-    consumed it), as in the system of the seeds, unless `retention_unconsumed`. The page that is being filled always stays.
+    Messages that a group has not consumed stay unless the settings say otherwise. A channel without groups keeps everything (it is
+    unconsumed), as in the system of the seeds, unless `retention_unconsumed`. The open page always stays.
     """
     if settings.retention_bytes is None and settings.retention_s is None:
         return 0

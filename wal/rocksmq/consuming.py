@@ -1,8 +1,7 @@
-"""Consuming: what consumer groups are handed, their positions, and the calls of `consume` that wait.
+"""Consuming: the delivery of messages to consumer groups, their positions, and the calls of `consume` that wait.
 
 Owns: the calls that wait or are being answered. It is the part of the broker's turn that reads the store, and runs only within that
-turn. It promises that nobody is shown a message before the group's position is written, and that a cancelled consumer has taken
-nothing.
+turn. It guarantees that no message is delivered before the group's position is written, and that a cancelled consumer has taken nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ __all__ = ["Consuming"]
 
 
 class Consuming:
-    """The consumer groups of a catalog. `run` carries out a blocking call on the store's thread."""
+    """The consumer groups of a catalog. `run` executes a blocking call on the store's thread."""
 
     def __init__(self, store: Store, catalog: Catalog, run: Callable[..., Awaitable[Any]], *, bytes_max: int) -> None:
         self.consumed: int = 0
         self.waiting: Waiting = Waiting()
         self.serving: list[Consume] = []
-        """The calls in hand that waited: neither an inbox nor a batch holds them."""
+        """The calls being served that had waited: neither an inbox nor a batch holds them."""
         self._store = store
         self._catalog = catalog
         self._run = run
@@ -51,7 +50,7 @@ class Consuming:
             position = await self._found(channel, request.message_id)
             if not request.inclusive:
                 position = request.message_id
-        # Messages that were handed out before are not given back.
+        # Messages that were delivered before are not returned.
         group = channel.groups[group.name] = Group(group.name)
         channel.move(group, position, changes)
 
@@ -101,7 +100,7 @@ class Consuming:
         if messages:
             first, last = messages[0].message_id, messages[-1].message_id
             acked = last if consume.auto_ack else group.acked_id
-            # Acknowledged for a caller that gave the messages back.
+            # Acknowledged for a caller that returned the messages.
             if not consume.auto_ack and first <= group.acked_id:
                 acked = group.acked_id = await self._id_before(channel, first)
             channel.ack(group, acked, changes, held=await self._held(channel, group))
@@ -113,7 +112,7 @@ class Consuming:
         return messages
 
     async def take_back(self, consume: Consume, messages: list[ConsumerMessage], changes: Changes) -> None:
-        """Keeps the messages for the next call of the group, unless the group moved since they were handed out."""
+        """Keeps the messages for the next call of the group, unless the group has moved since they were delivered."""
         self.consumed -= len(messages)
         channel = self._catalog.channels.get(consume.channel)
         if channel is None or (group := channel.groups.get(consume.group)) is not consume.taken or group is None:
@@ -162,12 +161,11 @@ class Consuming:
         return channel.dropped_id or NOTHING
 
     async def _held(self, channel: Channel, group: Group) -> int | None:
-        """Returns the id before the first message that was given back, after which the group has consumed nothing; None when there is
-        none."""
+        """Returns the id before the first returned message, after which the group has consumed nothing; None when there is none."""
         return await self._id_before(channel, group.returned[0].message_id) if group.returned else None
 
     async def _id_before(self, channel: Channel, message_id: int) -> int:
-        """Returns the position of a group whose next message is this one, or the first that is left if it was dropped."""
+        """Returns the position of a group whose next message is this one, or the first remaining one if it was dropped."""
         if message_id <= channel.begin_id:
             return self._beginning(channel)
         before = await self._run(self._store.before, channel.prefix, message_id)

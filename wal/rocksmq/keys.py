@@ -1,4 +1,4 @@
-"""The keys in RocksDB: the seeds' names, of fixed width where they count, and none of them a prefix of another channel's; and Changes.
+"""The keys in RocksDB: the seeds' names, with numbers of fixed width, and none a prefix of another channel's; and Changes.
 
     data/<channel>/<id: 8 bytes, big-endian>          the id before it (8 bytes, -1: none), then the payload
     meta/channel/<channel>/begin_id                   the first id that is there          (8 bytes, as all numbers)
@@ -34,7 +34,7 @@ ID_MAX: Final = (1 << 63) - 1
 NOTHING: Final = -1
 """The seeds' current_id of a group that has consumed nothing."""
 NAME_BYTES_MAX: Final = 255
-"""The most UTF-8 bytes of a channel's or group's name, as of the WAL's vchannels."""
+"""The most UTF-8 bytes of a channel's or group's name, as for the WAL's vchannels."""
 
 _NUMBER: Final = struct.Struct(">q")
 _KEY_NUMBER: Final = struct.Struct(">Q")
@@ -125,10 +125,10 @@ def parse_meta(key: bytes) -> tuple[str, ...]:
 
 
 class Changes:
-    """The changes that one turn writes: puts, deletions, deletions of ranges; the store makes one write batch of it.
+    """The changes that one turn writes: puts, deletions, deletions of ranges; the store turns them into one write batch.
 
     These are plain lists, because a write batch of RocksDB is used up by a write that fails, and must be built again for the next try.
-    Deletions of ranges come before puts, so that keys which a turn removes and creates again exist afterwards.
+    Deletions of ranges come before puts, so that keys that a turn removes and recreates exist afterwards.
     """
 
     __slots__ = ("deletions", "puts", "ranges")
@@ -151,7 +151,7 @@ class Changes:
         self.deletions.add(key)
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
-        """Removes the keys in [begin, end), also those put before."""
+        """Removes the keys in [begin, end), including those put before."""
         for key in [key for key in self.puts if begin <= key < end]:
             del self.puts[key]
         self.ranges.append((begin, end))

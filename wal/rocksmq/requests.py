@@ -16,7 +16,7 @@ __all__ = ["WAITING_MAX", "Ack", "Change", "Consume", "Produce", "Retain", "Seek
 
 @dataclass(slots=True, eq=False)
 class Produce:
-    """Adds these payloads; the answer is the range of their ids."""
+    """Adds these payloads; the result is the range of their ids."""
 
     reply: asyncio.Future[range]
     channel: str
@@ -26,7 +26,7 @@ class Produce:
 
 @dataclass(slots=True, eq=False)
 class Consume:
-    """Asks for up to `count_max` messages. Without any, the answer is an empty list, or comes when there are some if it `waits`."""
+    """Requests up to `count_max` messages. If there are none, it gets an empty list or, if it `waits`, the next messages."""
 
     reply: asyncio.Future[list[ConsumerMessage]]
     group: str
@@ -36,12 +36,12 @@ class Consume:
     waits: bool
     auto_ack: bool
     taken: Group | None = None
-    """The group, as it was when it was given messages."""
+    """The group, as it was when it got messages."""
 
 
 @dataclass(slots=True, eq=False)
 class Withdraw:
-    """Ends a wait, or gives back the messages of a caller that was cancelled after its answer: the group's next call gets them."""
+    """Ends a wait, or returns the messages of a caller that was cancelled after its answer: the group's next call gets them."""
 
     consume: Consume
     messages: list[ConsumerMessage]
@@ -83,19 +83,19 @@ class Change:
 
 @dataclass(slots=True, eq=False)
 class Retain:
-    """Drops what retention may drop; the answer is the number of pages that were dropped."""
+    """Drops what retention may drop; the answer is the number of dropped pages."""
 
     reply: asyncio.Future[int] | None
 
 
 WAITING_MAX: Final = 65_536
-"""Calls of `consume` that may wait for messages, over all channels."""
+"""The most calls of `consume` that may wait for messages, over all channels."""
 
 
 class Waiting:
-    """The calls of `consume` for which there were no messages, by channel and in their order. Pure.
+    """The calls of `consume` that wait for messages, by channel and in order. Pure.
 
-    At most WAITING_MAX calls wait in all. A channel for which none waits takes no room.
+    At most WAITING_MAX calls wait in all. A channel without waiting calls takes no memory.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Waiting:
         return self._count
 
     def add(self, consume: Consume) -> None:
-        """Lets a call wait, after the others of its channel; raises WouldBlockError when too many do."""
+        """Lets a call wait, after the others of its channel; raises WouldBlockError when too many wait."""
         if self._count >= WAITING_MAX:
             raise WouldBlockError(f"{WAITING_MAX} calls of consume wait for messages: end some of them first")
         self._by_channel.setdefault(consume.channel, deque()).append(consume)

@@ -1,4 +1,4 @@
-"""RocksMQ: the calls. Each is checked here and told to the broker, which carries it out."""
+"""RocksMQ: the calls. Each is checked here and passed to the broker, which executes it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ STOP_TIMEOUT_S = 60.0
 
 
 class RocksMQ:
-    """Channels of messages, and consumer groups that read them, in one RocksDB. Made by `await RocksMQ.open(…)`.
+    """Channels of messages, and consumer groups that read them, in one RocksDB. Created by `await RocksMQ.open(…)`.
 
     A wrong type raises TypeError, a wrong value InvalidArgumentError, an unknown channel or group ChannelNotExistError, and every call
-    after `close` ClosedError. When a write fails, that call and all later ones get StorageError until it is opened again.
+    after `close` ClosedError. When a write fails, that call and all later ones get StorageError until the RocksMQ is reopened.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class RocksMQ:
     ) -> Self:
         """Opens the RocksMQ in the directory `name`, or creates it. A leading `~` is expanded.
 
-        Ids come from `id_allocator`, else from the database itself, which never gives one twice. Raises LockedError when it is open
-        already, also in this process; FormatError when the directory belongs to something else; CorruptionError for damage; ImportError
+        Ids come from `id_allocator`, else from the database itself, which never allocates an id twice. Raises LockedError when it is open
+        already, even in this process; FormatError when the directory belongs to something else; CorruptionError for damage; ImportError
         without rocksdict.
         """
         settings = settings or RocksMQSettings()
@@ -78,7 +78,7 @@ class RocksMQ:
         return cls(broker, ref, system, settings, path)
 
     async def close(self) -> None:
-        """Carries out the calls that were made before, fails consumers that wait with ClosedError, and closes the database. Idempotent."""
+        """Executes the earlier calls, fails waiting consumers with ClosedError, and closes the database. Idempotent."""
         self._closed = True
         await self._system.stop()
         await self._broker.close_store()
@@ -92,12 +92,12 @@ class RocksMQ:
         await self.close()
 
     async def create_channel(self, channel_name: str) -> None:
-        """Creates an empty channel; raises ChannelExistError when there is one of that name."""
+        """Creates an empty channel; raises ChannelExistError when the name exists."""
         check_name("channel_name", channel_name)
         await self._ask(lambda reply: Change(reply, "create", channel_name))
 
     async def destroy_channel(self, channel_name: str) -> None:
-        """Removes a channel with its messages and groups; consumers that wait get ChannelNotExistError."""
+        """Removes a channel with its messages and groups; waiting consumers get ChannelNotExistError."""
         check_name("channel_name", channel_name)
         await self._ask(lambda reply: Change(reply, "destroy", channel_name))
 
@@ -109,16 +109,16 @@ class RocksMQ:
         await self._ask(lambda reply: Change(reply, "create", channel_name, group_name, latest=latest))
 
     async def destroy_consumer_group(self, group_name: str, channel_name: str) -> None:
-        """Removes a group and its position; those of its consumers that wait get ChannelNotExistError."""
+        """Removes a group and its position; its waiting consumers get ChannelNotExistError."""
         check_name("group_name", group_name)
         check_name("channel_name", channel_name)
         await self._ask(lambda reply: Change(reply, "destroy", channel_name, group_name))
 
     async def produce(self, channel_name: str, messages: Sequence[ProducerMessage | bytes]) -> range:
-        """Adds the messages in their order, all or none of them; durable when it returns. Returns the range of their ids.
+        """Adds the messages in order, all or none of them; they are durable when it returns. Returns the range of their ids.
 
         An empty list, more than BATCH_MESSAGES_MAX messages, or bytes above `message_bytes_max` or `batch_bytes_max` raise
-        InvalidArgumentError; above `in_flight_bytes_max` it raises WouldBlockError. A cancelled call has happened whole or not at all.
+        InvalidArgumentError; above `in_flight_bytes_max` it raises WouldBlockError. A cancelled call has happened completely or not at all.
         """
         if channel_name not in self._broker.catalog.channels:
             check_name("channel_name", channel_name)
@@ -156,8 +156,8 @@ class RocksMQ:
         """Returns the next messages of the group, at most `n` and about `consume_bytes_max` bytes; none if none come within
         `timeout_s`.
 
-        With `timeout_s` None it waits for good; `produce` wakes it. Several consumers of a group share its messages. A cancelled call
-        has taken nothing. With `auto_ack` the messages count as consumed: the next opening goes on after them (after a power cut, not a
+        With `timeout_s` None it waits without limit; `produce` wakes it. Several consumers of a group share its messages. A cancelled call
+        has taken nothing. With `auto_ack` the messages count as consumed: the next opening continues after them (after a power cut, not a
         crash of the process, some may be redelivered). Without it, the next opening begins after the last `ack`. Raises TruncatedError,
         with the id to `seek` to, when retention dropped a message that the group had not consumed.
         """
@@ -196,10 +196,9 @@ class RocksMQ:
             raise
 
     async def ack(self, group_name: str, channel_name: str, message_id: int) -> None:
-        """Marks everything up to this id as consumed by the group; durable when it returns. An id below the present one changes
-        nothing.
+        """Marks everything up to this id as consumed by the group, durably. An id below the current one changes nothing.
 
-        Raises InvalidArgumentError for an id above the last one that the group was handed.
+        Raises InvalidArgumentError for an id above the last one delivered to the group.
         """
         check_name("group_name", group_name)
         check_name("channel_name", channel_name)
@@ -226,7 +225,7 @@ class RocksMQ:
         await self._ask(lambda reply: Seek(reply, group_name, channel_name, message_id, inclusive=inclusive))
 
     async def retain(self) -> int:
-        """Drops now what retention may drop; returns the number of pages. RocksMQ does it by itself every `retention_interval_s`."""
+        """Drops now what retention may drop; returns the number of pages. RocksMQ itself does this every `retention_interval_s`."""
         return int(await self._ask(Retain))
 
     def channels(self) -> list[ChannelInfo]:

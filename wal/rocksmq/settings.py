@@ -15,16 +15,16 @@ BATCH_MESSAGES_MAX: Final = 65_536
 
 
 class RocksMQSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in bytes, times in seconds. A wrong value raises InvalidArgumentError when the struct is made.
+    """Sizes in bytes, times in seconds. A wrong value raises InvalidArgumentError when the struct is created.
 
     `message_bytes_max`: a payload. `batch_bytes_max`: the payloads of one `produce`. `in_flight_bytes_max`: payloads that wait for
     their write; above it `produce` raises WouldBlockError. `calls_max`: calls that wait; above it the caller waits.
-    `consume_bytes_max`: about how much one `consume` hands over at most (one message at least).
+    `consume_bytes_max`: about how much one `consume` returns at most (at least one message).
 
-    `page_bytes`: what retention drops at once, 64 MiB as in the system of the seeds. `retention_bytes` and `retention_s` (None: nothing
-    is dropped for it): above so many bytes in a channel, or so long after a page was filled, its oldest pages are dropped, but never
-    messages that a group of the channel has not consumed, and nothing of a channel without groups, unless `retention_unconsumed`.
-    `retention_interval_s`: how often that is looked at.
+    `page_bytes`: the unit of retention, 64 MiB as in the system of the seeds. `retention_bytes` and `retention_s` (None: no limit): above
+    this many bytes in a channel, or this long after a page was filled, its oldest pages are dropped, but never messages that a group of the
+    channel has not consumed, and nothing of a channel without groups, unless `retention_unconsumed`. `retention_interval_s`: how often that
+    is checked.
 
     `write_buffer_bytes`: RocksDB's memtable; opening after a crash replays about as much, 64 MiB in about 0.4 s.
     """

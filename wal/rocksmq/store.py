@@ -1,12 +1,12 @@
 """Store: the RocksDB under a RocksMQ, and every trap of its binding in one place. All of it blocks: it is called on one thread.
 
-Owns the open database. It promises that a write is synced when `write` returns, or raised with nothing of it visible for good, and that
-a scan returns every record of its range or raises: damage raises CorruptionError.
+Owns the open database. It guarantees that `write` either returns with the write synced or raises with no part of it permanently visible,
+and that a scan returns every record of its range or raises: damage raises CorruptionError.
 
 * The binding holds the interpreter while it writes, its sync included, but not in `flush_wal`: so a write is unsynced, then flushed.
   A write may be visible before it is durable; the broker shows nothing above the last flush.
-* A write that would stall waits inside the binding and stops every thread: `no_slowdown` makes it fail, and it is tried again here. A
-  write batch that failed is used up: it is built again.
+* A write that would stall waits inside the binding and stops every thread: `no_slowdown` makes it fail, and it is retried here. A failed
+  write batch is used up: it is rebuilt.
 * Bounds given to an iterator are not kept alive, and `items()` ends quietly at damage: iterators have no bounds here, are asked for
   their status, and every record names the one before it, so that none can be missing.
 * The default recovery drops acknowledged writes after a damaged one: `tolerate_corrupted_tail_records` accepts a torn tail only.
@@ -30,7 +30,7 @@ from wal.rocksmq.settings import RocksMQSettings
 __all__ = ["Store"]
 
 STALL_RETRY_S: Final = 0.002
-"""How long a write that RocksDB would have stalled waits; the thread sleeps, the interpreter goes on."""
+"""How long a write that RocksDB would have stalled waits; the thread sleeps, the interpreter continues."""
 STALLED: Final = "Result incomplete"
 """The beginning of the error text of a write that would have stalled (RocksDB's Status::Incomplete)."""
 WAL_BYTES_MAX: Final = 4
@@ -39,7 +39,7 @@ _log: Final = logging.getLogger("wal.rocksmq")
 
 
 class Store:
-    """An open database; made by `open`."""
+    """An open database; created by `open`."""
 
     def __init__(self, path: Path, db: Any, rocksdict: Any) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Store:
         if path.is_dir() and any(path.iterdir()) and not (path / "CURRENT").exists():
             raise FormatError(f"{path} is not empty and holds no RocksDB: give a RocksMQ a directory of its own")
         path.parent.mkdir(parents=True, exist_ok=True)
-        PRIVATE.make_directory(path)  # RocksDB's own files have the modes that the umask leaves
+        PRIVATE.make_directory(path)  # the modes of RocksDB's own files depend on the umask
         try:
             db = rocksdict.Rdict(str(path), _options(rocksdict, settings))
         except Exception as error:
@@ -114,7 +114,7 @@ class Store:
             ) from error
 
     def scan_meta(self) -> list[tuple[bytes, bytes]]:
-        """Returns all keys and values that are no record of a channel."""
+        """Returns all keys and values except the records of channels."""
         found = []
         it = self._db.iter()
         it.seek(META)
@@ -127,9 +127,9 @@ class Store:
     def scan(
         self, prefix: bytes, after: int, begin_id: int, last_id: int, *, count_max: int, bytes_max: int
     ) -> list[ConsumerMessage]:
-        """Returns the records of a channel after the id `after`, up to `count_max` of them or about `bytes_max`, one at least.
+        """Returns the records of a channel after the id `after`, up to `count_max` of them or about `bytes_max`, at least one.
 
-        `begin_id` is the first id that is there, `last_id` the last; `after` is the id of a record, or anything below the first one.
+        `begin_id` is the first existing id, `last_id` the last; `after` is the id of a record, or anything below the first one.
         """
         found: list[ConsumerMessage] = []
         size, width = 0, len(prefix) + ID_BYTES
@@ -166,7 +166,7 @@ class Store:
         return found
 
     def before(self, prefix: bytes, message_id: int) -> int | None:
-        """Returns the id of the record before this one, NOTHING for none; None when there is no such record."""
+        """Returns the id before this one, NOTHING if it is the first; None when there is no record of this id."""
         try:
             value = self._db.get(record_key(prefix, message_id))
         except Exception as error:
@@ -174,7 +174,7 @@ class Store:
         return None if value is None else numbers(value[:ID_BYTES])[0]
 
     def check_ends(self, prefix: bytes, begin_id: int, last_id: int) -> None:
-        """Raises CorruptionError unless the first and the last record of a channel are there; an empty one has `last_id` NOTHING."""
+        """Raises CorruptionError unless the first and the last record of a channel exist; an empty one has `last_id` NOTHING."""
         for message_id in {begin_id, last_id} if last_id != NOTHING else ():
             if self.before(prefix, message_id) is None:
                 raise CorruptionError(
@@ -184,12 +184,11 @@ class Store:
                 )
 
     def compact(self, begin: bytes, end: bytes) -> None:
-        """Gives back the space of the deleted keys in the range; it may take seconds and stops nobody."""
+        """Reclaims the space of the deleted keys in the range; it may take seconds and blocks no other call."""
         self._db.compact_range(begin, end)
 
     def close(self) -> None:
-        """Closes the database. Idempotent. Answered changes are durable before: a database that cannot write any more is closed all the
-        same."""
+        """Closes the database. Idempotent. Answered changes are already durable: a database that can no longer write is closed anyway."""
         db, self._db = self._db, None
         if db is not None:
             try:

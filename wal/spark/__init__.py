@@ -2,20 +2,20 @@
 
 Files:
 
-* location       where a log lies, as the options name it
+* location       where a log is, as the options name it
 * options        the options of a read, checked; which vchannels it reads
 * offsets        how far a query has read, as JSON in its checkpoint
-* planning       how far a trigger goes, and which task reads what; the weights of frames
+* planning       how much a trigger takes, and which task reads what; the weights of frames
 * batch_reader   a batch read, planned in the driver
 * stream_reader  a stream of micro-batches, planned in the driver
-* edges          where a read begins and ends in each pchannel, and what truncation has taken from it
-* snapshot       the log positions at which all pchannels together show one moment
-* partition      what goes to a task, and which runs of a frame the task shows
-* row_reader     what a task does: frames become Arrow batches; the columns of a row
-* frame_source   the seam between the readers and the place where a log lies
+* edges          where a read begins and ends in each pchannel, and which events it lost to truncation
+* snapshot       the log positions at which all pchannels show the same moment
+* partition      the data sent to a task, and which runs of a frame the task shows
+* row_reader     the work of a task: frames become Arrow batches; the columns of a row
+* frame_source   the seam between the readers and the storage of a log
 * sources        which source the options name, and which sources this process has open
 * journal_frames, pulsar_frames  the sources: a journal's files, Pulsar's topics
-* local_session  a Spark session of this host, and what it needs
+* local_session  a Spark session on this host, and its requirements
 * lag_report     how far a query lags behind its log
 * foreach/       a handler for the batches of a stream
 * sink/          rows into a log

@@ -1,4 +1,4 @@
-"""WALReader: a batch read, planned in the driver and carried out in tasks. By default it reads a snapshot of the whole log at one tick."""
+"""WALReader: a batch read, planned in the driver and executed in tasks. By default it reads a snapshot of the whole log at one tick."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["PARTITION_BYTES", "WALReader", "partitions_default", "share"]
 
 PARTITION_BYTES: Final = 8 << 20
-"""A task reads at least so many bytes: starting it takes about as long as reading them."""
+"""A task reads at least this many bytes: starting it takes about as long as reading them."""
 
 
 class WALReader(DataSourceReader):
@@ -38,7 +38,7 @@ class WALReader(DataSourceReader):
         self._source = source_of(options.location)
 
     def partitions(self) -> list[InputPartition]:
-        """Plans the read, of the log as it is at the call."""
+        """Plans the read of the log as it is now."""
         options = self._options
         logs = opened(self._source)
         names = list(logs.pchannels())
@@ -82,7 +82,7 @@ class WALReader(DataSourceReader):
 def share(
     logs: FrameLogs, template: WALPartition, pieces: list[Piece], partitions_max: int | None
 ) -> list[WALPartition]:
-    """Returns these pieces as partitions like the template; at least one partition."""
+    """Divides these pieces among partitions like the template; returns at least one."""
     ranges = []
     for piece in pieces:
         if piece.start < piece.end:
@@ -93,5 +93,5 @@ def share(
 
 
 def partitions_default() -> int:
-    """Returns how many tasks a read has without maxPartitions: the cores of this process, 2 at least. Spark tells a source no number."""
+    """Returns how many tasks a read has without maxPartitions: the cores of this process, at least 2."""
     return max(2, len(os.sched_getaffinity(0)))

@@ -1,8 +1,8 @@
-"""Edges: where a read begins and ends in each pchannel, and what truncation has taken from it.
+"""Edges: where a read begins and ends in each pchannel, and which events it lost to truncation.
 
 Owns the log position of an edge that the options name, in the log as it is now, and the difference between events that a read has lost and
 events that it had read before they were truncated. With failOnDataLoss=true a loss is an error; with false it is a `DataLossWarning`, and
-the read goes on at the earliest event. No loss is silent.
+the read continues at the earliest event. No loss is silent.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 _AHEAD_MS: Final = 1000
-"""The time by which a writer's clock may be ahead of this host's."""
+"""How far a writer's clock may be ahead of this host's."""
 
 
 class DataLossWarning(UserWarning):
-    """Warns that events which a query was to read are gone, and that it goes on without them, as failOnDataLoss=false says."""
+    """Warns that events which a query should have read are gone, and that it continues without them because of failOnDataLoss=false."""
 
 
 def at_start(logs: FrameLogs, moment: LogMoment, options: SourceOptions) -> PChannelOffset:
@@ -70,7 +70,7 @@ def at_edge(moment: LogMoment, edge: Edge) -> PChannelOffset:
 
 
 def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool = False) -> None:
-    """Raises InvalidArgumentError when a mapping names an unknown pchannel or, if it has to be `complete`, leaves one out."""
+    """Raises InvalidArgumentError when a mapping names an unknown pchannel or, if it must be `complete`, omits one."""
     if isinstance(edge, str):
         return
     if unknown := sorted(set(edge) - set(pchannels)):
@@ -85,12 +85,12 @@ def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool
 
 
 def warn_of_unknown(options: SourceOptions, known: KnownVChannels) -> None:
-    """Warns of vchannels that the read names and that do not exist: they are empty until they are created."""
+    """Warns of vchannels that the read names but that do not exist: they are empty until they are created."""
     UnknownVChannels(options.location.value).note(options.channels.names or (), known.names())
 
 
 def was_dropped(name: str) -> str:
-    """Returns the error text for a vchannel that a stream names and that was dropped, or dropped and created again."""
+    """Returns the error text for a vchannel that a stream names and that was dropped or recreated."""
     return (
         f"vchannel {name!r}, which this query names, was dropped: rows of it that were not read are gone. With the option "
         "failOnDataLoss=false it goes on, with a new vchannel of that name if there is one"
@@ -106,7 +106,7 @@ def is_lost(moment: LogMoment, start: LogPosition) -> bool:
 
 
 def start_of(moment: LogMoment, start: LogPosition, *, fail_on_data_loss: bool) -> LogPosition:
-    """Returns where to read from: `start`, or the earliest event above it. TruncatedError when that would lose events."""
+    """Returns the position to read from: `start`, or the earliest event above it. Raises TruncatedError when that would lose events."""
     if start >= moment.earliest:
         return start
     if is_lost(moment, start):

@@ -1,7 +1,7 @@
-"""FrameSource: where a Spark read gets its frames from; the seam between the readers and journals, nodes or Pulsar.
+"""FrameSource: the source of a Spark read's frames; the seam between the readers and journals, nodes or Pulsar.
 
-A source is a recipe: small, picklable, with nothing open. It goes from the driver to every task, and is opened where frames are needed,
-once a process (`opened`). The opened logs (`FrameLogs`) block, need no event loop, and serve one thread at a time.
+A source is a recipe: small, picklable, with nothing open. The driver sends it to every task; it is opened where frames are needed, once per
+process (`opened`). The opened logs (`FrameLogs`) block, need no event loop, and serve one thread at a time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class LogMoment(msgspec.Struct, frozen=True, gc=False):
     """One pchannel's log at one moment.
 
     `origin` identifies the log (its pchannel, incarnation and form of ids; the position is arbitrary). Events below `earliest` are
-    truncated; `last_truncated` is the newest of them, if known. Everything at or below the promised tick `promise` lies below position
-    `durable_end`, and nothing above it may be shown. `closed` tells that no process is known to have the log open for writing.
+    truncated; `last_truncated` is the newest of them, if known. Everything at or below `promised_tick` is below position `durable_end`, and
+    nothing above that tick may be shown. `closed`: no process is known to have the log open for writing.
     """
 
     origin: Origin
@@ -38,10 +38,10 @@ class LogMoment(msgspec.Struct, frozen=True, gc=False):
 
 
 class KnownVChannels(Protocol):
-    """The vchannels that exist, as far as is known: their incarnations, and which incarnations have ended."""
+    """The vchannels that are known to exist: their incarnations, and which incarnations have ended."""
 
     def current(self, name: str) -> int | None:
-        """Returns the incarnation of this vchannel now, or None if the vchannel is not known."""
+        """Returns the current incarnation of this vchannel, or None if the vchannel is unknown."""
 
     def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
         """Returns whether this incarnation is known to have ended."""
@@ -61,13 +61,13 @@ class FrameLogs(Protocol):
     """
 
     def pchannels(self) -> Sequence[str]:
-        """Returns the names of the pchannels. There may be more of them later, never fewer."""
+        """Returns the names of the pchannels. Their number may grow, never shrink."""
 
     def moment(self, pchannel: str) -> LogMoment:
-        """Returns the log as it is now. It is called some sixty times a second, and takes microseconds, or one request to a server."""
+        """Returns the log as it is now. Called about sixty times a second; takes microseconds, or one request to a server."""
 
     def vchannels(self) -> KnownVChannels:
-        """Returns the vchannels as they are known now."""
+        """Returns the vchannels that are known now."""
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
         """Returns the names of this choice among those in the frames in [start, end); None for all of them."""
@@ -76,7 +76,7 @@ class FrameLogs(Protocol):
         """Returns the log position in [start, end) after all events with a tick up to this one; (end, 0) if none has a larger one."""
 
     def newest_tick(self, pchannel: str) -> int:
-        """Returns the tick of the newest durable event, 0 when there is none."""
+        """Returns the tick of the newest durable event, or 0 when there is none."""
 
     def weights(
         self,
@@ -88,42 +88,42 @@ class FrameLogs(Protocol):
         rows_max: int | None = None,
         bytes_max: int | None = None,
     ) -> list[FrameWeight]:
-        """Returns the weights of the frames in [start, end) that hold something of this choice, in the order of the log.
+        """Returns the weights of the frames in [start, end) that hold rows of this choice, in the order of the log.
 
-        With a limit it ends after the frame with which there are more than `rows_max` rows or `bytes_max` bytes, and names only frames
-        that hold rows. Without one, adjacent frames may share one weight, of which only `position`, `next_position` and `size` count.
+        With a limit it ends after the frame that brings the total above `rows_max` rows or `bytes_max` bytes, and names only frames that
+        hold rows. Without one, adjacent frames may share one weight, of which only `position`, `next_position` and `size` are valid.
         """
 
     def event_below(self, pchannel: str, since: LogPosition, place: LogPosition) -> LogPosition | None:
-        """Returns the newest event below `place`, None if none is known at or above `since`. Reads few frames, or none."""
+        """Returns the newest event below `place`, or None if none is known at or above `since`. Reads few or no frames."""
 
     def bytes_between(self, pchannel: str, start: int, end: int) -> int:
-        """Returns about how many bytes of log lie in [start, end), those of all vchannels."""
+        """Returns about how many bytes of log are in [start, end), for all vchannels."""
 
     def pages(
         self, pchannel: str, start: int, end: int, names: frozenset[str] | None, bytes_max: int
     ) -> Generator[FramePage, None, None]:
         """Yields the frames in [start, end) that hold one of these names, in pages of about `bytes_max` bytes; `end` is durable.
 
-        The last page's `next_position` is at or above `end`. Closing the generator releases what it holds.
+        The last page's `next_position` is at or above `end`. Closing the generator releases its resources.
         """
 
     @property
     def cursors(self) -> CursorStore:
-        """The cursors of this log, for a process beside its writer."""
+        """The cursors of this log, for a process other than its writer."""
 
     def is_current(self) -> bool:
-        """Returns whether these are still the logs at this location; False when another log has replaced them. Cheap."""
+        """Returns whether these are still the logs at this location; False when another log has replaced them. This is cheap."""
 
     def writer_is_gone(self) -> bool:
-        """Returns whether no process writes: promised ticks stay as they are until one opens the log. False when that is unknown."""
+        """Returns whether no process writes, so that promised ticks do not advance until one opens the log. False when that is unknown."""
 
     def close(self) -> None:
-        """Releases everything. Idempotent. Logs that are garbage-collected without it release everything themselves."""
+        """Releases all resources. Idempotent. Logs that are garbage-collected without it release them themselves."""
 
 
 class FrameSource(Protocol):
-    """The recipe of a source: hashable, picklable, and equal to another recipe of the same log."""
+    """The recipe of a source: hashable, picklable, and equal to other recipes of the same log."""
 
     def open(self) -> FrameLogs:
-        """Opens the logs in this process. Blocks; FormatError or StorageError when there is nothing to read."""
+        """Opens the logs in this process. Blocks; raises FormatError or StorageError when there is nothing to read."""

@@ -1,7 +1,7 @@
-"""JournalFrames: a journal on this host as a source of frames, read straight from its files, beside its writer or without one.
+"""JournalFrames: a journal on this host as a source of frames, read directly from its files, with or without a running writer.
 
-Answers the questions of `FrameLogs` from the indexes of the journal's segments, which tell what a frame holds without reading it. Only a
-read of some of many vchannels looks at the heads of their frames.
+Implements `FrameLogs` with the indexes of the journal's segments, which tell what a frame holds without reading it. Only a read of some of
+many vchannels reads the heads of their frames.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from wal.spark.planning import FrameWeight, weight_of
 __all__ = ["JournalFrames", "JournalSource"]
 
 _GRAIN: Final = 64
-"""The largest number of frames that share one weight where no limit asks for each; smaller segments have smaller groups."""
+"""The most frames that share one weight when no limit needs each frame; smaller segments have smaller groups."""
 _MATCHED_MAX: Final = 64
-"""The number of segments whose matching names are remembered: those that were searched last."""
+"""The number of segments, the last ones searched, whose matching names are cached."""
 
 
 class JournalSource(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class JournalSource(msgspec.Struct, frozen=True):
     directory: str
 
     def open(self) -> JournalFrames:
-        """FormatError when there is no journal."""
+        """Raises FormatError when there is no journal."""
         return JournalFrames(Path(self.directory))
 
 
@@ -128,7 +128,7 @@ class JournalFrames:
                 if first < stop:
                     return int(index.first_ticks[first]) + newest[1]
         except TruncatedError:
-            pass  # it was truncated meanwhile, and so was everything before it
+            pass  # truncated meanwhile, like everything before it
         return 0
 
     def weights(
@@ -250,7 +250,7 @@ class JournalFrames:
     def _scanned_frames(
         self, pchannel: str, start: int, end: int, choice: ChannelChoice, rows_max: int | None, bytes_max: int | None
     ) -> list[FrameWeight]:
-        """Returns the weights of frames of some vchannels, from the heads of the frames, which may hold thousands of others."""
+        """Returns the weights of frames of some vchannels, from the heads of the frames, which may hold thousands of other vchannels."""
         names = self.names(pchannel, start, end, choice)
         assert names is not None
         found: list[FrameWeight] = []
@@ -266,7 +266,7 @@ class JournalFrames:
 
 
 def _file(log: ReadOnlyJournalLog) -> tuple[int, int, int] | None:
-    """Returns what identifies the control page there, which is another one when the log was recreated."""
+    """Returns the identity of the control page there, which changes when the log is recreated."""
     try:
         status = os.stat(log.directory / CONTROL_NAME)
         log.refresh()

@@ -1,7 +1,7 @@
-"""lag: how far a query lags behind its log, from the progress that Spark reports. It opens nothing unless it is given the log.
+"""lag: how far a query lags behind its log, from the progress that Spark reports. It opens nothing unless it gets the log.
 
-Owns the meaning of the difference between two offsets, pchannel by pchannel. Spark takes no metrics from Python sources, so its own cannot
-say it.
+Owns the meaning of the difference between two offsets, pchannel by pchannel. Spark takes no metrics from Python sources, so its own do not
+show the lag.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["PChannelLag", "QueryLag", "lag", "lag_listener"]
 class PChannelLag(msgspec.Struct, frozen=True):
     """The lag of one source of a query behind the end of one pchannel.
 
-    The source's next batch begins at `done`, and the log ends at `end`. Between the two lie `bytes` of log, those of other vchannels
-    included, which were written over `seconds` of the writer's clock, counted from `done_tick` to `end_tick`; and `rows` of the query's
-    vchannels. `rows` is None unless `lag` was given the log; so is `bytes` on Pulsar, whose ids are not positions in bytes.
+    The source's next batch begins at `done`, and the log ends at `end`. Between the two are `bytes` of log (all vchannels), written over
+    `seconds` of the writer's clock, from `done_tick` to `end_tick`; and `rows` of the query's vchannels. `rows` is None unless `lag` got
+    the log; so is `bytes` on Pulsar, whose ids are not positions in bytes.
     """
 
     source: int
@@ -48,10 +48,10 @@ class PChannelLag(msgspec.Struct, frozen=True):
 
 
 class QueryLag(msgspec.Struct, frozen=True):
-    """The lag of a query: `bytes` and `rows` of all pchannels together, `seconds` of the one that lags most.
+    """The lag of a query: `bytes` and `rows` of all pchannels together, `seconds` of the pchannel that lags most.
 
-    A query that has read everything has 0 in each; None stands for "unknown". A batch that is running does not count yet. `complete` is
-    False when Spark has not reported how far a source could go, as after a batch that was run again: then all are unknown.
+    A query that has read everything has 0 in each; None means unknown. A running batch does not count yet. `complete` is False when Spark
+    has not reported how far a source could read, as after a batch that was rerun: then all are unknown.
     """
 
     query_id: str
@@ -87,12 +87,12 @@ def lag(
 ) -> QueryLag:
     """Returns how far a query lags behind its log: `lag(query.lastProgress)`.
 
-    `progress` is `lastProgress`, one of `recentProgress`, or the progress in a listener's event; its JSON, as text or parsed, will do too.
+    `progress` is `lastProgress`, one of `recentProgress`, or the progress in a listener's event; JSON, as text or parsed, is accepted too.
     Sources of other formats are ignored. The end of the log is the one that Spark reports, as of the planning of the batch. Given the log
-    of the query (`path`, a journal, or `options`, those of the source), it looks up the end as it is now and counts rows: those of
-    `vchannels`, or of vchannels that match `vchannels_pattern`, as the source reads them.
+    of the query (`path`, a journal, or `options`, those of the source), it looks up the current end and counts rows: those of `vchannels`,
+    or of vchannels that match `vchannels_pattern`, as the source reads them.
 
-    InvalidArgumentError for anything else, None included: Spark has no progress before the end of the first batch.
+    Raises InvalidArgumentError for anything else, including None: Spark has no progress before the end of the first batch.
     """
     report = _report(progress)
     source = None if path is None and options is None else source_of(Location.named(path, options))
@@ -122,7 +122,7 @@ def lag(
 def lag_listener(handler: Callable[[QueryLag], object]) -> StreamingQueryListener:
     """Returns a listener for `spark.streams.addListener(…)` that calls `handler` after each batch of each query that reads a log.
 
-    Spark calls it in a thread of its own. Spark logs an exception of the handler, and goes on.
+    Spark calls it in its own thread. Spark logs an exception of the handler and continues.
     """
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -148,7 +148,7 @@ def _lag_reported(source: int, done: StreamOffset, end: StreamOffset) -> list[PC
     lags = []
     for pchannel, there in sorted(end.pchannels.items()):
         here = done.pchannels.get(pchannel)
-        if here is not None and here.same_log(there):  # otherwise it is newer than this batch: the next one reads it
+        if here is not None and here.same_log(there):  # otherwise it is newer than this batch: the next batch reads it
             size = there.log_position[0] - here.log_position[0] if there.form == FORM_JOURNAL else None
             lags.append(_between(source, here, there, there.log_position > here.log_position, size))
     return lags
@@ -174,7 +174,7 @@ def _lag_now(number: int, done: StreamOffset, source: FrameSource, choice: Chann
                 template = WALPartition(source, choice, origins={pchannel: moment.origin})
                 events = event_weights(logs, template, pchannel, first, weights[0].next_position)
                 rows += sum(event.rows for event in events) - weights[0].rows
-            if weights:  # where it begins at the earliest event, that says since when there is something to read
+            if weights:  # if it begins at the earliest event, this tick says since when there are unread events
                 here = here.moved(here.log_position, max(here.time_tick, weights[0].first_tick - 1))
             size = logs.bytes_between(pchannel, here.log_position[0], there.log_position[0])
             lags.append(_between(number, here, there, rows > 0, size, rows))
@@ -186,7 +186,7 @@ def _lag_now(number: int, done: StreamOffset, source: FrameSource, choice: Chann
 def _between(
     source: int, here: PChannelOffset, there: PChannelOffset, lags: bool, size: int | None, rows: int | None = None
 ) -> PChannelLag:
-    """Returns the lag from `here` to `there`; with `lags` False there is nothing for the query between the two."""
+    """Returns the lag from `here` to `there`; with `lags` False there are no events for the query between the two."""
     return PChannelLag(
         source,
         there.pchannel,
@@ -205,7 +205,7 @@ def _seconds(here: PChannelOffset, there: PChannelOffset) -> float:
 
 
 def _offset(value: object) -> StreamOffset | None:
-    """Returns the offset in a progress, from JSON or what was parsed of it; None if it is missing or another format's."""
+    """Returns the offset in a progress, from JSON as text or parsed; None if it is missing or belongs to another format."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -234,4 +234,4 @@ def _report(progress: Any) -> Mapping[str, Any]:
 
 _MS_PER_S: Final = 1000
 _ALL: Final = 1 << 62
-"""A limit of rows that is never reached: with a limit, each frame is weighed by itself."""
+"""A row limit that is never reached: with a limit, each frame is weighed separately."""

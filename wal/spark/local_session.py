@@ -1,8 +1,8 @@
-"""A Spark session of this host, for tests, examples and the demo; and what a host needs to have one.
+"""A Spark session on this host, for tests, examples and the demo; and the requirements of a host.
 
-Owns the settings that a small job on one host wants, which are not those of a cluster, and the versions of pyspark and Java that are
-needed. It never stops a session; its creator does. On a cluster create the session as its documentation says: this log needs nothing there
-but the package on the executors.
+Owns the settings for a small job on one host, which are not those of a cluster, and the required versions of pyspark and Java. It never
+stops a session; its creator does. On a cluster create the session as its documentation says: this log needs only the package on the
+executors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["PYSPARK_MIN", "require_pyspark", "session", "why_no_session"]
 
 PYSPARK_MIN: Final = (4, 2, 1)
-"""The first version whose Python sources have row limits, AvailableNow and a reported end that work."""
+"""The first version whose Python sources have working row limits, AvailableNow and a reported end."""
 JAVA_MIN: Final = 17
 """The oldest Java that Spark 4 runs on (its documentation, "Downloading")."""
 
@@ -38,8 +38,8 @@ def session(
     """Returns the session of this process, creating it if there is none: without a UI, on loopback, with two shuffle partitions and this
     Python for its workers.
 
-    `settings` are Spark's own, by their names, and take precedence over these. An existing session is returned with those of them changed
-    that can be. InvalidArgumentError when this host cannot run Spark; it says why.
+    `settings` are Spark's own, by their names, and take precedence over these. An existing session is returned, with those settings changed
+    that can be. Raises InvalidArgumentError, with the reason, when this host cannot run Spark.
     """
     if (reason := why_no_session()) is not None:
         raise InvalidArgumentError(f"no Spark session can be created here: {reason}")
@@ -55,7 +55,7 @@ def session(
 
 
 def why_no_session() -> str | None:
-    """Returns what this host lacks for a session, with the remedy; None when it lacks nothing."""
+    """Returns what this host lacks for a session, with the remedy; None when it has everything."""
     try:
         require_pyspark()
         load_pyarrow()
@@ -93,7 +93,7 @@ def require_pyspark() -> None:
 
 def _java() -> str | None:
     home = os.environ.get("JAVA_HOME")
-    if home:  # then Spark's own scripts look there and nowhere else
+    if home:  # then Spark's own scripts look only there
         return shutil.which("java", path=str(Path(home) / "bin"))
     return shutil.which("java")
 
@@ -109,7 +109,7 @@ def _java_version(java: str) -> int | None:
 
 
 def _export_this_package() -> None:
-    """Makes workers import this very package, also from a checkout that is not installed."""
+    """Makes workers import this same package, also from a checkout that is not installed."""
     root = str(Path(__file__).parents[2])
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if root not in known:
@@ -125,4 +125,4 @@ _SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "spark.ui.enabled": False,
     "spark.ui.showConsoleProgress": False,
 }
-"""These options of the JVM make a session of a few seconds start sooner; a job of hours wants others."""
+"""These JVM options make a session of a few seconds start faster; a job of hours needs others."""

@@ -1,7 +1,7 @@
-"""Location: where a log lies, as the options of a read or a write name it. Pure.
+"""Location: where a log is, as the options of a read or a write name it. Pure.
 
 Owns the options that name a log, for every part of Spark that needs one. A journal is named by `path`; a log on Pulsar by `service.url`
-together with `kv`, its metadata, and what is needed to be let in. No repr and no error shows a password or a token.
+together with `kv`, its metadata, and the credentials. No repr and no error shows a password or a token.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["LOCATION_OPTIONS", "Location", "only_one"]
 
 _KINDS: Final = ("path", "address", "service.url")
 _OF_PULSAR: Final = ("kv", "kv.password", "admin.url", "token", "tls.authority")
-"""The options that go with service.url alone."""
+"""The options that are valid only with service.url."""
 LOCATION_OPTIONS: Final = (*_KINDS, *_OF_PULSAR)
 
 
 class Location(msgspec.Struct, frozen=True):
-    """The place of a log: `kind` is path, address or service.url; the other fields go with service.url.
+    """The location of a log: `kind` is path, address or service.url; the other fields belong to service.url.
 
-    `value` is the text that Spark was given: show it with `shown`, as the repr does.
+    `value` is the text that Spark got: show it with `shown`, as the repr does.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Location(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Location:
-        """Returns the place that these options name, their names in lower case. InvalidArgumentError for none, or for a contradiction."""
+        """Returns the location in these options (names in lower case). InvalidArgumentError if there is none, or for a contradiction."""
         kind = only_one(given, *_KINDS)
         value = "" if kind is None else given[kind].strip()
         if kind is None or not value:
@@ -64,7 +64,7 @@ class Location(msgspec.Struct, frozen=True):
 
     @classmethod
     def named(cls, path: str | None, options: Mapping[str, str] | None) -> Location:
-        """Returns the place of a journal's directory, or of the log that these options of a source name; other options are ignored."""
+        """Returns the location of a journal's directory, or of the log that these options of a source name; other options are ignored."""
         if (path is None) == (options is None):
             raise InvalidArgumentError("the log is named by path=… or by options=…: give one of them")
         if options is None:
@@ -73,7 +73,7 @@ class Location(msgspec.Struct, frozen=True):
         return cls.of({name: value for name, value in given.items() if name in LOCATION_OPTIONS})
 
     def directory(self) -> Path | None:
-        """Returns the directory of a journal, or None for a log on Pulsar. InvalidArgumentError for a location of any other kind."""
+        """Returns the directory of a journal, or None for a log on Pulsar. Raises InvalidArgumentError for any other kind of location."""
         if self.kind == "service.url":
             return None
         if self.kind != "path":
@@ -91,7 +91,7 @@ class Location(msgspec.Struct, frozen=True):
         return parsed.path
 
     def pulsar(self) -> tuple[PulsarLocation, Secret]:
-        """Returns the namespace of a log on Pulsar and the place of its metadata, when everything beside them is well-formed too."""
+        """Returns the namespace of a log on Pulsar and the location of its metadata; checks that the other options are well-formed too."""
         parsed = parse_location(self.value).pulsar
         if parsed is None:
             raise InvalidArgumentError(
@@ -110,16 +110,16 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def authority(self) -> str | None:
-        """The path of the certificates that Pulsar's is checked against, made absolute."""
+        """The absolute path of the certificates against which Pulsar's certificate is checked."""
         return self.tls_authority and str(absolute_path(self.tls_authority, "the option tls.authority"))
 
     @property
     def is_kv_file(self) -> bool:
-        """True if the metadata of a log on Pulsar is a sqlite file, which one process at a time can open."""
+        """True if the metadata of a log on Pulsar is a sqlite file, which only one process at a time can open."""
         return isinstance(parse_kv(self.pulsar()[1]), Path)
 
     def opening(self) -> tuple[str | Path, dict[str, Any]]:
-        """Returns what `open_wal` takes to open this log: the location, and the settings that belong to it."""
+        """Returns the arguments of `open_wal` for this log: the location, and its settings."""
         if (directory := self.directory()) is not None:
             return directory, {}
         place, kv = self.pulsar()
@@ -135,7 +135,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def only_one(given: Mapping[str, str], *names: str) -> str | None:
-    """Returns which of these options is given, or None; InvalidArgumentError when more than one is."""
+    """Returns the one of these options that is set, or None; raises InvalidArgumentError when more than one is set."""
     found = [name for name in names if name.lower() in given]
     if len(found) > 1:
         raise InvalidArgumentError(f"{' and '.join(found)} contradict each other: give one of them")
@@ -143,7 +143,7 @@ def only_one(given: Mapping[str, str], *names: str) -> str | None:
 
 
 def _metadata(kv: str | None, password: str | None) -> Secret | None:
-    """Returns where the metadata lies. The password has an option of its own, because Spark shows the value of `kv` in plans and its UI."""
+    """Returns the location of the metadata. The password has its own option, because Spark shows the value of `kv` in plans and its UI."""
     if kv is not None and shown(kv) != kv:
         raise InvalidArgumentError(
             f"kv={shown(kv)!r} holds a password, and Spark would show it in its plans: give it in the option kv.password, which Spark "

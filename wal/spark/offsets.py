@@ -1,8 +1,8 @@
-"""StreamOffset: how far a Spark query has read, as the JSON that Spark keeps in its checkpoint and shows in its progress. Pure.
+"""StreamOffset: how far a Spark query has read, as the JSON that Spark stores in its checkpoint and shows in its progress. Pure.
 
-Owns one log position for each pchannel, its text, and the order of positions. The position is the id of the event that reading goes on
-with, whether that event is written already or not, and comes with a tick: everything up to it lies below. Two offsets that mean the same
-have the same text: Spark compares texts, and would run empty batches for ever between two spellings.
+Owns one log position for each pchannel, its text, and the order of positions. The position is the id of the event at which reading
+continues, whether or not that event is written already, and comes with a tick: everything up to that tick is below the position. Equal
+offsets have the same text: Spark compares texts, and would run empty batches for ever between two spellings.
 
     {"lives": {"orders": 3},                                      # the incarnation of each vchannel that the query names
      "pchannels": {"pchannel-0": {"id": "pchannel-0:5f3a…:81920:0", "tick": 117…}, …},
@@ -24,13 +24,13 @@ from wal.message import FORM_JOURNAL, MessageID, Origin
 __all__ = ["LogPosition", "PChannelOffset", "StreamOffset"]
 
 LogPosition: TypeAlias = tuple[int, int]
-"""(position, index), ascending in one incarnation of a pchannel. An event lies below a log position if its own is smaller."""
+"""(position, index), ascending in one incarnation of a pchannel. An event is below a log position if its own is smaller."""
 
 VERSION: Final = 1
 
 
 class PChannelOffset(msgspec.Struct, frozen=True):
-    """A log position in one incarnation of one pchannel. Everything at or below `time_tick` lies below it."""
+    """A log position in one incarnation of one pchannel. Everything at or below `time_tick` is below it."""
 
     pchannel: str
     incarnation: int
@@ -40,25 +40,25 @@ class PChannelOffset(msgspec.Struct, frozen=True):
 
     @property
     def message_id(self) -> MessageID:
-        """The id of the event that reading goes on with, once that event is written."""
+        """The id of the event at which reading continues, once that event is written."""
         return MessageID(self.pchannel, self.incarnation, *self.log_position, self.form)
 
     @property
     def origin(self) -> Origin:
-        """What identifies the log."""
+        """The identity of the log."""
         return Origin(self.pchannel, self.incarnation, 0, self.form)
 
     def same_log(self, other: PChannelOffset) -> bool:
-        """Returns whether both lie in the same incarnation of the same pchannel, so that their positions can be compared."""
+        """Returns whether both are in the same incarnation of the same pchannel, so that their positions can be compared."""
         return (self.pchannel, self.incarnation, self.form) == (other.pchannel, other.incarnation, other.form)
 
     def moved(self, place: LogPosition, time_tick: int) -> PChannelOffset:
-        """Returns another position in the same log."""
+        """Returns this offset at another position in the same log."""
         return PChannelOffset(self.pchannel, self.incarnation, place, time_tick, self.form)
 
     @classmethod
     def of(cls, message_id: MessageID, time_tick: int) -> PChannelOffset:
-        """Returns the log position of this id."""
+        """Returns the log position with this id."""
         place = (message_id.position, message_id.index)
         return cls(message_id.pchannel, message_id.incarnation, place, time_tick, message_id.form)
 
@@ -74,7 +74,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
     pinned: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the offset as Spark takes it: plain values, every object sorted by its keys."""
+        """Returns the offset in Spark's form: plain values, every object sorted by its keys."""
         return {
             "lives": dict(sorted(self.incarnations.items())),
             "pchannels": {
@@ -90,7 +90,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, source: str | Mapping[str, Any]) -> StreamOffset:
-        """Returns the offset in this JSON, as text or parsed. InvalidArgumentError for anything else."""
+        """Returns the offset in this JSON, as text or parsed. Raises InvalidArgumentError for anything else."""
         try:
             data = json.loads(source) if isinstance(source, str) else source
             version = data["version"]
@@ -110,7 +110,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
 
 def parse_pchannel_offset(pchannel: str, place: Any) -> PChannelOffset:
-    """Returns one pchannel's position from `{"id": …, "tick": …}`; the tick may be missing. InvalidArgumentError for anything else."""
+    """Returns one pchannel's position from `{"id": …, "tick": …}`; the tick is optional. InvalidArgumentError for anything else."""
     if not isinstance(place, Mapping) or set(place) - {"id", "tick"} or "id" not in place:
         raise InvalidArgumentError(
             f'{place!r} is not a position in pchannel {pchannel!r}: expected {{"id": message id, "tick": time tick}}'

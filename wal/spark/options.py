@@ -1,7 +1,7 @@
 """SourceOptions: the options of a Spark read, checked once. Pure.
 
 Owns the names of the options (Kafka's, where it has them), their forms and their defaults, and the choice of vchannels. An unknown name and
-an impossible value raise an InvalidArgumentError that lists what is accepted: a misspelt option never means "the default".
+an invalid value raise an InvalidArgumentError that lists what is accepted: a misspelt option never means "the default".
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ OPTIONS: Final = (
     "failOnDataLoss",
     "includeTypes",
 )
-"""Case does not matter. `maxOffsetsPerTrigger` is another name of `maxMessagesPerTrigger`."""
+"""Case does not matter. `maxOffsetsPerTrigger` is another name for `maxMessagesPerTrigger`."""
 TICK_TIMEOUT_MS: Final = 30_000
-"""The time that a read waits for a tick by default."""
+"""How long a read waits for a tick by default."""
 LOGICAL_BITS: Final = 18
 """The bits of a tick below its milliseconds, as `wal.timestamp` defines them."""
 
 _DIGITS_MAX: Final = 19
-"""The digits of the largest number that any option takes."""
+"""The number of digits of the largest number that any option takes."""
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 Edge = str | Mapping[str, PChannelOffset | str]
-"""The beginning or end of a read: "earliest", "latest", or one of these or a position for each pchannel that is named."""
+"""The beginning or end of a read: "earliest", "latest", or a mapping from pchannels to one of these or a position."""
 
 
 class ChannelChoice(msgspec.Struct, frozen=True):
-    """The vchannels that a read is for: those with these `names`, those whose whole name matches `pattern`, or all.
+    """The vchannels that a read selects: those with these `names`, those whose whole name matches `pattern`, or all.
 
-    A name is matched once: there may be 65,536 of them, and a stream asks sixty times a second.
+    Each name is matched once: there may be 65,536 names, and a stream asks sixty times a second.
     """
 
     names: tuple[str, ...] | None = None
@@ -67,7 +67,7 @@ class ChannelChoice(msgspec.Struct, frozen=True):
 
     @property
     def everything(self) -> bool:
-        """True if the read is for every vchannel."""
+        """True if the read selects every vchannel."""
         return self.names is None and self.pattern is None
 
     def __contains__(self, name: object) -> bool:
@@ -76,7 +76,7 @@ class ChannelChoice(msgspec.Struct, frozen=True):
         return self.pattern is None or (isinstance(name, str) and _matches(self.pattern, name))
 
     def among(self, names: Iterable[str]) -> frozenset[str]:
-        """Returns those of these names that the read is for."""
+        """Returns those of these names that the read selects."""
         return frozenset(name for name in names if name in self)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-        """Returns the options, checked, from those that Spark hands over for a stream or a batch read."""
+        """Returns the checked options of a stream or a batch read, from those that Spark passes."""
         given = _Given(options)
         given.check_names()
         starts = only_one(given.options, "startingOffsets", "startingTimestamp", "startingTimeTick")
@@ -147,7 +147,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
 
 class _Given:
-    """The options as given, by their names in lower case."""
+    """The raw options, by their names in lower case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = {name.lower(): value for name, value in options.items()}

@@ -1,9 +1,9 @@
-"""WALPartition: what goes to a task, and which runs of a frame the task shows.
+"""WALPartition: the data sent to a task, and which runs of a frame the task shows.
 
-A partition has everything that a task needs to give the same rows however often it is run. A vchannel that the read names is read in the
-incarnation that was planned, also when it was dropped since. When a task meets a later incarnation of it, the plan did not know of it yet:
-a stream fails or has its rows. Of all other vchannels every incarnation is shown that is not known to have ended, so that vchannels that
-are created later appear by themselves.
+A partition has everything that a task needs to return the same rows however often it is run. A vchannel that the read names is read in the
+planned incarnation, even when it was dropped since. If a task meets a later incarnation, which the plan did not know yet, a stream fails or
+shows its rows. For all other vchannels every incarnation is shown that is not known to have ended, so that vchannels that are created later
+appear automatically.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class WALPartition(InputPartition):
     types: frozenset[int] | None = None
     fail_on_data_loss: bool = True
     follows: bool = False
-    """True for a stream, which fails or goes on with a new incarnation of a vchannel that it names, but never skips it."""
+    """True for a stream, which fails or continues with a new incarnation of a vchannel that it names, but never skips it."""
 
     def with_pieces(self, pieces: tuple[Piece, ...]) -> Self:
-        """Returns the same for these pieces, with the origins of their pchannels only."""
+        """Returns a copy with these pieces, and only the origins of their pchannels."""
         origins = {piece.pchannel: self.origins[piece.pchannel] for piece in pieces}
         return replace(self, pieces=pieces, origins=origins)
 
 
 class RowSelection(Selection):
-    """Selects the runs that a task shows. `names` are those of the choice that the frames hold, None for all."""
+    """Selects the runs that a task shows. `names` are the names of the choice that the frames hold, None for all."""
 
     __slots__ = ("_accepted", "_known", "_partition", "_pchannel", "_wanted")
 

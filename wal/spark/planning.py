@@ -1,9 +1,9 @@
 """Planning: how much of the log a trigger takes, and which task reads what. Pure.
 
 Owns two decisions. `take` goes through the frames of all pchannels in the order of their ticks until a limit is reached, so that no
-pchannel runs ahead of another or waits for ever. `share_out` cuts a read into pieces of about one size at frame boundaries, as few as keep
-the tasks busy. Both depend on their arguments only: asked again, they answer the same. Both work on the weights of frames; where no index
-knows these, `ScannedFrames` keeps those that a scan has found.
+pchannel runs ahead of another or starves. `share_out` cuts a read into pieces of about equal size at frame boundaries, as few as keep the
+tasks busy. Both are deterministic functions of their arguments. Both use the weights of frames; where no index has these, `ScannedFrames`
+keeps those that a scan has found.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from wal.spark.offsets import LogPosition
 __all__ = ["EventWeight", "FrameWeight", "Piece", "ScannedFrames", "Taken", "cut", "share_out", "take", "weight_of"]
 
 KEPT_MAX: Final = 1 << 16
-"""The number of frames whose weights are kept."""
+"""The most frames whose weights are kept."""
 
 
 class FrameWeight(msgspec.Struct, frozen=True, gc=False):
-    """The cost of a read of one frame, or of adjacent frames: at most so many rows, about so many bytes.
+    """The cost of a read of one frame, or of adjacent frames: at most this many rows, about this many bytes.
 
-    It begins at `position`, and everything in it lies below (`next_position`, 0). Its events have ticks from `first_tick` to `promise`, and
-    later events have larger ones.
+    It begins at `position`, and everything in it is below (`next_position`, 0). Its events have ticks from `first_tick` to `promised_tick`,
+    and later events have larger ones.
     """
 
     position: int
@@ -50,9 +50,9 @@ class EventWeight(msgspec.Struct, frozen=True, gc=False):
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
-    """The end of a trigger in one pchannel: the end of this frame, which is the last one that waits there if `all`.
+    """The end of a trigger in one pchannel: the end of this frame, which is the last unread one there if `all`.
 
-    With `cut` it goes only into the frame, which alone exceeds a limit.
+    With `cut` it is within the frame, which alone exceeds a limit.
     """
 
     frame: FrameWeight
@@ -61,7 +61,7 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """The events of one pchannel from `start` up to, and without, `end`."""
+    """The events of one pchannel from `start` up to, but not including, `end`."""
 
     pchannel: str
     start: LogPosition
@@ -71,9 +71,9 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 def take(
     frames: Mapping[str, Sequence[FrameWeight]], *, rows_max: int | None = None, bytes_max: int | None = None
 ) -> dict[str, Taken]:
-    """Returns how far a trigger goes in each pchannel from which it takes anything; `frames` are those that wait there, in their order.
+    """Returns how far a trigger reads in each pchannel from which it takes anything; `frames` are the unread ones there, in order.
 
-    It takes whole frames, in the order of their ticks, while they fit. If the very first one does not fit, that one is cut: see `cut`.
+    It takes whole frames, in the order of their ticks, while they fit. If the first one does not fit, it is cut: see `cut`.
     """
     taken: dict[str, Taken] = {}
     rows = size = 0
@@ -98,7 +98,7 @@ def take(
 
 
 def cut(events: Sequence[EventWeight], *, rows_max: int | None = None, bytes_max: int | None = None) -> int | None:
-    """Returns the index below which the events of a frame fit the limits; None when all of them fit. The first one is always taken.
+    """Returns the index below which the events of a frame fit the limits; None when all of them fit. The first event is always taken.
 
     An event is taken whole, however many rows it has: a limit that a transaction alone exceeds is exceeded.
     """
@@ -114,10 +114,10 @@ def cut(events: Sequence[EventWeight], *, rows_max: int | None = None, bytes_max
 def share_out(
     ranges: Sequence[tuple[Piece, Sequence[FrameWeight]]], *, partitions_max: int, bytes_min: int
 ) -> list[list[Piece]]:
-    """Returns the pieces that each task reads: all of the ranges, each event once, in at most `partitions_max` tasks of about one size.
+    """Returns the pieces that each task reads: all of the ranges, each event once, in at most `partitions_max` tasks of about equal size.
 
-    A task reads at least `bytes_min` bytes if there are so many: starting one costs more than reading little. Ranges are cut only between
-    the frames that come with them. An empty range is left out.
+    A task reads at least `bytes_min` bytes if there are that many: starting a task costs more than reading a little. Ranges are cut only
+    between their given frames. Empty ranges are omitted.
     """
     ranges = [(whole, frames) for whole, frames in ranges if whole.start < whole.end]
     if not ranges:
@@ -142,10 +142,10 @@ def share_out(
 
 
 class ScannedFrames:
-    """The weights of the frames that were scanned for one pchannel and choice, where there is no index to ask.
+    """The weights of the frames that were scanned for one pchannel and choice, where there is no index.
 
-    Everything in [`start`, `upto`) was scanned; frames without rows of the choice are not kept. So each poll of an idle query goes on where
-    the one before ended, and a frame that one trigger did not take is there for the next one.
+    Everything in [`start`, `upto`) was scanned; frames without rows of the choice are not kept. So each poll of an idle query continues
+    where the previous one ended, and a frame that one trigger did not take is there for the next.
     """
 
     def __init__(self, start: int) -> None:
@@ -154,7 +154,7 @@ class ScannedFrames:
         self._frames: deque[FrameWeight] = deque()
 
     def go_on(self, start: int) -> bool:
-        """Forgets what lies below `start`. Returns False when that was not scanned, or when too many frames are kept."""
+        """Forgets the frames below `start`. Returns False when `start` was not scanned, or when too many frames are kept."""
         if not self.start <= start <= self.upto or len(self._frames) > KEPT_MAX:
             return False
         self.start = start
@@ -172,13 +172,13 @@ class ScannedFrames:
         return _count(self._frames, end, rows_max, bytes_max)[1]
 
     def within(self, end: int, rows_max: int | None, bytes_max: int | None) -> list[FrameWeight]:
-        """Returns the frames below `end`, up to and including the one with which a limit is exceeded."""
+        """Returns the frames below `end`, up to and including the first that exceeds a limit."""
         count, _ = _count(self._frames, end, rows_max, bytes_max)
         return [frame for _, frame in zip(range(count), self._frames, strict=False)]
 
 
 def weight_of(frame: StoredFrame, wanted: Container[str] | None) -> FrameWeight | None:
-    """Returns the weight of this frame for these vchannels, or for all; None when it holds no rows of them."""
+    """Returns the weight of this frame for these vchannels, or for all; None when it has none of their rows."""
     view = frame.view
     header = view.header
     if wanted is None:
@@ -193,7 +193,7 @@ def weight_of(frame: StoredFrame, wanted: Container[str] | None) -> FrameWeight 
 
 
 def _count(frames: deque[FrameWeight], end: int, rows_max: int | None, bytes_max: int | None) -> tuple[int, bool]:
-    """Returns how many frames below `end` it takes to exceed a limit (all, if they do not), and whether they exceed it."""
+    """Returns how many frames below `end` are needed to exceed a limit (all, if they do not), and whether they exceed it."""
     count = rows = size = 0
     for frame in takewhile(lambda frame: frame.position < end, frames):
         count += 1

@@ -1,8 +1,8 @@
-"""PulsarFrames: a log on Pulsar as a source of frames, read straight from its topics, with its metadata in etcd.
+"""PulsarFrames: a log on Pulsar as a source of frames, read directly from its topics, with its metadata in etcd.
 
-Answers the questions of `FrameLogs` from topics, which have no index. Pulsar's ledgers tell how much lies between two log positions, so a
-read without limits is planned without reading anything. For a limit of rows, and for the position of a tick, the driver scans frames: those
-that the limit takes, each once; a few in the search for a tick.
+Implements `FrameLogs` with topics, which have no index. Pulsar's ledgers tell how much is between two log positions, so a read without
+limits is planned without reading anything. For a row limit, and for the position of a tick, the driver scans frames: those within the
+limit, each once; a few in the search for a tick.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from wal.spark.planning import FrameWeight, ScannedFrames, weight_of
 __all__ = ["PulsarFrames", "PulsarSource"]
 
 _PIECES: Final = 64
-"""The largest number of weights for a range of the log without a limit."""
+"""The most weights for a range of the log without a limit."""
 _PAGE_BYTES: Final = 1 << 20
 _SCANS_MAX: Final = 16
-"""The number of (pchannel, choice)s whose scanned frames are remembered."""
+"""The number of (pchannel, choice) pairs whose scanned frames are cached."""
 _GONE_S: Final = 0.25
 _VCHANNELS_AGE_S: Final = 0.2
-"""The age that knowledge about vchannels may reach."""
+"""The maximum age of cached knowledge about vchannels."""
 
 
 class PulsarSource(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class PulsarSource(msgspec.Struct, frozen=True):
     kv: Secret
 
     def open(self) -> PulsarFrames:
-        """Opens the log. InvalidArgumentError when Pulsar refuses the credentials, FormatError when the metadata knows of no log."""
+        """Opens the log. Raises InvalidArgumentError when Pulsar refuses the credentials, FormatError when the metadata has no log."""
         return PulsarFrames(self.address, self.kv)
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class PulsarFrames:
         self._connection = Connection(address)
         self._admin = Admin(address)
         self._metadata = PulsarMetadata(kv, closing=self._connection.close)
-        # If it is garbage-collected without `close`, the client's threads would leak. The interpreter's exit stops the loop by itself.
+        # If it is garbage-collected without `close`, the client's threads would leak. When the interpreter exits, the loop stops by itself.
         weakref.finalize(self, _stop_later, self._metadata.thread).atexit = False
         self._topics: dict[str, ReadOnlyTopic] = {}
         self._scans: OrderedDict[tuple[str, ChannelChoice], ScannedFrames] = OrderedDict()
@@ -93,7 +93,7 @@ class PulsarFrames:
             topic = self._topics.get(name)
             if topic is not None and topic.incarnation == meta.incarnation:
                 continue
-            if topic is not None:  # another log lies there now: a reader that goes on sees another origin
+            if topic is not None:  # another log is there now: a reader that continues sees another origin
                 topic.close()
                 self._scans.clear()
                 self._newest.clear()
@@ -176,7 +176,7 @@ class PulsarFrames:
         topic = self._topic(pchannel)
         state = topic.reach()
         start, end = max(since[0], state.earliest[0]), min(place[0], state.durable_end)
-        upper, back = end, 4  # most messages hold events: the last few will do
+        upper, back = end, 4  # most messages hold events: the last few suffice
         try:
             while start < upper:
                 lower = at = max(start, topic.ledgers.back(end, back) or start)
@@ -224,12 +224,12 @@ class PulsarFrames:
             try:
                 self._gone = not self.has_writer()
             except WALError:
-                self._gone = False  # it is not known
+                self._gone = False  # unknown
             self._gone_until = time.monotonic() + _GONE_S
         return self._gone
 
     def has_writer(self) -> bool:
-        """Returns whether a writer that has not closed the log is connected now, as the brokers and the metadata say."""
+        """Returns whether, according to the brokers and the metadata, a writer that has not closed the log is connected now."""
         names = self.pchannels()
         return any(not self._topics[name].reach().closed and self._topics[name].has_writer() for name in names)
 
@@ -287,7 +287,7 @@ class PulsarFrames:
 
 
 def _by_ledgers(topic: ReadOnlyTopic, start: int, end: int) -> list[FrameWeight]:
-    """Returns weights of pieces of about as many messages each between two positions; rows and ticks are unknown."""
+    """Returns the weights of pieces of about equal numbers of messages between two positions; rows and ticks are unknown."""
     ledgers = topic.ledgers
     count = ledgers.entries_between(start, end)
     if not count:

@@ -1,10 +1,10 @@
-"""Rows of a task: the pieces of a partition become Arrow batches, in the task's own process; and the columns of a row.
+"""Rows of a task: turns the pieces of a partition into Arrow batches, in the task's own process; and the columns of a row.
 
-Owns one `Progress` for each piece, the same that drives scanners and the bridge, and cuts frames at the piece's last event. Each event of a
-piece is read once and whole, or an error is raised when not all of them can be read. A task holds no more than a page of frames and a batch
-of rows. When it is closed before its end, as a LIMIT does, it releases everything.
+Owns one `Progress` for each piece, the class that also drives scanners and the bridge, and cuts frames at the piece's last event. Each
+event of a piece is read once and whole, or an error is raised when not all of them can be read. A task holds at most a page of frames and a
+batch of rows. When it is closed early, as by a LIMIT, it releases everything.
 
-A read may name some of the columns, in any order, each with its own type. Fewer columns are fewer bytes on the way to Spark; it is the only
+A read may name some of the columns, in any order, each with its own type. Fewer columns mean fewer bytes sent to Spark; this is the only
 projection that a Python source has.
 """
 
@@ -58,14 +58,14 @@ COLUMNS: Final = {
     "append_time": "timestamp",
 }
 DDL: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-"""The schema of a read that gives none, as DDL."""
+"""The default schema of a read, as DDL."""
 _NULLABLE: Final = "txn_id"
 
 
 def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields the rows of this partition: these columns, in batches of this Arrow schema, of at most BATCH_ROWS rows.
 
-    TruncatedError when some of them are gone and the partition does not allow that; CorruptionError for damage.
+    Raises TruncatedError when some of them are gone and the partition does not allow that; CorruptionError for damage.
     """
     logs = opened(partition.source)
     for piece in partition.pieces:
@@ -96,7 +96,7 @@ def event_weights(
 def _read_piece(
     logs: FrameLogs, partition: WALPartition, piece: Piece, columns: Sequence[str]
 ) -> Generator[RowColumns, None, None]:
-    """Yields the rows of one piece, a batch at a time; all of one log."""
+    """Yields the rows of one piece, which belong to one log, a batch at a time."""
     rows = RowColumns(columns)
     start = piece.start
     while True:
@@ -130,7 +130,7 @@ def _read_piece(
 def _advance(
     progress: Progress, pages: Iterator[FramePage], piece: Piece
 ) -> Iterable[FrameRows] | Iterable[ImmutableMessage] | None:
-    """Takes one frame, and returns its rows, or one page, and returns nothing; returns None at the end of the piece."""
+    """Takes one frame and returns its rows, or takes one page and returns nothing; returns None at the end of the piece."""
     position, index = piece.end
     need = progress.step(_Tail(_stop(piece)))
     if need is Need.OVER:
@@ -149,7 +149,7 @@ def _advance(
 def _begin(
     logs: FrameLogs, partition: WALPartition, piece: Piece, start: LogPosition
 ) -> tuple[Progress, Generator[FramePage, None, None]]:
-    """Returns a read of a piece from `start` on, and the pages that it needs."""
+    """Returns a read of a piece from `start` on, and its pages."""
     pchannel, stop = piece.pchannel, _stop(piece)
     names = logs.names(pchannel, start[0], stop, partition.choice)
     selection = RowSelection(pchannel, names, partition, logs.vchannels())
@@ -160,7 +160,7 @@ def _begin(
 
 
 def _stop(piece: Piece) -> int:
-    """Returns where the frames of this piece end: after the one that its end lies in."""
+    """Returns where the frames of this piece end: after the frame that contains its end."""
     position, index = piece.end
     return position + 1 if index else position
 
@@ -175,7 +175,7 @@ def _batches(rows: RowColumns, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def check_schema(schema: StructType) -> tuple[str, ...]:
-    """Returns the names of the columns of this schema. InvalidArgumentError, with what is accepted, for any other column or type."""
+    """Returns the column names of this schema. Raises InvalidArgumentError, with the accepted ones, for any other column or type."""
     names: list[str] = []
     for field in schema.fields:
         kind = field.dataType.simpleString()
@@ -192,7 +192,7 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Returns the schema that Spark expects of the batches, and compares with them field by field, nullability included."""
+    """Returns the schema that Spark expects of the batches and compares field by field, including nullability."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     found: Any = to_arrow_schema(schema, timezone="UTC")
@@ -200,7 +200,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 class _Tail(msgspec.Struct, frozen=True):
-    """The tail of a log that ends where the piece does. See `TailView`."""
+    """The tail of a log that ends where the piece ends. See `TailView`."""
 
     durable_end: int
     promised_tick: int = 0

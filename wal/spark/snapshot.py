@@ -1,7 +1,7 @@
-"""Snapshot: the log positions up to which each pchannel is read, so that all of them together show exactly one moment.
+"""Snapshot: the log positions up to which each pchannel is read, so that all of them show exactly the same moment.
 
-Owns the choice of the tick, the wait until every pchannel has promised it, and its position in each of them. A snapshot holds every event
-that was committed at or before its tick, and none after it, over all vchannels and pchannels.
+Owns the choice of the tick, the wait until the promised tick of every pchannel reaches it, and its position in each of them. A snapshot
+holds every event that was committed at or before its tick, and none after it, across all vchannels and pchannels.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Snapshot", "SnapshotWarning", "take_snapshot"]
 
 _POLL_S: Final = 0.005
 _QUIET_S: Final = 0.5
-"""A writer that seems gone (its process may run on another machine) and promises nothing for so long is taken to be gone: a writer promises
-a tick at least every 0.2 s."""
+"""A writer that seems gone (its process may run on another machine) counts as gone if its promised tick does not advance for this long:
+a live writer advances it at least every 0.2 s."""
 
 
 class SnapshotWarning(UserWarning):
-    """Warns that a snapshot leaves out rows that are in the log, because no writer promises their ticks."""
+    """Warns that a snapshot omits rows of the log: their ticks are above the promised ticks, which no writer advances."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -37,10 +37,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -> Snapshot:
-    """Takes a snapshot at this tick or, for None, at the newest tick that is durable now.
+    """Takes a snapshot at this tick or, if None, at the newest tick that is durable now.
 
-    It waits for a given tick; after `timeout_s` it raises WouldBlockError. Without a given tick it leaves out what no writer promises, with
-    a SnapshotWarning if these are rows.
+    It waits for a given tick; after `timeout_s` it raises WouldBlockError. Without a given tick it omits everything above the promised
+    ticks if no writer advances them, with a SnapshotWarning if that includes rows.
     """
     moments = {name: logs.moment(name) for name in logs.pchannels()}
     newest = {name: logs.newest_tick(name) for name in moments}
@@ -74,7 +74,7 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
 def _wait(
     logs: FrameLogs, moments: dict[str, LogMoment], tick: int, timeout_s: float, *, given: bool
 ) -> dict[str, LogMoment]:
-    """Waits until every pchannel has promised the tick, or until waiting is useless; returns the last moments."""
+    """Waits until the promised tick of every pchannel reaches the tick, or until waiting is useless; returns the last moments."""
     deadline = time.monotonic() + timeout_s
     moved_s = time.monotonic()
     while True:

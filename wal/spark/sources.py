@@ -1,8 +1,7 @@
-"""Sources: which source reads the log at a location, and which sources this process has open.
+"""Sources: chooses the source that reads the log at a location, and keeps the sources that this process has open.
 
-A process keeps a few sources open, by their recipe, so that the tasks of a worker share what is known about a log. Workers are forked: a
-child opens the sources of its parent again. A source that is no longer among the few is forgotten without being closed, because a read may
-still hold it.
+A process keeps a few sources open, by their recipe, so that the tasks of a worker share the knowledge about a log. Workers are forked: a
+child reopens the sources of its parent. A source that no longer fits is forgotten without being closed, because a read may still hold it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _logs: Final[OrderedDict[tuple[int, int, FrameSource], FrameLogs]] = OrderedDict
 
 
 def source_of(location: Location) -> FrameSource:
-    """Returns the source that reads the log at this location. InvalidArgumentError for a location that Spark cannot read (yet)."""
+    """Returns the source that reads the log at this location. Raises InvalidArgumentError for a location that Spark cannot read (yet)."""
     if (directory := location.directory()) is not None:
         return JournalSource(str(directory))
     from wal.backends.pulsar import PulsarAddress  # most logs are journals
@@ -49,7 +48,7 @@ def source_of(location: Location) -> FrameSource:
 
 
 def opened(source: FrameSource) -> FrameLogs:
-    """Returns the logs of this source for this thread of this process. Opens them unless they are open and still lie at their location."""
+    """Returns the logs of this source for this thread of this process. Opens them unless they are open and still at their location."""
     key = (os.getpid(), threading.get_ident(), source)
     with _lock:
         logs = _logs.get(key)

@@ -1,9 +1,9 @@
 """WALStreamReader: a stream of micro-batches, each of which has the events between two offsets.
 
-Owns where a query begins and how far each trigger goes. A range of offsets always means the same events, no event lies between two batches,
-and the loss of events that were not read yet is never silent.
+Owns where a query begins and how far each trigger reads. A range of offsets always means the same events, no event is lost between two
+batches, and the loss of unread events is never silent.
 
-The first batch of a query is empty on purpose: Spark does not store `initialOffset`, and asks for it again when the first batch fails; by
+The first batch of a query is empty on purpose: Spark does not store `initialOffset`, and requests it again when the first batch fails; by
 then "latest" is later. So the first offset is unpinned, its batch ends at the same log positions, pinned, and from then on they are in the
 checkpoint.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["WALStreamReader"]
 
 SKIP_BYTES: Final = 16 << 20
-"""The bytes of log without rows of a query's vchannels beyond which the query moves on, although that makes an empty batch."""
+"""After this many bytes of log without rows of its vchannels a query moves on, although that creates an empty batch."""
 
 
 class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,7 +56,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Mapping[str, PChannelOffset] | None = None
         self._ends: StreamOffset | None = None
         self._empty: dict[str, tuple[PChannelOffset, LogPosition]] = {}
-        """For each pchannel, an offset and the log position up to which nothing after it is for this query."""
+        """For each pchannel, an offset and the log position up to which the log after it has nothing for this query."""
 
     # -- how far a trigger goes
 
@@ -77,7 +77,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Returns the limit that Spark is told. If there are two, `latestOffset` applies the other one."""
+        """Returns the limit that Spark gets. If there are two, `latestOffset` applies the other one."""
         options = self._options
         if options.rows_max is not None:
             return ReadMaxRows(options.rows_max)
@@ -89,7 +89,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {name: at_edge(logs.moment(name), "latest") for name in logs.pchannels()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns how far the next batch goes; `start` itself, to the letter, when there is nothing for this query."""
+        """Returns the end of the next batch; exactly `start` when there is nothing for this query."""
         begin = StreamOffset.parse(start)
         if not begin.pinned:
             self._ends = begin
@@ -109,7 +109,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset({**begin.pchannels, **ends}, incarnations).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Returns how far the last `latestOffset` could have gone without limits: progress shows it, and lag is computed from it."""
+        """Returns how far the last `latestOffset` could have read without limits: progress shows it, and lag is computed from it."""
         return None if self._ends is None else StreamOffset(self._ends.pchannels, self._ends.incarnations).to_json()
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
@@ -123,7 +123,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _waiting(
         self, logs: FrameLogs, begin: StreamOffset
     ) -> dict[str, tuple[PChannelOffset, PChannelOffset, LogMoment]]:
-        """Returns the pchannels with something for this query: its position there, the end (durable, or the target), and the log."""
+        """Returns the pchannels with unread events for this query: its position there, the end (durable, or the target), and the log."""
         names = list(logs.pchannels())
         self._check_there(names, begin)
         waiting = {}
@@ -132,7 +132,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = at_edge(moment, "latest")
             if self._target is not None:
                 if name not in self._target:
-                    continue  # it was created after the target was fixed
+                    continue  # created after the target was fixed
                 end = self._target[name]
             start = begin.pchannels.get(name) or end.moved((0, 0), 0)
             self._check_log(start, moment)
@@ -149,7 +149,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waiting
 
     def _begin_at(self, start: PChannelOffset, moment: LogMoment) -> LogPosition:
-        """Returns where to go on reading from. The truncation of a range without rows for this query is no loss."""
+        """Returns the position at which reading continues. The truncation of a range without rows for this query is no loss."""
         place = start.log_position
         if (seen := self._empty.get(start.pchannel)) is not None and seen[0] == start:
             place = max(place, seen[1])
@@ -163,7 +163,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows_max: int | None,
         bytes_max: int | None,
     ) -> dict[str, PChannelOffset]:
-        """Returns how far the batch goes within the limits."""
+        """Returns the end of the batch within the limits."""
         frames: dict[str, list[FrameWeight]] = {}
         ends: dict[str, PChannelOffset] = {}
         for name, (start, end, _) in waiting.items():
@@ -208,14 +208,14 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             following = logs.weights(
                 start.pchannel, frame.next_position, end.log_position[0], self._options.channels, rows_max=0
             )
-            # If nothing for this query follows, it has everything then, and its progress says so.
+            # If no events for this query follow, it has everything then, and its progress says so.
             return start.moved((frame.next_position, 0), frame.promised_tick) if following else end
         return start.moved((frame.position, index), frame.first_tick + index - 1)
 
     # -- reading a batch
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Returns the partitions of what lies between two offsets; they hold the same rows at each call."""
+        """Returns the partitions between two offsets; they hold the same rows at each call."""
         begin, until = StreamOffset.parse(start), StreamOffset.parse(end)
         logs = opened(self._source)
         self._check_there(list(logs.pchannels()), until)

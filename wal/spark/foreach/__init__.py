@@ -3,11 +3,11 @@
 Files:
 
 * bridge        foreach_batch: the order of the steps of one batch
-* batch         what a handler is told about its batch
-* ledger        the note in a database that makes an effect happen once
-* decoding      payloads become columns, by a schema or by a function of the user's
+* batch         the information that a handler gets about its batch
+* ledger        the note in a database that makes an effect happen only once
+* decoding      turns payloads into columns, by a schema or by the user's function
 * offset_log    where a batch ends, as the query's checkpoint says
-* query_cursor  the cursors that tell retention how far the query is done
+* query_cursor  the cursors that tell retention how far the query has progressed
 """
 
 from wal.spark.foreach.batch import Batch

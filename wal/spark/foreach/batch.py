@@ -1,8 +1,8 @@
-"""Batch: what a handler is told about its batch, and what makes its effect happen once.
+"""Batch: the information that a handler gets about its batch, and the helpers that make its effect happen once.
 
-After a failure, a kill or a restart, Spark runs a batch again, with the same rows, until the query's checkpoint says that it is done. `key`
-is the same each time. So an effect happens once if it is stored under the key, or replaces what was stored under the key before: `once`
-does the first, `write_parquet` the second.
+After a failure, a kill or a restart, Spark reruns a batch with the same rows, until the query's checkpoint says that it is done. `key` is
+the same each time. So an effect happens once if it is stored under the key, or replaces what is stored under the key: `once` does the
+first, `write_parquet` the second.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ OWNER: Final = "_query_id"
 class Batch(msgspec.Struct, frozen=True):
     """One batch of one query.
 
-    `query_id` is that of the checkpoint, the same over restarts. `batch_id` counts from 0 without gaps; the first batch of a new query has
-    no rows. `replay` says that this batch was begun before, so that its effect may exist in part or in full. False guarantees nothing: the
+    `query_id` comes from the checkpoint and survives restarts. `batch_id` counts from 0 without gaps; the first batch of a new query has no
+    rows. `replay` says that this batch was begun before, so that its effect may exist in part or in full. False guarantees nothing: the
     helpers here do not rely on it.
     """
 
@@ -41,13 +41,13 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """`query_id:batch_id`, to store an effect under: the same each time this batch is run."""
+        """The key to store an effect under, `query_id:batch_id`: the same each time this batch is run."""
         return f"{self.query_id}:{self.batch_id}"
 
     def write_parquet(self, df: DataFrame, path: str, *, options: Mapping[str, str] | None = None) -> None:
-        """Writes the rows as `path/batch_id=N`, replacing what an earlier try left there. `spark.read.parquet(path)` reads all batches.
+        """Writes the rows as `path/batch_id=N`, replacing the leftovers of an earlier try. `spark.read.parquet(path)` reads all batches.
 
-        The directory belongs to one query, because the batches of another one have the same numbers. On this host's file system a file in
+        The directory belongs to one query, because the batches of another query have the same numbers. On this host's file system a file in
         it names the query, and another query gets an InvalidArgumentError; on others (`hdfs:`, `s3a:`) there is no such check.
         """
         directory = _local(path, df)
@@ -66,7 +66,7 @@ class Batch(msgspec.Struct, frozen=True):
 
         Yields False if the batch was done before: then do nothing. The note is one row for each query in `table`, which is created if it is
         absent, in the same database: after a crash the effect and the note are both there, or neither is. An exception rolls both back and
-        propagates. InvalidArgumentError for a connection in autocommit mode (sqlite3's may be) or in a transaction.
+        propagates. Raises InvalidArgumentError for a connection in autocommit mode (sqlite3's may be) or in a transaction.
         """
         with Ledger(connection, table, paramstyle=paramstyle).transaction(self.query_id, self.batch_id) as first:
             yield first
@@ -90,7 +90,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def _local(path: str, df: DataFrame) -> Path | None:
-    """Returns the directory on this host's file system; None if it lies on another one, or if that is unknown."""
+    """Returns the directory on this host's file system; None if it is on another one, or if that is unknown."""
     if not isinstance(path, str):
         raise TypeError(f"path must be a str, not {type(path).__name__}")
     parts = urlsplit(path)

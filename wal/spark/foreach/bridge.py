@@ -1,8 +1,8 @@
-"""foreach_batch: the batches of a stream go to a handler of the user's, and when the handler is done, the log may let go of them.
+"""foreach_batch: passes the batches of a stream to the user's handler; when the handler is done, the log may release them.
 
 Owns the order of one batch: its end is looked up, payloads are decoded, the rows are kept while the handler runs, the handler runs, and
-then, and only then, the cursor is saved. An exception in any of these steps ends the query without saving the cursor; Spark runs the batch
-again when the query is started again. Nothing is read here: the source reads the log, when the handler asks for rows.
+then, and only then, the cursor is saved. An exception in any of these steps ends the query without saving the cursor; Spark reruns the
+batch when the query is restarted. Nothing is read here: the source reads the log, when the handler asks for rows.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ def foreach_batch(
     vchannels_pattern: str | None = None,
     checkpoint: str | None = None,
 ) -> ForeachBatch:
-    """Returns what `writeStream.foreachBatch` takes, so that `handler(df, batch)` is called for each batch; see `Batch`.
+    """Returns a function for `writeStream.foreachBatch` that calls `handler(df, batch)` for each batch; see `Batch`.
 
     * `schema`, `decode`, `into`, `keep_payload` and `on_error` decode payloads as `decoded` does.
     * `persist` keeps the rows in memory (on disk, if they do not fit) until the handler returns, so that the log is read once however
-      often `df` is used. Give False for a handler that uses `df` once.
-    * `cursor` names the cursor that is saved at the end of the batch when the handler has returned, so that retention keeps what is not
-      done. It lies in the log that the source reads: the journal at `path`, or the log that `options` name, which are those of the source
+      often `df` is used. Pass False for a handler that uses `df` once.
+    * `cursor` names the cursor that is saved at the end of the batch when the handler has returned, so that retention keeps unprocessed
+      events. It is in the log that the source reads: the journal at `path`, or the log that `options` name, which are those of the source
       (`service.url`, `kv` and so on). With `vchannels_pattern` it is saved for the vchannels that match, if the source reads by a pattern.
     * `checkpoint` is the query's checkpointLocation; only Spark Connect needs it.
 
-    A wrong argument is a TypeError or an InvalidArgumentError here, before anything runs. DDL in `schema` needs a session.
+    A wrong argument raises TypeError or InvalidArgumentError here, before anything runs. DDL in `schema` needs a session.
     """
     require_pyspark()
     if not callable(handler):
@@ -117,7 +117,7 @@ class ForeachBatch:
 
     def __call__(self, df: Any, batch_id: int) -> None:
         entry = entry_of_batch(df, batch_id, self._checkpoint)
-        # An entry that is older than this object belongs to an earlier run. An object that serves a second run knows what it has begun.
+        # An entry older than this object belongs to an earlier run. An object that serves a second run knows which batches it has begun.
         replay = self._begun.get(entry.query_id, -1) >= batch_id or entry.planned_ms < self._made_ms
         self._begun[entry.query_id] = batch_id
         if self._decoding is not None:

@@ -1,7 +1,7 @@
-"""Decoding: the payloads of a DataFrame of messages become columns, by a schema (JSON) or by a function of the user's.
+"""Decoding: turns the payloads of a DataFrame of messages into columns, by a schema (JSON) or by the user's function.
 
-Owns the column that replaces the payload; how a dict, a tuple or an object becomes the fields of a struct; and the error that names the
-message which cannot be decoded. It adds no job: the result is a DataFrame, of a batch or of a stream. A function runs in Spark's workers, a
+Owns the column that replaces the payload; how a dict, a tuple or an object becomes the fields of a struct; and the error that names a
+message that cannot be decoded. It adds no job: the result is a DataFrame, of a batch or of a stream. A function runs in Spark's workers, a
 batch of rows at a time (`PayloadDecoder`, which is pickled to them and needs no JVM).
 """
 
@@ -25,7 +25,7 @@ Decode = Callable[[bytes], Any]
 ON_ERROR: Final = ("raise", "null")
 _PARSED: Final = "_wal_parsed"
 _MALFORMED: Final = "_wal_malformed"
-"""A column of the plan only, as `_PARSED` is."""
+"""A column that, like `_PARSED`, is only in the plan."""
 
 
 def decoded(
@@ -71,7 +71,7 @@ class Decoding:
         return cls(_struct(schema), decode, into=into, keep_payload=keep_payload, on_error=on_error)
 
     def apply(self, df: DataFrame) -> DataFrame:
-        """Returns `df` with its payloads decoded. InvalidArgumentError when it has no payloads, or already has a column of that name."""
+        """Returns `df` with its payloads decoded; InvalidArgumentError when it has no payloads, or already has a column of that name."""
         if "payload" not in df.columns:
             raise InvalidArgumentError(
                 f"there is no column payload to decode among {', '.join(df.columns)}: read the log with it"
@@ -81,7 +81,7 @@ class Decoding:
         return self._json(df) if self._decode is None else self._in_arrow(df, self._decode)
 
     def _json(self, df: DataFrame) -> DataFrame:
-        """Decodes by `from_json`, with an error that names the message: by itself Spark makes nulls of bad payloads, or says `[null]`."""
+        """Decodes by `from_json`, with an error that names the message: Spark itself turns bad payloads into nulls, or says `[null]`."""
         from pyspark.sql import functions as f
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -150,7 +150,7 @@ def _struct(schema: object) -> StructType:
 
 
 class PayloadDecoder:
-    """The function of `mapInArrow`: takes batches with a column `payload`, adds a struct column `into` after it, or replaces it."""
+    """The function of `mapInArrow`: takes batches with a column `payload`, and adds a struct column `into` after it or in its place."""
 
     def __init__(
         self, decode: Decode, struct: pa.StructType, *, into: str, keep_payload: bool = False, on_error: str = "raise"
@@ -177,7 +177,7 @@ class PayloadDecoder:
             yield pa.RecordBatch.from_arrays(columns, names)
 
     def values(self, payloads: pa.Array, batch: pa.RecordBatch) -> pa.StructArray:
-        """Returns the struct of each payload, null for one that is null. Errors name the message by its row in `batch`."""
+        """Returns the struct of each payload, null for a null payload. Errors name the message by its row in `batch`."""
         import pyarrow as pa
 
         decode, null_on_error = self._decode, self._on_error == "null"

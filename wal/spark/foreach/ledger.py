@@ -1,9 +1,9 @@
-"""Ledger: a table of a database that says up to which batch of each query the database has the effects.
+"""Ledger: a database table with the last batch of each query whose effects the database has.
 
-Owns one row for each query, with its newest batch that was done, so the table does not grow with the batches. A query's batches run one
-after the other, and only the newest can run again: so a batch is done if its number is not above the row. The row is written in the
-transaction of the effect itself, which is the whole point. The ledger knows DB-API (PEP 249) only, except that it minds sqlite3's own ways
-of beginning a transaction.
+Owns one row for each query, with its newest finished batch, so the table does not grow with the batches. A query's batches run one after
+the other, and only the newest can run again: so a batch is done if its number is not above the row's. The row is written in the transaction
+of the effect itself, which is the whole point. The ledger uses only DB-API (PEP 249), but handles sqlite3's special ways of beginning a
+transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MARKS: Final = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", 
 
 
 class Ledger:
-    """The notes in `table` of the database that `connection` leads to. One transaction at a time."""
+    """The notes in `table` of the database of `connection`. One transaction at a time."""
 
     def __init__(self, connection: Any, table: str, *, paramstyle: str | None = None) -> None:
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", table):
@@ -42,7 +42,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def transaction(self, query_id: str, batch_id: int) -> Iterator[bool]:
-        """Yields whether the batch is still to be done; then commits the effect together with the note, or rolls both back."""
+        """Yields whether the batch still has to be done; then commits the effect together with the note, or rolls both back."""
         begun_here = self._check_idle()
         one, two = self._marks
         if begun_here:
@@ -54,7 +54,7 @@ class Ledger:
             found = self._row(f"SELECT batch_id FROM {self._table} WHERE query_id = {one}", (query_id,))
             first = found is None or found[0] < batch_id
             if first and found is None:
-                # Another run of the same query that is still alive fails here, or waits and then finds the row.
+                # Another live run of the same query fails here, or waits and then finds the row.
                 self._execute(
                     f"INSERT INTO {self._table} (query_id, batch_id) VALUES ({one}, {two})", (query_id, batch_id)
                 )
@@ -100,7 +100,7 @@ class Ledger:
 
 
 def _paramstyle(connection: Any) -> str:
-    """Returns the paramstyle of the driver's module, as DB-API demands; a connection's class may lie in a submodule."""
+    """Returns the paramstyle of the driver's module, as DB-API demands; a connection's class may be in a submodule."""
     name = type(connection).__module__
     while name:
         style = getattr(sys.modules.get(name), "paramstyle", None)

@@ -1,7 +1,7 @@
 """OffsetLog: the end of a batch, as Spark wrote it into the query's checkpoint before it ran the batch.
 
-This entry is exact: it says where reading goes on, also over ranges without rows, which no row of the batch could tell; and a batch that is
-run again has the same entry. In the driver's process it comes from the running query itself, whatever file system the checkpoint lies on.
+This entry is exact: it says where reading continues, even after ranges without rows, which the rows of the batch cannot tell; and a batch
+that is rerun has the same entry. In the driver's process it comes from the running query itself, whatever file system the checkpoint is on.
 Under Spark Connect the handler runs in another process, without access to the query: there it comes from the checkpoint's files on this
 host.
 """
@@ -37,9 +37,9 @@ class BatchEntry(msgspec.Struct, frozen=True):
 
 
 def entry_of_batch(df: DataFrame, batch_id: int, checkpoint: str | None) -> BatchEntry:
-    """Returns the entry of the batch that `df` is, as foreachBatch gave it.
+    """Returns the entry of the batch in `df`, which comes from foreachBatch.
 
-    `checkpoint` is the query's; only Spark Connect needs it, and raises InvalidArgumentError without it.
+    `checkpoint` is the query's; only Spark Connect needs it: without it, this raises InvalidArgumentError there.
     """
     java_session = getattr(df.sparkSession, "_jsparkSession", None)
     if java_session is not None:
@@ -53,7 +53,7 @@ def entry_of_batch(df: DataFrame, batch_id: int, checkpoint: str | None) -> Batc
 
 
 def parse_entry(text: str, *, query_id: str, batch_id: int) -> BatchEntry:
-    """Returns the entry in the text of a file `offsets/N`; CorruptionError for any other text.
+    """Returns the entry in the text of a file `offsets/N`; raises CorruptionError for any other text.
 
     The text has a line with the version, one with metadata, then one for each source of the query. Sources of other formats are ignored.
     """
@@ -87,7 +87,7 @@ def _from_query(session: Any, java_session: Any, batch_id: int) -> BatchEntry:
         raise InvalidArgumentError(
             "this is not a batch of a running query: pass the result of foreach_batch(…) to writeStream.foreachBatch"
         )
-    # The session of a batch is a clone that knows no queries. The state that all sessions share has all queries.
+    # The session of a batch is a clone that knows no queries. The shared state of the sessions has all queries.
     queries = java_session.sharedState().activeStreamingQueries()
     execution = queries.get(context._jvm.java.util.UUID.fromString(query_id))
     if execution is None:

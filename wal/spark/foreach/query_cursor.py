@@ -1,8 +1,8 @@
-"""QueryCursor: how far a Spark query is done, as cursors of the log, so that retention keeps what the query has not done yet.
+"""QueryCursor: the progress of a Spark query as cursors of the log, so that retention keeps the events that it has not processed.
 
 Owns which vchannels the cursor is saved for, and the saving. A cursor belongs to one vchannel, while a pchannel is truncated as a whole,
 and its slowest cursor holds all of it. So the cursors of a few vchannels of each pchannel suffice for any number, and dropping one vchannel
-leaves the others. A cursor never stands above the end of a batch that is done, and never goes back. Saving blocks, for milliseconds.
+leaves the others. A cursor is never above the end of the last finished batch, and never moves back. Saving blocks, for milliseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wal.spark.sources import opened
 __all__ = ["QueryCursor"]
 
 VCHANNELS_MAX: Final = 16
-"""The number of vchannels of each pchannel. One holds the log; the others remain when it is dropped."""
+"""The most vchannels of each pchannel that get a cursor. One holds the log; the others remain when it is dropped."""
 _ALL: Final[frozenset[str]] = frozenset()
 _log: Final = logging.getLogger("wal.spark")
 
@@ -30,7 +30,7 @@ _log: Final = logging.getLogger("wal.spark")
 class QueryCursor:
     """The cursor `name` in the log of `source`, of the vchannels of `choice`. Picklable; for one thread at a time.
 
-    InvalidArgumentError for a name that no cursor may have.
+    Raises InvalidArgumentError for an invalid cursor name.
     """
 
     def __init__(self, source: FrameSource, name: str, choice: ChannelChoice) -> None:
@@ -39,10 +39,10 @@ class QueryCursor:
         self._choice = choice
 
     def save(self, ends: Sequence[StreamOffset]) -> None:
-        """Stores, durably, that everything below these ends is done. A cursor that stands further already is left there.
+        """Stores, durably, that everything below these ends is done. A cursor that is already further ahead stays there.
 
         Several sources of one query may read this log: a position counts when all of them have passed it. Ends in other logs are ignored;
-        InvalidArgumentError when none is in this log. Otherwise it raises what `scanner.save` does.
+        raises InvalidArgumentError when none is in this log. Otherwise it raises what `scanner.save` does.
         """
         logs = opened(self._source)
         known = {name: logs.moment(name).origin.message_id(0) for name in logs.pchannels()}
@@ -78,7 +78,7 @@ class QueryCursor:
             if isinstance(cursor, Cursor) and cursor.key.name == self._name and len(cursor.key.vchannels) == 1
         }
         first = sorted(alive, key=lambda name: (name not in saved, name))
-        # All that have a cursor are saved, however many they are: one that stayed where it is would hold the log for ever.
+        # All vchannels that have a cursor are saved, however many: a cursor that did not move would hold the log for ever.
         return {name: alive[name] for name in first[: max(VCHANNELS_MAX, len(saved & alive.keys()))]}
 
     def _save_pchannel(
@@ -102,7 +102,7 @@ class QueryCursor:
                 (incarnation,),
                 place.pchannel,
                 place.incarnation,
-                # Below the earliest event there is nothing to hold: whether the query may go on after a gap, its source has decided.
+                # Below the earliest event there is nothing to hold: the source has decided whether the query may continue after a gap.
                 max(place.log_position, earliest()),
                 events[since] or event,
                 place.time_tick,

@@ -1,20 +1,20 @@
-"""The sink: rows of Spark go into a log, each batch of a streaming query once.
+"""The sink: writes rows of Spark into a log, each batch of a streaming query once.
 
-`batch_writer` and `stream_writer` are what Spark is given. `pending`, `recover` and `discard` are for the operator of a log whose driver
-was killed; they need no Spark session.
+Spark gets `batch_writer` and `stream_writer`. `pending`, `recover` and `discard` are for the operator of a log whose driver was killed;
+they need no Spark session.
 
 Files:
 
 * options     the options of a write, checked
-* writer      what Spark calls: tasks stage, the driver commits or aborts
-* rows        the rows of a task, checked and made into columns
+* writer      the interface to Spark: tasks stage, the driver commits or aborts
+* rows        the rows of a task, checked and turned into columns
 * chunking    which rows make one chunk
 * staging     the staged file of a task
-* manifest    what a write publishes, decided once
-* folder      the sink's files, and what is durable in which order
+* manifest    the content that a write publishes, decided once
+* folder      the sink's files, and the order in which they become durable
 * locks       the lock of the publishing process, and whether the log is free
-* finishing   what a commit does, and what is left to do after a crash
-* publishing  the chunks of a manifest go into the log, each once
+* finishing   the steps of a commit, and the work left after a crash
+* publishing  writes the chunks of a manifest into the log, each once
 """
 
 from wal.spark.sink.finishing import PendingWrite, discard, pending, recover

@@ -1,7 +1,7 @@
 """Chunking: which rows of a task make one chunk. Pure.
 
-A chunk becomes one transaction on each pchannel that its rows lie on, and a transaction is one frame: so a chunk never holds more rows
-or bytes than a transaction may. Every row is in exactly one chunk, in its order, and a chunk is as long as the bounds allow.
+A chunk becomes one transaction on each pchannel of its rows, and a transaction is one frame: so a chunk never holds more rows or bytes than
+a transaction may. Every row is in exactly one chunk, in its order, and a chunk is as long as the bounds allow.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from wal.settings import Settings
 __all__ = ["ROW_OVERHEAD", "ChunkBounds", "cut", "first_too_large", "with_names"]
 
 ROW_OVERHEAD: Final = 32
-"""The bytes that a transaction counts for each body beside its payload and properties."""
+"""The bytes that a transaction counts for each body in addition to its payload and properties."""
 _NAME_OVERHEAD: Final = 400
 """The bytes of a frame that are counted for each vchannel of a transaction beside its name: 80, see `wal/pchannel/txn_table.py`, and the
 key in its commit row, at most: a producer's name of 255 bytes, a sequence, and their heads."""
 _NAME_BYTES: Final = 4
 """The bytes that are counted for each character of its name."""
 _NAMES_ROOM: Final = 1 << 18
-"""The bytes kept free in the frame. As long as all vchannels of the rows at hand fit there, they are not counted row by row."""
+"""The bytes kept free in the frame. As long as all vchannels of the rows fit there, they are not counted row by row."""
 _TXN_ROOM: Final = 1 << 19
-"""The bytes by which a frame may exceed `txn_bytes_max`, at least."""
+"""The least number of bytes by which a frame may exceed `txn_bytes_max`."""
 
 
 class ChunkBounds(msgspec.Struct, frozen=True):
-    """The bounds of a chunk. `counted` is as `txn_bytes_max` counts; `stored` is what the frame takes, see `with_names`."""
+    """The bounds of a chunk. `counted` is counted as for `txn_bytes_max`; `stored` is the size in the frame, see `with_names`."""
 
     rows_max: int
     counted_max: int
@@ -48,9 +48,9 @@ class ChunkBounds(msgspec.Struct, frozen=True):
 
 
 def cut(counted: Sequence[int], stored: Sequence[int], bounds: ChunkBounds) -> list[int]:
-    """Returns the end of each chunk, ascending; the last is the number of rows. A chunk begins where the one before it ends.
+    """Returns the end of each chunk, ascending; the last is the number of rows. A chunk begins where the previous one ends.
 
-    `counted` and `stored` are the bytes of each row. ValueError for a row that alone is over the bounds: see `first_too_large`.
+    `counted` and `stored` are the bytes of each row. Raises ValueError for a row that alone exceeds the bounds: see `first_too_large`.
     """
     by_counted = list(accumulate(counted, initial=0))
     by_stored = list(accumulate(stored, initial=0))
@@ -72,15 +72,15 @@ def cut(counted: Sequence[int], stored: Sequence[int], bounds: ChunkBounds) -> l
 
 
 def first_too_large(sizes: Sequence[int], size_max: int) -> int | None:
-    """Returns the first row of more bytes than this, or None."""
+    """Returns the first row with more bytes than this, or None."""
     if not sizes or max(sizes) <= size_max:
         return None
     return next(row for row, size in enumerate(sizes) if size > size_max)
 
 
 def with_names(stored: list[int], names: Sequence[str], codes: Callable[[], Iterable[int]]) -> list[int]:
-    """Returns `stored` with what the vchannels take in a frame: nothing if all of them fit the room that is kept free for them, else each
-    row counts as the first one of its vchannel. `codes` gives, for each row, the index of its vchannel in `names`.
+    """Returns `stored` plus the size of the vchannels in a frame: nothing if all of them fit the room that is kept free for them, else each
+    row counts as the first of its vchannel. `codes` gives, for each row, the index of its vchannel in `names`.
     """
     cost = [_NAME_OVERHEAD + _NAME_BYTES * len(name) for name in names]
     if sum(cost) <= _NAMES_ROOM:

@@ -1,8 +1,8 @@
-"""Finishing: what a commit does once the tasks have staged, and what is left to do after a crash.
+"""Finishing: the steps of a commit once the tasks have staged, and the work left after a crash.
 
-There is one order for all: take the lock of the sink, open the log, finish what others left unfinished, store the write's own manifest (or
-find the one that is stored already), publish it, remove its files. A write that finds its own manifest publishes that and nothing else.
-Nothing is stored for a log that cannot be opened.
+All commits use one order: take the lock of the sink, open the log, finish the unfinished writes of others, store the write's own manifest
+(or find the stored one), publish it, remove its files. A write that finds its own manifest publishes that and nothing else. Nothing is
+stored for a log that cannot be opened.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _DECIDED: Final = (
 
 
 class PendingWrite(msgspec.Struct, frozen=True):
-    """A write that was decided and is not published as a whole: `published` of its `chunks` are known to be in the log.
+    """A write that was decided but is not fully published: `published` of its `chunks` are known to be in the log.
 
-    `write_id` is the query's id with its `batch_id`, or a batch job's own. `error` says what is wrong with its files; it is empty when
+    `write_id` is the query's id with its `batch_id`, or a batch job's own. `error` says what is wrong with its files, and is empty if
     nothing is.
     """
 
@@ -52,10 +52,10 @@ class PendingWrite(msgspec.Struct, frozen=True):
 
 
 def commit_write(options: SinkOptions, key: WriteKey, files: tuple[StagedFile, ...], *, stream: bool) -> None:
-    """Publishes what these files hold, or what an earlier commit of the same write decided; returns when that is in the log.
+    """Publishes the content of these files, or what an earlier commit of the same write decided; returns when that is in the log.
 
-    LockedError when another process has the log open for writing: then nothing was stored. After any other error the manifest may be
-    there, and the next commit of this write, or of another one to the same log, or `recover`, goes on with it.
+    Raises LockedError when another process has the log open for writing: then nothing was stored. After any other error the manifest may be
+    there, and the next commit of this write, or of another one to the same log, or `recover`, continues with it.
     """
     folder = options.folder
     with PublishingLock(folder, timeout_s=options.lock_timeout_s):
@@ -66,9 +66,9 @@ def commit_write(options: SinkOptions, key: WriteKey, files: tuple[StagedFile, .
 
 
 def pending(path: str | None = None, **options: str) -> list[PendingWrite]:
-    """Returns the writes to a log that were decided and are not published as a whole, by id. It opens nothing and changes nothing.
+    """Returns the writes to a log that were decided but are not fully published, by id. It opens nothing and changes nothing.
 
-    `path` is the journal's directory; for a log on Pulsar give the options of the write: `pending(**{"service.url": …, …})`.
+    `path` is the journal's directory; for a log on Pulsar pass the options of the write: `pending(**{"service.url": …, …})`.
     """
     folder = _options(path, options).folder
     writes = []
@@ -89,8 +89,8 @@ def pending(path: str | None = None, **options: str) -> list[PendingWrite]:
 def recover(path: str | None = None, **options: str) -> list[PendingWrite]:
     """Publishes the writes that killed drivers left decided and unfinished, and removes leftovers. Returns what it published.
 
-    The arguments are those of `pending`, and other options of a write. A write that cannot be published does not stop the others: the
-    first such error is raised in the end.
+    The arguments are those of `pending`, and other options of a write. A write that cannot be published does not stop the others: the first
+    such error is raised at the end.
     """
     chosen = _options(path, options)
     done = pending(path, **options)
@@ -102,9 +102,9 @@ def recover(path: str | None = None, **options: str) -> list[PendingWrite]:
 
 
 def discard(path: str | None, write_id: str, batch_id: int = 0, **options: str) -> None:
-    """Gives a pending write up, for one whose files are damaged: what of it is not in the log never will be.
+    """Discards a pending write whose files are damaged: the parts of it that are not in the log never will be.
 
-    A streaming query that replays the batch publishes its rows as new, so what was in the log already is there twice.
+    A streaming query that replays the batch publishes its rows as new, so rows that were in the log already are there twice. Raises
     InvalidArgumentError when there is no such write.
     """
     chosen = _options(path, options)
@@ -151,7 +151,7 @@ async def _recover(log: WALAccesser, options: SinkOptions, folder: SinkFolder) -
 
 
 async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey | None) -> list[WALError]:
-    """Publishes every manifest but that of `key`. An earlier batch of the same query has to succeed; failures of others are returned."""
+    """Publishes every manifest except that of `key`. An earlier batch of the same query has to succeed; failures of others are returned."""
     manifests: list[Manifest] = []
     failures: list[WALError] = []
     damaged = False
@@ -186,7 +186,7 @@ async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey
 
 
 def _decided(folder: SinkFolder, key: WriteKey, files: tuple[StagedFile, ...], *, stream: bool) -> Manifest:
-    """Returns the manifest of this write: the one that is stored, or a new one of these files, which it stores."""
+    """Returns the manifest of this write: the stored one, or a new one for these files, which it stores."""
     manifest = folder.load(key)
     if manifest is None:
         token = secrets.token_hex(8)
@@ -201,7 +201,7 @@ def _decided(folder: SinkFolder, key: WriteKey, files: tuple[StagedFile, ...], *
 
 
 def _in_log(options: SinkOptions, work: Callable[[WALAccesser], Awaitable[None]]) -> None:
-    """Runs `work` with the log open for writing, in a loop and thread of its own; the log is closed on return."""
+    """Runs `work` with the log open for writing, in its own loop and thread; the log is closed on return."""
     location, own = options.location.opening()
     if options.location.directory() is None:
         check_topics(options.location)

@@ -8,9 +8,9 @@
       published/<write id>                        the last batch of a streaming query that was published, as a decimal number
       *.tmp                                       a file that is being written
 
-Owns what is durable in which order, and the errors of the file system in the log's own words. A file that was written is there, with its
-name, after a crash of the machine, and only its owner can read it. A manifest decides a write; it goes only when everything in it is in the
-log and, for a streaming query, its mark is stored. Staged files that no manifest names count for nothing: `sweep` removes them when they
+Owns the order in which files become durable, and translates errors of the file system into the log's own. A written file is there, with its
+name, after a crash of the machine, and only its owner can read it. A manifest decides a write; it is removed only when everything in it is
+in the log and, for a streaming query, its mark is stored. Staged files that no manifest names do not count: `sweep` removes them when they
 are old, or when the query that staged them is past that batch. Only the process that holds the lock stores, marks and sweeps; tasks only
 add files.
 """
@@ -36,7 +36,7 @@ __all__ = ["SINK_NAME", "SinkFolder", "make_directory", "storing", "sync_directo
 SINK_NAME: Final = "spark"
 """The folder's name."""
 MARKS_MAX: Final = 65_536
-"""The number of streaming queries whose last batch is remembered; beyond it, those that published longest ago are forgotten."""
+"""The number of streaming queries whose last batch is remembered; beyond it, the queries that published longest ago are forgotten."""
 _MANIFEST_SUFFIX: Final = ".manifest"
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -60,7 +60,7 @@ class SinkFolder:
     # -- the log that the folder belongs to
 
     def claim(self, log: str) -> None:
-        """Binds the folder to this log, durably; InvalidArgumentError when it belongs to another one. For the holder of the lock."""
+        """Binds the folder to this log, durably; raises InvalidArgumentError when it belongs to another one. For the holder of the lock."""
         with storing(self._log):
             try:
                 _, _, found = self._log.read_text().partition("\n")
@@ -76,7 +76,7 @@ class SinkFolder:
 
     @property
     def id(self) -> str:
-        """The folder's own id, which its producers bear; empty in a journal, where no other folder publishes."""
+        """The folder's own id, which is part of its producers' names; empty in a journal, where no other folder publishes."""
         with storing(self._log), contextlib.suppress(FileNotFoundError):
             return self._log.read_text().partition("\n")[0]
         return ""
@@ -84,7 +84,7 @@ class SinkFolder:
     # -- manifests
 
     def store(self, manifest: Manifest) -> None:
-        """Stores a manifest, in place of an older one of the same write; it is durable on return."""
+        """Stores a manifest, replacing an older one of the same write; it is durable on return."""
         with storing(self._manifests):
             make_directory(self._manifests)
             path = self._manifest_path(manifest.key)
@@ -119,7 +119,7 @@ class SinkFolder:
         return sorted(keys)
 
     def is_published(self, key: WriteKey) -> bool:
-        """Returns whether this batch of a streaming query, or a later one of it, was published as a whole."""
+        """Returns whether this batch of a streaming query, or a later one, was fully published."""
         last = self._last_published(key.write_id)
         return last is not None and key.batch_id <= last
 
@@ -144,7 +144,7 @@ class SinkFolder:
     # -- staged files
 
     def drop_staged(self, key: WriteKey, *, files: Iterable[str] | None = None) -> None:
-        """Removes the staged files of a write: all of them, or these. Not synced: a sweep finds what comes back."""
+        """Removes the staged files of a write: all of them, or these. Not synced: a sweep finds files that reappear."""
         directory = self.staged(key)
         if files is None:
             shutil.rmtree(directory, ignore_errors=True)
@@ -156,14 +156,14 @@ class SinkFolder:
                 empty.rmdir()
 
     def missing(self, manifest: Manifest) -> list[str]:
-        """Returns the files of a manifest that are gone, or not as long as they were."""
+        """Returns the files of a manifest that are gone, or whose length has changed."""
         directory = self.staged(manifest.key)
         return [file.name for file in manifest.files if not _has_size(directory / file.name, file.size)]
 
     def sweep(self, *, age_s: float) -> int:
-        """Removes staged files that nothing will publish: their batch is over, or they were not touched for `age_s`.
+        """Removes staged files that will never be published: their batch is over, or they were not touched for `age_s`.
 
-        Returns of how many writes it removed files.
+        Returns the number of writes whose files it removed.
         """
         kept = set(self.decided())
         swept = 0
@@ -181,7 +181,9 @@ class SinkFolder:
                     swept += 1
         for directory in (self._manifests, self._marks):
             for name in _names(directory):
-                if name.endswith(_TEMPORARY_SUFFIX):  # a killed process left it: the sweeping one is alone now
+                if name.endswith(
+                    _TEMPORARY_SUFFIX
+                ):  # left by a killed process: only the sweeping process is active now
                     (directory / name).unlink(missing_ok=True)
         self._bound_marks(kept)
         return swept
@@ -230,7 +232,7 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, data: bytes, *, temporary: Path) -> None:
-    """Puts a whole file in place: it is written beside, synced and renamed, and the directory is synced."""
+    """Replaces a whole file: writes a temporary one, syncs and renames it, and syncs the directory."""
     fd = PRIVATE.create(temporary, os.O_WRONLY | os.O_TRUNC)
     try:
         write_all(fd, data)
@@ -242,14 +244,14 @@ def replace_file(path: Path, data: bytes, *, temporary: Path) -> None:
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Writes all of the data at the file's end."""
+    """Writes all of the data at the end of the file."""
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory and those above it that are missing."""
+    """Creates a directory and its missing parents."""
     if path.is_dir():
         return
     if path.parent != path:
@@ -259,7 +261,7 @@ def make_directory(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Returns when names made, changed and removed in this directory are on the disk."""
+    """Returns when the names created, changed and removed in this directory are durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -283,7 +285,7 @@ def _has_size(path: Path, size: int) -> bool:
 
 
 def _touched(path: Path) -> float:
-    """Returns when a file, or the newest file of a directory, was last written to; now, when it is going away."""
+    """Returns when a file, or the newest file of a directory, was last written to; now, if it is being removed."""
     return max(_times(path), default=time.time())
 
 

@@ -1,11 +1,11 @@
 """Locks: which process publishes, and whether the log is free for it.
 
-Owns the lock on the sink's folder: writers of the sink wait for each other there, so that none of them takes another one's opening of the
-log for a stranger's. A log that a stranger has open for writing is a LockedError at once, because nobody knows how long that takes.
+Owns the lock on the sink's folder: writers of the sink wait for each other there, so that none of them mistakes another's opening of the
+log for a stranger's. A log that a stranger has open for writing raises LockedError at once, because it is unknown how long that lasts.
 
-A journal is free or not, exactly: the directory's own lock says so. On Pulsar, opening a log for writing takes it over, so the sink asks
-the brokers first whether a writer is connected. A service that opens the log in between takes it over, or loses it to the sink until it
-opens it again; in both cases a row is neither lost nor written twice.
+For a journal the answer is exact: the directory's own lock says whether it is free. On Pulsar, opening a log for writing takes it over, so
+the sink asks the brokers first whether a writer is connected. A service that opens the log in between takes it over, or loses it to the
+sink until it opens it again; in both cases a row is neither lost nor written twice.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["PublishingLock", "check_free", "check_journal", "check_topics"]
 
 _POLL_S: Final = 0.005
 _GONE_S: Final = 1.0
-"""A broker may take so long to notice that a writer was killed."""
+"""How long a broker may take to notice that a writer was killed."""
 
 
 class PublishingLock:
-    """Held inside its `with`. Entering waits up to `timeout_s` for another writer of the sink, then raises LockedError with its pid."""
+    """A lock, held inside `with`. Entering waits up to `timeout_s` for another sink writer, then raises LockedError with its pid."""
 
     def __init__(self, folder: SinkFolder, *, timeout_s: float) -> None:
         self._path = folder.lock_path
@@ -55,9 +55,9 @@ class PublishingLock:
 
 
 def check_free(options: SinkOptions) -> None:
-    """Returns if a log is, or can be made, at this location and no stranger has it open for writing; else FormatError or LockedError.
+    """Returns if a log is, or can be created, at this location and no stranger has it open for writing; else FormatError or LockedError.
 
-    While another writer of the sink publishes, it returns: the later one waits for that one.
+    While another writer of the sink publishes, it returns: the later writer waits for the earlier one.
     """
     if options.location.directory() is not None:
         check_journal(options.folder)
@@ -82,7 +82,7 @@ def check_journal(folder: SinkFolder) -> None:
 
 
 def check_topics(location: Location) -> None:
-    """Raises LockedError when a writer of this log on Pulsar is connected. A metadata file needs no look: only one process can open it."""
+    """Raises LockedError when a writer of this log on Pulsar is connected. A metadata file needs no check: only one process can open it."""
     if location.is_kv_file:
         return
     from wal.spark.pulsar_frames import PulsarFrames  # most logs are journals
@@ -90,7 +90,7 @@ def check_topics(location: Location) -> None:
     try:
         logs = opened(source_of(location))
     except FormatError:
-        return  # there is no log yet
+        return  # no log yet
     assert isinstance(logs, PulsarFrames)
     until = time.monotonic() + _GONE_S
     while logs.has_writer():
@@ -104,7 +104,7 @@ def check_topics(location: Location) -> None:
 
 
 def _unless_publishing(folder: SinkFolder, check: Callable[[], None]) -> None:
-    """Runs a check unless a writer of the sink publishes; none begins to while the check runs."""
+    """Runs a check unless a writer of the sink publishes; no writer starts to publish while the check runs."""
     with storing(folder.path):
         make_directory(folder.path)
         own = FileLock.open(folder.lock_path)

@@ -1,10 +1,10 @@
-"""Manifest: what a write of the sink publishes, decided once. Pure: it becomes the bytes of a file, and comes back from them.
+"""Manifest: the content that a write of the sink publishes, decided once. Pure: it is encoded to, and decoded from, the bytes of a file.
 
-A manifest names the staged file of each task whose attempt won. Once it is stored, the write consists of these chunks and of nothing else,
-whatever a replay offers. `published` counts the chunks that are known to be in the log; the chunks after them go under the keys of
-`producer`, which changes with `published` and is never the name of another write.
+A manifest names the staged file of each task whose attempt won. Once it is stored, the write consists of exactly these chunks, whatever a
+replay offers. `published` counts the chunks that are known to be in the log; the chunks after them go under the keys of `producer`, which
+changes with `published` and is never the name of another write.
 
-    magic "WALSINKM" | version u32 | length u32 | crc32c u32 (of what is before it, then of the body) | body: JSON
+    magic "WALSINKM" | version u32 | length u32 | crc32c u32 (of the bytes before it, then of the body) | body: JSON
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
 class WriteKey(msgspec.Struct, frozen=True, order=True):
-    """What identifies a write: the id of a streaming query and its batch, or the random id of a batch job and batch 0.
+    """The identity of a write: the id of a streaming query and its batch, or the random id of a batch job and batch 0.
 
     The id has up to 64 letters, digits and hyphens: it is part of file names.
     """
@@ -87,12 +87,12 @@ class Manifest(msgspec.Struct, frozen=True):
         return f"{PRODUCER_PREFIX}{self.key.write_id}/{self.key.batch_id}/{self.token}/{self.published}"
 
     def after(self, published: int) -> Manifest:
-        """Returns this manifest with so many chunks known to be in the log."""
+        """Returns this manifest with this many chunks known to be in the log."""
         return msgspec.structs.replace(self, published=published)
 
 
 def is_producer_of(folder_id: str, name: str) -> bool:
-    """Returns whether a producer of this name belongs to the sink's folder of this id; a folder without an id has all of the sink's."""
+    """Returns whether a producer of this name belongs to the sink's folder of this id; a folder without an id owns all of them."""
     return name.startswith(PRODUCER_PREFIX) and (not folder_id or f"/{folder_id}-" in name)
 
 

@@ -1,4 +1,4 @@
-"""SinkOptions: what `option(…)` of a write may say, checked once, where the write is planned."""
+"""SinkOptions: the options of a write, checked once, where the write is planned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPARK_OWN: Final = frozenset(("checkpointlocation", "queryname"))
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
-    """The options of one write. Times are in seconds. `vchannel` is where all rows go, whatever their column says."""
+    """The options of one write. Times are in seconds. `vchannel` is the target of all rows, whatever their column says."""
 
     location: Location
     directory: Path
@@ -39,7 +39,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """Returns the options of a write; their names may be in any case.
 
-        InvalidArgumentError for a wrong value, and for an unknown name with a list of those that are accepted.
+        Raises InvalidArgumentError for a wrong value, and for an unknown name with a list of the accepted ones.
         """
         given = {name.lower(): value for name, value in options.items()}
         accepted = {name.lower() for name in (*LOCATION_OPTIONS, *_OWN)} | _SPARK_OWN

@@ -1,11 +1,11 @@
-"""Publishing: the chunks of a manifest go into an open log, each of them once.
+"""Publishing: writes the chunks of a manifest into an open log, each of them once.
 
-A chunk is a transaction on each pchannel that its rows lie on, under (producer of the manifest, number of the chunk): a chunk that an
-earlier process got into the log is a duplicate there, and is not written again. A chunk is committed only when all chunks before it are
-durable, so rows of a vchannel keep their order whatever fails; the bodies of the next chunk are handed over meanwhile.
+A chunk is a transaction on each pchannel of its rows, under (producer of the manifest, number of the chunk): a chunk that an earlier
+process wrote is a duplicate there, and is not written again. A chunk is committed only when all chunks before it are durable, so rows of a
+vchannel keep their order whatever fails; the bodies of the next chunk are submitted meanwhile.
 
 The log remembers a producer for each set of vchannels that its chunks have. So after WINDOW chunks the manifest is stored again, with the
-number of chunks in the log, and the producer until then is forgotten: few are remembered at a time, and none for ever.
+number of chunks in the log, and the previous producer is forgotten: few are remembered at a time, and none for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wal.spark.sink.staging import Chunk, read_chunks, staged_file_gone
 __all__ = ["Publisher"]
 
 WINDOW: Final = 64
-"""The number of chunks that are published under one producer, at most."""
+"""The most chunks that are published under one producer."""
 _KEEPALIVE_S: Final = 60.0
 """The lease of a chunk's transaction; it only bounds how long a bug could hold memory."""
 _CREATED_AT_ONCE: Final = 256
@@ -35,7 +35,7 @@ _CREATED_AT_ONCE: Final = 256
 
 
 class Publisher:
-    """Publishes into one opening of a log, which no other writer of the sink uses meanwhile: see `PublishingLock`."""
+    """Publishes into one opening of a log, which no other writer of the sink uses: see `PublishingLock`."""
 
     def __init__(self, log: WALAccesser, folder: SinkFolder, settings: Settings) -> None:
         self._log = log
@@ -46,7 +46,7 @@ class Publisher:
         """The pchannel of each vchannel."""
 
     async def tidy(self, manifests: list[Manifest]) -> None:
-        """Forgets this folder's producers except those of these manifests, which are all that the folder has."""
+        """Forgets this folder's producers except those of these manifests, which must be all manifests of the folder."""
         current = {manifest.producer for manifest in manifests}
         known = {info.name for info in await self._log.producers()}
         folder_id = await asyncio.to_thread(lambda: self._folder.id)
@@ -55,9 +55,9 @@ class Publisher:
                 await self._log.forget_producer(name)
 
     async def publish(self, manifest: Manifest) -> None:
-        """Publishes every chunk, then settles the manifest, its mark and its files. After an error it can be called again."""
+        """Publishes every chunk, then finishes the manifest, its mark and its files. It can be called again after an error."""
         if missing := await asyncio.to_thread(self._folder.missing, manifest):
-            raise staged_file_gone(self._folder.staged(manifest.key) / missing[0])  # before a part of it is written
+            raise staged_file_gone(self._folder.staged(manifest.key) / missing[0])  # before any part of it is written
         self._pchannels = {info.name: info.pchannel for info in await self._log.vchannels()}
         done = manifest.published
         chunks = _chunks(self._folder, manifest)
@@ -87,7 +87,7 @@ class Publisher:
         await self._forget(manifest.producer)
 
     async def _advance(self, manifest: Manifest, published: int) -> Manifest:
-        """Stores how many chunks are in the log, and only then forgets the producer that could tell."""
+        """Stores how many chunks are in the log, and only then forgets the producer that shows it."""
         after = manifest.after(published)
         await asyncio.to_thread(self._folder.store, after)
         await self._forget(manifest.producer)
@@ -97,10 +97,10 @@ class Publisher:
         try:
             await self._log.forget_producer(producer)
         except InvalidArgumentError:
-            pass  # unknown: nothing was written under it, or its vchannels were dropped
+            pass  # unknown: no chunk was written under it, or its vchannels were dropped
 
     async def _filled(self, chunk: Chunk, key: ProducerKey) -> list[Txn[AppendResult | ForgottenResult]]:
-        """Returns a transaction on each pchannel that the rows of the chunk lie on; together they hold all rows."""
+        """Returns a transaction on each pchannel of the chunk's rows; together they hold all rows."""
         await self._create_missing(chunk.names)
         names: dict[str, list[str]] = {}
         for name in chunk.names:
@@ -137,7 +137,7 @@ class Publisher:
 
 
 async def _committed(txns: list[Txn[AppendResult | ForgottenResult]]) -> None:
-    """Returns when all transactions are durable; otherwise raises the first error, when all are settled."""
+    """Returns when all transactions are durable; otherwise raises the first error, once all have ended."""
     outcomes = await asyncio.gather(*(txn.commit() for txn in txns), return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):

@@ -1,7 +1,7 @@
-"""Rows: the rows of a task become columns that a chunk can hold, or are refused with the number of the row that is wrong.
+"""Rows: turns the rows of a task into columns that a chunk can hold, or refuses them with the number of the wrong row.
 
-Owns the columns that the sink accepts and every check of a row: the log takes every row that passes here. A row is named by its number
-within its task, from 0, and by the Spark partition. No Python runs per row, except in a batch that has properties.
+Owns the columns that the sink accepts and every check of a row: the log takes every row that passes here. A row is identified by its number
+within its task, from 0, and the Spark partition. No Python runs per row, except in a batch that has properties.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ACCEPTED: Final = (
 )
 """The columns of the sink, as errors name them."""
 MESSAGE_TYPES: Final = {"INSERT": MessageType.INSERT, "DELETE": MessageType.DELETE}
-"""The message types that a transaction, and so a row, may have."""
+"""The message types that a transaction, and therefore a row, may have."""
 _KINDS: Final = {
     "vchannel": ("string",),
     "payload": ("binary", "string"),
@@ -36,7 +36,7 @@ _KINDS: Final = {
 }
 _ENTRIES: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))
 _ENTRY_OVERHEAD: Final = 10
-"""The bytes that a property takes in a stored record beside its key and value, at most: two heads of MessagePack."""
+"""The most bytes that a property takes in a stored record in addition to its key and value: two heads of MessagePack."""
 _MAP_OVERHEAD: Final = 5
 
 
@@ -76,7 +76,7 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class RowReader:
-    """Reads the batches of one task, in their order. `vchannel` is where all rows go, whatever the column says."""
+    """Reads the batches of one task, in their order. `vchannel` is the target of all rows, whatever the column says."""
 
     def __init__(self, bounds: ChunkBounds, *, vchannel: str | None, partition_id: int) -> None:
         self._bounds = bounds
@@ -85,7 +85,7 @@ class RowReader:
         self._seen = 0
 
     def read(self, batch: pa.RecordBatch) -> Rows:
-        """Returns the rows of the next batch; InvalidArgumentError names the first row that is wrong in a column."""
+        """Returns the rows of the next batch; raises InvalidArgumentError, which names the first wrong row of a column."""
         columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
         names = self._names(columns.get("vchannel"), batch.num_rows)
         payload = self._payload(columns["payload"])
@@ -153,7 +153,7 @@ class RowReader:
         return pa.array(numbers, pa.uint16()).take(encoded.indices).fill_null(int(MessageType.INSERT))
 
     def _properties(self, column: Any) -> tuple[Any, list[int], list[int]] | None:
-        """Returns entries, bytes and count of entries of each row; None when no row has any."""
+        """Returns the entries, bytes and number of entries of each row; None when no row has any."""
         entries = column.cast(_ENTRIES)
         flat = pc.list_flatten(entries)
         if not len(flat):
@@ -208,5 +208,5 @@ class RowReader:
 
 
 def _row_of(entry: int, lengths: list[int]) -> int:
-    """Returns the row that has this entry, of the properties of all rows."""
+    """Returns the row to which this entry of the properties of all rows belongs."""
     return next(row for row, end in enumerate(accumulate(lengths)) if entry < end)

@@ -1,7 +1,7 @@
-"""Staging: a task writes its chunks into a file of its own, and publishing reads them back.
+"""Staging: a task writes its chunks into its own file, and publishing reads them back.
 
-Owns the form of a staged file. A finished file is on the disk, with its name, before the task reports that it is done. An unfinished one is
-removed, or, if the process was killed, left to the sweep. Nothing reads a file that no manifest names.
+Owns the format of a staged file. A finished file is durable, with its name, before the task reports that it is done. An unfinished one is
+removed, or, if the process was killed, left to the sweep. A file that no manifest names is never read.
 
     magic "WALSTAGE" | version u32 | zero u32
     chunk after chunk: length u32 | rows u32 | crc32c u32 (of the two before it, then of the body) | body: an Arrow IPC stream of one batch
@@ -35,7 +35,7 @@ _HEAD: Final = b"WALSTAGE" + struct.pack("<II", 1, 0)
 _CHUNK: Final = struct.Struct("<II")
 _CRC: Final = struct.Struct("<I")
 _GATHERED: Final = 4
-"""The rows of at least so many chunks are cut at a time, so that few chunks are short."""
+"""The rows of at least this many chunks are cut at a time, so that few chunks are short."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StagingWriter:
-    """Writes the file of one attempt in `directory`. The name is new each time: no attempt touches the file of another one."""
+    """Writes the file of one attempt in `directory`. The name is new each time: no attempt touches another attempt's file."""
 
     def __init__(self, directory: Path, *, partition_id: int, attempt: int, bounds: ChunkBounds) -> None:
         self._directory = directory
@@ -77,7 +77,7 @@ class StagingWriter:
         self._size = 0
 
     def stage(self, batches: Iterable[Any], reader: RowReader) -> StagedFile | None:
-        """Stages all rows of these Arrow batches. Returns None, and leaves no file, when there are none; nor does a failure."""
+        """Stages all rows of these Arrow batches. Returns None if there are none; leaves no file then, nor after a failure."""
         try:
             for batch in gathered(batches, self._bounds):
                 rows = reader.read(batch)
@@ -129,7 +129,7 @@ class StagingWriter:
 
 
 def gathered(batches: Iterable[Any], bounds: ChunkBounds) -> Iterator[Any]:
-    """Yields the same rows in larger batches, each (except the last) worth some chunks. It holds such a batch and one more, at most."""
+    """Yields the same rows in larger batches, each (except the last) of some chunks. It holds at most one such batch and one more."""
     held: list[Any] = []
     rows = size = 0
     for batch in batches:
@@ -145,7 +145,7 @@ def gathered(batches: Iterable[Any], bounds: ChunkBounds) -> Iterator[Any]:
 
 
 def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator[Chunk]:
-    """Yields the chunks of a staged file, after the first `skip`. CorruptionError with the offset of what is not as it was staged."""
+    """Yields the chunks of a staged file, after the first `skip`. Raises CorruptionError with the offset of the damage."""
     path = directory / file.name
     with storing(path):
         try:
@@ -177,12 +177,12 @@ def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator
 
 
 def staged_file_gone(path: Path) -> CorruptionError:
-    """Returns the error for a file that a manifest names and that is gone, or not as it was staged."""
+    """Returns the error for a file that a manifest names but that is gone, or has changed since it was staged."""
     return _damaged(path, 0, "the file is gone or cut off", "the file that the manifest names")
 
 
 def encode_rows(rows: Any) -> bytes:
-    """Returns the body of a chunk. It builds the dictionary of vchannels again, so that it has only those of these rows."""
+    """Returns the body of a chunk. It rebuilds the dictionary of vchannels, so that it has only those of these rows."""
     at = rows.schema.get_field_index("vchannel")
     own = rows.column(at).cast(pa.string()).dictionary_encode()
     rows = rows.set_column(at, "vchannel", own)
@@ -194,7 +194,7 @@ def encode_rows(rows: Any) -> bytes:
 
 
 def decode_rows(body: bytes) -> Chunk:
-    """Returns the chunk in these bytes, which are as they were staged."""
+    """Returns the chunk in these bytes, which are unchanged since they were staged."""
     rows = pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch()
     columns = {name: rows.column(index) for index, name in enumerate(rows.schema.names)}
     names = columns["vchannel"]

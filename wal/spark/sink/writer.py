@@ -1,7 +1,7 @@
 """The writers that Spark drives: tasks stage, the driver's side commits or aborts.
 
-Spark makes, pickles and calls the writers in several processes: one plans, each task runs in a worker of its own, and commit or abort in
-yet another. So a writer holds options only, and everything else goes by files and commit messages. A streaming batch is identified by its
+Spark creates, pickles and calls the writers in several processes: one plans, each task runs in its own worker, and commit or abort in yet
+another. So a writer holds options only, and everything else travels in files and commit messages. A streaming batch is identified by its
 query id and batch id, which Spark keeps in the checkpoint; a batch job by a random id that it gets when it is planned.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["BatchWriter", "Staged", "StreamWriter", "batch_writer", "stream_writ
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """The result of a task: the file that it staged, None when it had no rows."""
+    """The result of a task: the file that it staged, or None when it had no rows."""
 
     key: WriteKey
     file: StagedFile | None
@@ -51,13 +51,13 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """Returns the writer of `df.writeStream.format("wal")`. Wrong options or columns, or another mode, raise here.
 
-    The first task finds out whether another process has the log open: Spark calls this for commit and abort as well.
+    The first task checks whether another process has the log open: Spark calls this for commit and abort as well.
     """
     return StreamWriter(_planned(options, schema, overwrite=overwrite))
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a batch job: once all tasks have staged, chunks appear one after the other, each as a whole."""
+    """Writes a batch job: once all tasks have staged, chunks appear one after the other, each atomically."""
 
     def __init__(self, options: SinkOptions, key: WriteKey) -> None:
         self._options = options
@@ -83,7 +83,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a streaming query: every batch once, whatever is killed when."""
+    """Writes a streaming query: every batch once, whichever process is killed."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -101,7 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _stage(self._options, WriteKey(query_id, int(batch_id)), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Publishes the files that the tasks of this batch staged, or those that an earlier commit of it has decided on."""
+        """Publishes the files that the tasks of this batch staged, or those on which an earlier commit of it has decided."""
         keys = {message.key for message in messages if isinstance(message, Staged)}
         for key in keys:
             if key.batch_id != batchId:
