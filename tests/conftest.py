@@ -1,13 +1,13 @@
-"""Every test runs without blocking calls of the product on the loop, on the chosen event loop, and in its long form on request.
+"""Runs every test on the chosen event loop, in its long form on request, and fails it if the product blocks the loop.
 
-* `SOAK=1` (by `make soak`): the `soak` fixture is SOAK_FACTOR instead of 1, Hypothesis tries as many times more examples, and every
+* `SOAK=1` (set by `make soak`): the `soak` fixture is SOAK_FACTOR instead of 1, Hypothesis tries 1,000 examples, and every
   async test runs on asyncio's loop and on uvloop's.
-* `CI` set (by `.ci/run`): of the async tests about half run on uvloop's loop, always the same ones, and Hypothesis reads and writes no
-  example database, so that a run does not depend on the machine's earlier ones. Without either all run on asyncio's, and on both in
-  the folders in EACH_LOOP.
-* `@pytest.mark.one_loop`: what the test looks at does not run on its own loop (the bytes of files; processes that choose theirs), so
-  outside of a soak it runs on asyncio's.
-* The processes that tests start compile the product once, not each of them again.
+* `CI` (set by `.ci/run`): about half of the async tests, always the same ones, run on uvloop's loop, and Hypothesis uses no example
+  database, so that a run does not depend on earlier ones. Without `SOAK` and `CI` all run on asyncio's loop, and those in the folders of
+  EACH_LOOP on both.
+* `@pytest.mark.one_loop`: the subject of the test does not run on the test's loop (the bytes of files; processes that choose their own
+  loop), so outside of a soak the test runs on asyncio's.
+* The processes that tests start compile the product once for all of them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 SOAK_FACTOR: Final = 10
 CI: Final = bool(os.environ.get("CI"))
 EACH_LOOP: Final = ("actors", "channels", "pchannel")
-"""Folders below tests/ whose async tests run on both loops: they are quick, and near to the loop."""
+"""Folders below tests/ whose async tests run on both loops: they are quick, and depend on the loop."""
 SHARED: Final = {"shared_spark": "spark", "pulsar_host": "pulsar"}
-"""Fixtures that take long to start, with the group of the tests that use them: one process runs all of a group."""
+"""Fixtures that take long to start, with the group of the tests that use them: one process runs the whole group."""
 TOGETHER: Final = {"docs": "pulsar", "pulsar": "pulsar"}
 """Folders whose tests all belong to a group."""
 ORDER: Final = ("spark", "pulsar")
@@ -44,10 +44,10 @@ ORDER: Final = ("spark", "pulsar")
 
 PRODUCT: Final = ("wal", "actors", "broadcaster")
 SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwritev", "posix_fallocate", "ftruncate")
-"""Calls of `os` that wait for a disk and that blockbuster does not watch of itself."""
+"""Calls of `os` that wait for a disk and that blockbuster does not watch by default."""
 
 EXAMPLES: Final = 40
-"""Examples of a property test that names no number; a soak tries 1,000, ten times Hypothesis' own default."""
+"""Examples of a property test that names no number of its own; a soak tries 1,000."""
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=EXAMPLES)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, database=None, max_examples=EXAMPLES)
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, max_examples=100 * SOAK_FACTOR)
@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freezes what exists after collection, so that no later garbage collection has to traverse it."""
+    """Freezes all objects that exist after collection, so that no later garbage collection traverses them."""
     gc.collect()
     gc.freeze()
 
@@ -85,7 +85,7 @@ def pytest_collection_finish() -> None:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """asyncio's own loop and uvloop's: both, or in CI one of them, which the name of the test decides, or asyncio's."""
+    """Returns the loops of this test: asyncio's and uvloop's, or in CI one of them by the name of the test, or asyncio's alone."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     asyncios, uvloops = {"asyncio": asyncio.new_event_loop}, {"uvloop": uvloop.new_event_loop}
     if SOAK or folder in EACH_LOOP:
@@ -97,9 +97,9 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once() -> Iterator[None]:
-    """Where Python is told to leave no bytecode beside the sources, the processes that tests start share what they compile in here.
+    """Shares compiled bytecode between the processes that tests start, if Python is set to write none beside the sources.
 
-    Importing the product takes twice as long without, and some hundreds of them do.
+    Without it importing the product takes twice as long, and some hundreds of processes do so.
     """
     if not sys.dont_write_bytecode:
         yield
@@ -115,11 +115,11 @@ def compiled_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def blockbuster() -> Iterator[BlockBuster]:
-    """A blocking call that the product makes on a running loop fails the test. What a test itself does there is not looked at."""
+    """Fails the test if the product makes a blocking call on a running loop. Blocking calls of the test itself are allowed."""
     found = BlockBuster(list(PRODUCT))
     for name in SYNCS:
         found.functions[f"os.{name}"] = BlockBusterFunction(None, f"os.{name}", scanned_modules=list(PRODUCT))
-    # The kernel has the answer in memory: no disk is touched, and the directory has to be that of the moment of the call.
+    # The kernel answers from memory without touching a disk, and the directory must be the current one at the time of the call.
     found.functions["os.getcwd"].can_block_in("wal/location.py", "absolute_path")
     found.activate()
     try:
@@ -130,11 +130,11 @@ def blockbuster() -> Iterator[BlockBuster]:
 
 @pytest.fixture(scope="session")
 def soak() -> int:
-    """By how much a test multiplies its rounds: 1, or SOAK_FACTOR in a soak."""
+    """Returns the factor by which a test multiplies its rounds: 1, or SOAK_FACTOR in a soak."""
     return SOAK_FACTOR if SOAK else 1
 
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """The directory of a journal that does not exist yet."""
+    """Returns the directory of a journal that does not exist yet."""
     return tmp_path / "data"

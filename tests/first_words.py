@@ -1,6 +1,6 @@
-"""A test's failure is told when it happens, not only at the end: a run that is cut short has then said what it knew.
+"""Reports a test's failure when it happens, not only at the end, so that a run that is cut short has reported what it knew.
 
-In CI only. At most LINES of each, the last ones, which name what was expected and what was there.
+It does so only in CI, with at most the last LINES lines of each report, which name the expected and the actual value.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ class FirstWords:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # One of several processes has no terminal: its reports reach the first, which has.
+    # A worker process has no terminal: its reports reach the first process, which has one.
     if os.environ.get("CI") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FirstWords(config), "first-words")

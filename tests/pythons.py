@@ -1,8 +1,8 @@
-"""The quick tests on every other Python that the project claims, each in an environment of its own: `python -m tests.pythons`.
+"""Runs the quick tests on every other Python that the project supports, each in its own environment: `python -m tests.pythons`.
 
-Owns `.venv-3.12/` and the like, made from uv.lock. The claims are the classifiers in pyproject.toml. An interpreter is looked for on the
-PATH and where pyenv keeps its own, and is never downloaded; one that is missing is named loudly, and is no failure. Exit status 1 when a
-test failed.
+It creates `.venv-3.12/` and the like from uv.lock. The classifiers in pyproject.toml name the supported versions. It looks for interpreters
+on the PATH and where pyenv keeps them, and never downloads one; it warns loudly of a missing one, but does not fail. The exit status is 1
+when a test failed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUICK: Final = (
     "tests/pchannel/test_tick_frames.py",
     "tests/timestamp/test_oracle.py",
 )
-"""What is near to the interpreter: the loop, threads, files, bytes, processes, imports. Half a minute on two idle cores."""
+"""Tests that depend on the interpreter: the loop, threads, files, bytes, processes, imports. They take half a minute on two idle cores."""
 
 
 def main() -> int:
@@ -66,7 +66,7 @@ def _claimed() -> list[str]:
 
 
 def _find(version: str) -> Path | None:
-    """An interpreter of this version that works: a shim of pyenv is there, and does not, where its version is not chosen."""
+    """Returns a working interpreter of this version: a shim of pyenv exists but does not work when its version is not selected."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     on_path = shutil.which(f"python{version}")
     candidates = [Path(on_path)] if on_path else []

@@ -1,4 +1,4 @@
-"""A file system of its own for a test that fills a disk: a tmpfs of a few MiB, and a way to leave no byte of it free."""
+"""A separate file system for a test that fills a disk: a tmpfs of a few MiB, and a way to leave no byte of it free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["fill", "free_bytes", "mounted"]
 
 @contextlib.contextmanager
 def mounted(place: Path, *, size_mib: int) -> Iterator[Path]:
-    """Mounts a tmpfs of this size at `place`. Only root may: without root the test is skipped with a warning, and fails in CI."""
+    """Mounts a tmpfs of this size at `place`. Only root may do so: without root the test is skipped with a warning, and fails in CI."""
     place.mkdir()
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(place)],
@@ -36,7 +36,7 @@ def mounted(place: Path, *, size_mib: int) -> Iterator[Path]:
 
 
 def fill(disk: Path, name: str = "filler") -> Path:
-    """Writes a file until the disk has no byte left, and returns it. A file of that name grows."""
+    """Writes a file until the disk has no byte left, and returns it. An existing file of that name grows."""
     filler = disk / name
     with filler.open("ab", buffering=0) as file:
         for step in (1 << 20, 4096, 1):
@@ -47,6 +47,6 @@ def fill(disk: Path, name: str = "filler") -> Path:
 
 
 def free_bytes(disk: Path) -> int:
-    """The bytes that files on the disk may still grow by."""
+    """Returns the number of bytes by which files on the disk may still grow."""
     found = os.statvfs(disk)
     return found.f_bavail * found.f_frsize

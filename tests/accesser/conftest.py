@@ -16,12 +16,12 @@ HANG_S = 20.0
 
 
 class HangsError(Exception):
-    """The test took far too long: it waits for something that does not come, or spins on the loop."""
+    """The test took far too long: it waits for something that never happens, or spins on the loop."""
 
 
 @pytest.fixture(autouse=True)
 def watchdog() -> Iterator[None]:
-    """Ends a test that hangs, also one whose loop does not turn any more (a timeout of the loop would not)."""
+    """Ends a test that hangs, even if its loop no longer runs (which a timeout of the loop could not do)."""
 
     def hang(*_: object) -> None:
         raise HangsError(f"nothing came of it in {HANG_S} s; what waits:\n{_waiting()}")
@@ -49,14 +49,14 @@ async def log(location: str) -> AsyncIterator[WALAccesser]:
 
 @pytest.fixture
 async def log4(location: str) -> AsyncIterator[WALAccesser]:
-    """A log of four pchannels."""
+    """Yields an open log of four pchannels."""
     async with open_wal(location, pchannels=4) as opened:
         yield opened
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> str:
-    """A directory for a journal."""
+    """Returns a directory for a journal."""
     return str(tmp_path / "data")
 
 

@@ -1,4 +1,4 @@
-"""The faults that a user cannot cause at will."""
+"""Faults that a user cannot cause at will."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["SavingGate"]
 
 
 class SavingGate:
-    """Holds up the KV's compare-and-swap, with which the oracle saves its limit, until `open` is set; then it fails if `failure` is set.
+    """Blocks the KV's compare-and-swap, with which the oracle saves its limit, until `open` is set; then it fails if `failure` is set.
 
-    No tick is saved ahead any more when it is made.
+    No tick that was saved ahead is left when the gate is created.
     """
 
     def __init__(self, log: LocalLog, monkeypatch: pytest.MonkeyPatch) -> None:

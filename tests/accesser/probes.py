@@ -1,4 +1,4 @@
-"""How the acceptance tests look at a log: everything through the public API, but for `local`."""
+"""Helpers with which the acceptance tests look at a log, all of them through the public API except `local`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from wal.engine.local.log import LocalLog
 
 
 def local(log: WALAccesser) -> LocalLog:
-    """Returns the engine of a log that this process writes, for causing what a user cannot cause at will."""
+    """Returns the engine of a log that this process writes, for faults that a user cannot cause at will."""
     engine = log._lifecycle.engine
     assert isinstance(engine, LocalLog)
     return engine
 
 
 async def read_all(log: WALAccesser, vchannel: str | Sequence[str], **options: Any) -> list[ImmutableMessage]:
-    """Everything that is durable now, by `async for`."""
+    """Returns all messages that are durable now, read by `async for`."""
     async with log.read(vchannel, follow=False, **options) as scanner:
         return [message async for message in scanner]
 
 
 def bodies(messages: Iterable[ImmutableMessage]) -> list[bytes]:
-    """The payloads of all bodies, in order."""
+    """Returns the payloads of all bodies, in order."""
     return [body.payload for message in messages for body in message.bodies()]
 
 
 def grouped(messages: Iterable[ImmutableMessage]) -> list[list[bytes]]:
-    """The payloads of each message's bodies."""
+    """Returns the payloads of each message's bodies."""
     return [[body.payload for body in message.bodies()] for message in messages]
 
 
@@ -38,7 +38,7 @@ async def payloads(log: WALAccesser, vchannel: str | Sequence[str], **options: A
 
 
 async def made_on(log: WALAccesser, pchannel: str, *names: str) -> None:
-    """Makes vchannels on one pchannel."""
+    """Creates vchannels on one pchannel."""
     for name in names:
         await log.create_vchannel(name, pchannel=pchannel)
 
@@ -48,7 +48,7 @@ def start(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 
 async def turns(count: int = 20) -> None:
-    """Lets the loop turn, so that what needs no time at all has happened."""
+    """Lets the loop run, so that everything that needs no waiting has happened."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -58,7 +58,7 @@ def same(left: ImmutableMessage, right: ImmutableMessage) -> bool:
 
 
 def facts(message: ImmutableMessage) -> tuple[Any, ...]:
-    """Everything a reader can see of a message, for comparing two deliveries of it."""
+    """Returns everything that a reader can see of a message, for comparing two deliveries of it."""
     if message.txn_context is not None and not (len(message.bodies()) == 1 and message.bodies()[0] is message):
         inner: tuple[Any, ...] = tuple(
             (body.message_id, body.time_tick, body.vchannel, body.payload, body.properties) for body in message.bodies()

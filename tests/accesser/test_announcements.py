@@ -1,4 +1,4 @@
-"""The line that a log writes when it was opened, and the one when it was closed."""
+"""The lines that a log writes when it has been opened and when it has been closed."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ asyncio.run(main())
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The lines of the logger `wal` at INFO."""
+    """Returns the lines of the logger `wal` at INFO."""
     return [record.getMessage() for record in caplog.records if record.name == "wal" and record.levelno == logging.INFO]
 
 
 def opening(line: str) -> tuple[str, str, int, int, int]:
-    """(before, term, torn bytes, events replayed, pchannels) of the line of an opening."""
+    """Returns (before, term, torn bytes, events replayed, pchannels) from the line of an opening."""
     found = re.fullmatch(
         r"opened the log at \S+ in [\d.]+ ms: (.+), (terms? .+); torn bytes cut: (\d+); events replayed: (\d+); pchannels: (\d+)",
         line,
@@ -50,7 +50,7 @@ def opening(line: str) -> tuple[str, str, int, int, int]:
 
 
 def closing(line: str) -> tuple[int, str]:
-    """(events appended, how) of the line of a closing."""
+    """Returns (events appended, how) from the line of a closing."""
     found = re.fullmatch(r"closed the log at \S+ after [\d.]+ s, (.*); events appended: (\d+)", line)
     assert found is not None, line
     return int(found[2]), found[1]
@@ -81,7 +81,7 @@ async def killed(data: str) -> None:
 
 
 def tear(folder: Path) -> int:
-    """Begins a frame after the last one, as a writer does that is killed in the middle of it. Returns its bytes."""
+    """Writes the beginning of a frame after the last one, as a writer that is killed in the middle of it does. Returns its bytes."""
     control = ControlView(folder / CONTROL_NAME)
     durable = control.load().durable
     control.close()

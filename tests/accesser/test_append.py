@@ -1,4 +1,4 @@
-"""raw_append and append_nowait: results, order, durability of what returned."""
+"""raw_append and append_nowait: results, order, and durability when they return."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ NOT_APPENDED = {
 
 
 async def test_ids_ticks_and_delivery_have_one_order(log4: WALAccesser) -> None:
-    """Four pchannels, eight vchannels, writers of every kind at once."""
+    """Writers of every kind append to eight vchannels on four pchannels at once."""
     results: dict[bytes, AppendResult] = {}
 
     async def plain(number: int) -> None:
@@ -106,7 +106,7 @@ async def test_ids_ticks_and_delivery_have_one_order(log4: WALAccesser) -> None:
 
 
 async def test_an_append_issued_after_another_returned_has_a_larger_tick(log4: WALAccesser) -> None:
-    """Over pchannels too, and whatever else is going on."""
+    """This holds over pchannels too, and whatever other writers do."""
     await made_on(log4, "p0", "a")
     await made_on(log4, "p1", "b")
     await made_on(log4, "p2", "c")
@@ -126,7 +126,7 @@ async def test_an_append_issued_after_another_returned_has_a_larger_tick(log4: W
 
 
 async def test_appends_without_waiting_keep_the_order_of_the_calls(log: WALAccesser) -> None:
-    """Within a pchannel, over its vchannels, and with raw_append tasks started in between."""
+    """This holds within a pchannel, over its vchannels, and with raw_append tasks started in between."""
     futures = [log.append_nowait(Message(NAMES[number % 3], b"%d" % number)) for number in range(500)]
     assert all(isinstance(future, asyncio.Future) for future in futures)
     results = await asyncio.gather(*futures)
@@ -228,7 +228,7 @@ async def test_an_append_that_waits_for_room_at_close_fails_and_is_not_written(l
 
 
 async def test_a_refused_message_makes_no_vchannel(log: WALAccesser) -> None:
-    """Wrong values are refused before anything is sent; a vchannel that is made is something sent."""
+    """Wrong values are refused before anything is sent, and before a vchannel is created."""
     refused = [
         Message("too-large", bytes((1 << 20) + 1)),
         Message("system", b"", message_type=MessageType.COMMIT_TXN),

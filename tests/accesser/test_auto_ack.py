@@ -1,4 +1,4 @@
-"""read(auto_ack=True): a copy is acknowledged when its consumer has finished with it, and not before."""
+"""read(auto_ack=True): a copy is acknowledged when its consumer has finished with it, not earlier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A defect in something that works in the background reaches the calls that depend on it: none waits for ever, and the log closes."""
+"""A defect in a background task reaches the calls that depend on it: none of them waits for ever, and the log closes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_S = 10.0
 
 
 async def test_a_defect_in_the_saving_of_vchannels(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Appends to vchannels that are there go on; those that would make one are refused, at once and later."""
+    """Appends to existing vchannels continue; appends that would create a vchannel are refused, at once and later."""
     async with asyncio.timeout(WAIT_S):
         async with open_wal(data_dir) as log:
             await log.raw_append(Message("there", b"1"))
@@ -38,7 +38,7 @@ async def test_a_defect_in_the_saving_of_vchannels(data_dir: Path, monkeypatch: 
 
 
 async def test_a_defect_in_the_timer(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect ends the pchannel that it concerns, and later calls raise it as their cause."""
+    """A defect ends the pchannel in which it occurs, and later calls raise an error with it as the cause."""
     async with asyncio.timeout(WAIT_S):
         log = await open_wal(data_dir, time_tick_interval_s=0.01)
         await log.raw_append(Message("orders", b"1"))

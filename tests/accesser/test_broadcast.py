@@ -1,4 +1,4 @@
-"""Broadcasts through the accesser: what api.md says of `log.broadcast()`, on each backend, over one and over several pchannels."""
+"""Broadcasts through the accesser: `log.broadcast()` on each backend, over one and over several pchannels."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def wide(request: pytest.FixtureRequest, location: str) -> Any:
         yield log
 
 
-# -- append, and what is read
+# -- appends and reads
 
 
 async def test_each_vchannel_gets_its_copy_once(wide: WALAccesser) -> None:
@@ -190,8 +190,8 @@ async def test_keys_are_held_until_every_vchannel_acked(wide: WALAccesser) -> No
     second = await waiting
     assert await payloads(wide, NAMES[2]) == [b"add column", b"second"]
     assert [task.broadcast_id for task in await broadcast.tasks()] == [second.broadcast_id]
-    await broadcast.ack(first.broadcast_id, "nobody")  # it is over
-    await broadcast.ack(12345, "nobody")  # never was
+    await broadcast.ack(first.broadcast_id, "nobody")  # it is finished
+    await broadcast.ack(12345, "nobody")  # it never existed
     with pytest.raises(InvalidArgumentError, match="'nobody' is not in broadcast"):
         await broadcast.ack(second.broadcast_id, "nobody")
 
@@ -358,7 +358,7 @@ async def test_a_drop_just_before_a_crash_is_an_ack_after_it(
 ) -> None:
     async with open_wal(data, pchannels=pchannels) as log:
         await log.broadcast().append(schema(NAMES[:3]))
-        monkeypatch.setattr(local(log).vchannels, "on_dropped", lambda name: None)  # the broadcaster is never told
+        monkeypatch.setattr(local(log).vchannels, "on_dropped", lambda name: None)  # the broadcaster never hears
         await log.drop_vchannel(NAMES[1])
         await log.create_vchannel(NAMES[1])
     async with open_wal(data) as log:
@@ -379,7 +379,7 @@ async def test_a_recreated_vchannel_has_no_copy_and_needs_no_ack(location: str) 
         assert await payloads(log, "b") == [b"recreated"]
 
 
-# -- bounds, and what is refused before anything is done
+# -- bounds, and calls that are refused before anything is done
 
 
 async def test_a_message_that_no_vchannel_would_take_is_refused_at_once(location: str) -> None:
@@ -479,7 +479,7 @@ async def test_after_the_close_every_call_is_a_closed_error(location: str) -> No
         broadcast.statistics()
 
 
-# -- over restarts
+# -- across restarts
 
 
 async def test_keys_and_acks_survive_a_close(data: str) -> None:
@@ -514,7 +514,7 @@ async def test_opening_recovers_broadcasts_before_the_first_use(tmp_path: Path) 
 
 
 async def test_the_bytes_that_a_broadcast_to_a_thousand_vchannels_writes(data: str) -> None:
-    """It writes at most 64 KiB to the log and 512 KiB to the metadata, though every ack is awaited by itself."""
+    """The broadcast writes at most 64 KiB to the log and 512 KiB to the metadata, though every ack is awaited separately."""
     names = [f"vchannel-{number:04d}" for number in range(1024)]
     async with open_wal(data) as log:
         for name in names:

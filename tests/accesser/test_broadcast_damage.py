@@ -1,4 +1,4 @@
-"""Several broadcasts in one frame: each is read by itself, and damage of one is seen by its own readers alone."""
+"""Several broadcasts in one frame: each is read separately, and only the readers of a damaged one see the damage."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wal import BroadcastMessage, bridge, open_wal
 from wal.errors import CorruptionError
 
 SIZE = 20_000
-"""More than the least size of a block, so that the first payload of a frame has a block of its own: that is the one to damage. The headers
-of the others are in the block of the payload after them."""
+"""More than the minimum size of a block, so that the first payload of a frame has its own block, which is the one to damage. The headers of
+the others are in the block of the payload after them."""
 NAMES = ["a", "b", "c"]
 
 
 async def written(place: Path) -> None:
-    """Returns a journal as a crash left it, whose broadcasts to a, b and c are in one frame, in this order."""
+    """Returns a journal as a crash left it, with broadcasts to a, b and c in one frame, in this order."""
     made = place.with_name("made")
     async with open_wal(str(made)) as log:
         for name in NAMES:
@@ -64,7 +64,7 @@ async def test_damage_of_a_broadcast_is_an_error_for_its_readers_only(tmp_path: 
     place = tmp_path / "data"
     await written(place)
     async with open_wal(str(place)) as log:
-        damage(place, b"a" * SIZE)  # now: an opening that still has to look at the frame would be loud by itself
+        damage(place, b"a" * SIZE)  # now: an opening that still had to read the frame would itself raise
         for name in ("b", "c"):
             assert [message.payload for message in await read_all(log, name)] == [b"first", name.encode() * SIZE]
         assert len(await read_all(log, ["b", "c"])) == 4

@@ -1,4 +1,4 @@
-"""A broadcast on a full disk answers as an append does: NoSpaceError, and nothing of it is left to be completed later by surprise."""
+"""A broadcast on a full disk fails as an append does: NoSpaceError, and no part of it is left that would be completed later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def fill_log(log: WALAccesser, vchannel: str) -> None:
-    """Appends until the log takes no message any more, however small."""
+    """Appends until the log accepts no further message, however small."""
     for size in (60_000, 300):
         with contextlib.suppress(NoSpaceError):
             while True:

@@ -1,4 +1,4 @@
-"""Broadcasts hold the log until they are over, and stay known however much of it is gone and however it was closed."""
+"""Broadcasts hold the log until they finish, and stay known however much of the log is truncated and however it was closed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pchannel(log: WALAccesser) -> PChannel:
 
 
 async def checkpointed(log: WALAccesser) -> None:
-    """Makes a checkpoint at this moment; it is durable on return."""
+    """Writes a checkpoint now; it is durable on return."""
     checkpointer = pchannel(log).checkpointer
     assert checkpointer is not None
     checkpointer.request()
@@ -130,7 +130,7 @@ async def test_a_checkpoint_and_a_truncated_log_still_know_the_copies(data: str,
 
 
 async def test_a_broadcast_that_ended_before_a_crash_does_not_come_back(data: str, tmp_path: Path) -> None:
-    """No checkpoint knows that they are over, but the done marks do."""
+    """The done marks record that the broadcasts are finished, no checkpoint does."""
     crashed = tmp_path / "crashed"
     async with open_wal(data) as log:
         first, second = await broadcast(log, b"acked"), await broadcast(log, b"aborted")
@@ -150,7 +150,7 @@ async def test_a_broadcast_that_ended_before_a_crash_does_not_come_back(data: st
 
 
 async def test_done_marks_go_when_no_checkpoint_lists_them(data: str) -> None:
-    """Their number is bounded, even if only acks happen: a checkpoint at the same position drops them."""
+    """The number of done marks is bounded, even if only acks happen: a checkpoint at the same position drops them."""
     async with open_wal(data) as log:
         broadcaster = log.broadcast()
         ids = [(await broadcast(log)).broadcast_id for _ in range(20)]
@@ -168,7 +168,7 @@ async def test_done_marks_go_when_no_checkpoint_lists_them(data: str) -> None:
 
 
 async def test_a_log_from_before_there_were_broadcasts_opens(data: str) -> None:
-    """Its checkpoint has keys only."""
+    """The checkpoint of such a log has keys only."""
     async with open_wal(data) as log:
         await log.raw_append(Message("a", b"x"), idempotency_key="k")
         state = pchannel(log).checkpointer

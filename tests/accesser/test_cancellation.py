@@ -1,7 +1,7 @@
-"""Cancelling a caller at every point where it waits: the log and memory agree, and readers lose and repeat nothing.
+"""A caller is cancelled at every point where it waits: the log and memory agree, and readers get each message exactly once.
 
-Two drivers: one cancels at the k-th suspension of the call, the other after k turns of the loop, which also meets the moment when
-the outcome is there and the caller has not run since.
+There are two drivers: one cancels at the k-th suspension of the call, the other after k turns of the loop, which also covers the moment
+when the outcome is known and the caller has not run yet.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CancelledAt(Coroutine[Any, Any, Any]):
 
 
 async def at_suspension(call: Call, at: int) -> bool:
-    """Runs the call, cancelled at its suspension number `at`; whether it got as far."""
+    """Runs the call and cancels it at its suspension number `at`; returns whether the call reached it."""
     stepped = CancelledAt(call(), at)
     await settled(asyncio.ensure_future(asyncio.get_running_loop().create_task(stepped)))
     return stepped.reached
@@ -83,7 +83,7 @@ Drive = Callable[[Call, int], Awaitable[bool]]
 
 @pytest.fixture
 async def open_again(location: str) -> AsyncIterator[Callable[[], Coroutine[Any, Any, WALAccesser]]]:
-    """Opens the log, closing the one before it: what memory said is compared with what a new opening finds."""
+    """Closes the log and opens it again: the state in memory is compared with the state that a new opening finds."""
     current: list[WALAccesser] = []
 
     async def again() -> WALAccesser:
@@ -103,7 +103,7 @@ Open = Callable[[], Coroutine[Any, Any, WALAccesser]]
 
 
 async def same_after_reopening(open_again: Open, *names: str) -> list[list[bytes]]:
-    """Returns what readers see of these vchannels now, after a check that a new opening shows the same."""
+    """Returns the messages that readers of these vchannels see now, and checks that a new opening shows the same."""
     log = await open_again()
     found = [grouped(await read_all(log, name)) for name in names]
     known = await log.vchannels()
@@ -116,7 +116,7 @@ async def same_after_reopening(open_again: Open, *names: str) -> list[list[bytes
 
 
 async def flush(log: WALAccesser) -> None:
-    """Everything that was told before is over when this returns."""
+    """Returns when everything that was requested before has finished."""
     await log.raw_append(Message("flush", b""))
     await turns()
 
@@ -214,13 +214,13 @@ async def test_transactions(open_again: Open, drive: Drive, end: str) -> None:
 
 @DRIVERS
 async def test_begin(open_again: Open, drive: Drive) -> None:
-    """A transaction that nobody holds is not left open, except where its caller was cancelled with it in hand: that one expires."""
+    """No transaction without an owner stays open, except if its caller was cancelled while holding it: that transaction expires."""
     log = await open_again()
     at, on = 0, True
     while on:
 
         async def begin() -> None:
-            with contextlib.suppress(TransactionExpiredError):  # the host may stand still for longer than that
+            with contextlib.suppress(TransactionExpiredError):  # the host may be paused for longer than that
                 async with log.txn("orders", keepalive=0.05) as txn:
                     await txn.append(b"%d" % at)  # noqa: B023
 
@@ -279,7 +279,7 @@ async def test_drop_vchannel(open_again: Open, drive: Drive) -> None:
 @pytest.mark.parametrize("how", ["anext", "batches"])
 @pytest.mark.parametrize("lagging", [False, True])
 async def test_reading(open_again: Open, drive: Drive, how: str, lagging: bool) -> None:
-    """At the tail and while catching up: what a cancelled read had not handed over, the next one does."""
+    """At the tail and while catching up, the next read delivers the messages that a cancelled read had not delivered."""
     log = await open_again()
     for number in range(300 if lagging else 0):
         log.append_nowait(Message("orders", b"%d" % number)) if number % 10 else await log.raw_append(

@@ -1,4 +1,4 @@
-"""Idempotency keys are remembered although the log that held them is gone: through checkpoints, truncation, crashes and drops."""
+"""Idempotency keys outlive the log that held them: across checkpoints, truncation, crashes and drops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def names(data: str, pattern: str) -> list[str]:
 
 
 async def checkpointed(log: WALAccesser, *, state: bool = True) -> int:
-    """Waits until the checkpoint stands at the end of the log; its position."""
+    """Waits until the checkpoint is at the end of the log, and returns its position."""
     pchannel = local(log).pchannels["p0"]
     assert pchannel.checkpointer is not None
     ledger = pchannel.checkpointer.ledger
@@ -60,7 +60,7 @@ def same(again: AppendResult, first: AppendResult) -> bool:
 
 
 class Keyed:
-    """Keyed appends of every kind, and whether they are known."""
+    """Appends keyed messages of every kind, and checks whether they are known."""
 
     def __init__(self) -> None:
         self.first: list[AppendResult] = []
@@ -126,13 +126,13 @@ async def test_a_close_leaves_nothing_to_replay(data: str) -> None:
 
 
 async def test_truncated_before_any_checkpoint_and_crashed(data: str, tmp_path: Path) -> None:
-    """Files that recovery needs stay, whatever is truncated."""
+    """Files that recovery needs are kept, whatever is truncated."""
     keyed = Keyed()
     crashed = str(tmp_path / "crashed")
     async with open_wal(data, segment_bytes=SEGMENT) as log:
         checkpointer = local(log).pchannels["p0"].checkpointer
         assert checkpointer is not None
-        checkpointer.ledger.state_bytes = 1 << 40  # no room given back is worth it
+        checkpointer.ledger.state_bytes = 1 << 40  # no freed space is worth a checkpoint
         await keyed.append(log, 3)
         for _ in range(3):
             last = await log.append_bulk([Message("a", BODY) for _ in range(20)])
@@ -170,7 +170,7 @@ async def test_without_keys_the_record_alone_moves(data: str) -> None:
 
 
 async def test_the_state_before_goes_on_holding(data: str) -> None:
-    """Behind keyed events only others come: the position moves, the state stays."""
+    """Only events without keys follow keyed ones: the position moves, the state stays."""
     keyed = Keyed()
     async with open_wal(data, segment_bytes=SEGMENT) as log:
         await keyed.append(log, 2)

@@ -1,4 +1,4 @@
-"""Message types that a client does not write: every call that appends refuses them, and nothing of the call is in the log."""
+"""Message types that a client must not write: every call that appends refuses them, and writes nothing to the log."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_blocking_caller_cannot_forge_the_abort_of_a_broadcast(location: str) 
 
 
 async def test_the_abort_that_the_broadcaster_writes_is_read_and_filtered_by_its_type(log: WALAccesser) -> None:
-    """Reserved for the broadcaster, the type is still one that a reader is given and may name."""
+    """The type is reserved for the broadcaster, but readers still get it and may name it."""
     broadcast = log.broadcast()
     held = await broadcast.append(BroadcastMessage(vchannels=["a"], payload=b"change"))
     await broadcast.abort(held.broadcast_id, "not needed")

@@ -1,4 +1,4 @@
-"""Twenty writers and twenty readers at once: all readers agree, and what they see is what was acknowledged."""
+"""Twenty writers and twenty readers at once: all readers agree, and see exactly the acknowledged messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def write(log: WALAccesser, number: int, acknowledged: dict[bytes, AppendR
 
 
 async def read(log: WALAccesser, number: int, names: list[str], until: asyncio.Future[int]) -> list[ImmutableMessage]:
-    """By iteration, by pages, by a handler, or resuming every few messages."""
+    """Reads by iteration, by pages, by a handler, or with a resume every few messages."""
     found: list[ImmutableMessage] = []
 
     async def ends(scanner: Scanner) -> None:

@@ -1,4 +1,4 @@
-"""The log as its broadcaster sees it: a copy is in the log at most once, and is known for as long as it may be asked for."""
+"""The log as its broadcaster sees it: a copy is in the log at most once, and stays known as long as it may be requested."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONTENT = Content(b"payload", 12, encode_properties({"by": "admin"}))
 
 
 class Bench:
-    """A log with an operator in addition to that of its broadcaster."""
+    """Yields a log with an operator in addition to its broadcaster's."""
 
     def __init__(self, log: WALAccesser) -> None:
         self.log = log
@@ -276,7 +276,7 @@ async def test_a_full_inbox_is_a_retryable_error(bench: Bench) -> None:
 
 
 class Defect(Exception):
-    """The exception that the code under test raises where it is broken."""
+    """The exception that the test injects into the code as its defect."""
 
 
 async def test_a_defect_fails_waiting_calls_at_once_and_gives_back_room_once(
@@ -294,7 +294,7 @@ async def test_a_defect_fails_waiting_calls_at_once_and_gives_back_room_once(
             return judge(operation)
 
         monkeypatch.setattr(copies, "_judge", broken)
-        # In one turn: a call that goes into a frame, one that waits for that frame, one that hits the defect, and one after it.
+        # In one turn: a call that enters a frame, one that waits for that frame, one that hits the defect, and one after it.
         under_way, waiting = start(bench.append(one)), start(bench.append(one))
         struck, later = start(bench.append(other)), start(bench.append(one, ["a"]))
         for call in (struck, later, waiting):

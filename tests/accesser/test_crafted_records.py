@@ -1,7 +1,7 @@
-"""Records that were crafted, with right CRCs: what is no map, cursor, checkpoint or record of the metadata is a CorruptionError.
+"""Crafted records with valid CRCs: one that is no valid map, cursor, checkpoint or metadata record is a CorruptionError.
 
-Binary layouts have each field at its bounds (`tests.backends.crafting`); what is MessagePack or JSON has each value replaced by others of
-every type, and by numbers that no file of ours has. A FormatError says so where a version is newer.
+Binary layouts get each field set to its bounds (`tests.backends.crafting`); MessagePack and JSON get each value replaced by values of every
+type, and by numbers that no valid file has. A newer version is a FormatError.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ WILD: Final[list[Any]] = [
 
 
 def replaced(value: Any) -> Iterator[Any]:
-    """The value with each part of it, itself included, in turn replaced, left out or doubled."""
+    """Yields the value with each of its parts, itself included, in turn replaced, left out or doubled."""
     yield from WILD
     if isinstance(value, list | tuple):
         for at, item in enumerate(value):
@@ -102,7 +102,7 @@ def test_a_map_of_the_vchannels() -> None:
         head = struct.pack("<4sIQQII", b"WALV", 1, 7, 12, count, names_len)
         with pytest.raises(CorruptionError, match="vchannels is damaged"):
             VChannelMap.decode(sealed(head + bytes(4)), HERE)
-    for names in (b"\xff\xfe", b"aa"):  # no UTF-8; twice the same name
+    for names in (b"\xff\xfe", b"aa"):  # invalid UTF-8; the same name twice
         body = struct.pack("<4sIQQIIQQHH", b"WALV", 1, 7, 12, 2, 2, 1, 2, 1, 1) + names
         with pytest.raises(CorruptionError, match="vchannels is damaged"):
             VChannelMap.decode(sealed(body + bytes(4)), HERE)
@@ -212,7 +212,7 @@ async def opened(place: Path) -> None:
 
 
 async def test_the_records_in_the_metadata(data_dir: Path, soak: int) -> None:
-    """Each value, of each record, by an opening, an append and a read; some of them, and all in a soak."""
+    """Tries each value of each record by an opening, an append and a read; a soak tries all of them, other runs a sample."""
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -240,7 +240,7 @@ async def test_the_records_in_the_metadata(data_dir: Path, soak: int) -> None:
             except (CorruptionError, FormatError):
                 pass
             except WALError as error:
-                # A number that is no tick, or a term that is over, has an error of its own.
+                # A number that is no tick, or a past term, has its own error.
                 assert isinstance(error, InvalidArgumentError | ChannelFencedError), f"{key} = {other[:200]}: {error!r}"
             except BaseException as error:
                 raise AssertionError(f"{type(error).__name__}: {error}, for {key} = {other[:200]}") from error

@@ -1,4 +1,4 @@
-"""Cursors in an open log: exact at every message, and every way in which one stops being of use."""
+"""Cursors in an open log: exact at every message, and every way in which a cursor becomes unusable."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def info_of(log: WALAccesser, name: str = "billing") -> CursorInfo:
 
 
 async def mixed(log: WALAccesser) -> list[bytes]:
-    """Plain messages, transactions and other vchannels' events, in several frames; the payloads on orders."""
+    """Appends plain messages, transactions and other vchannels' events in several frames; returns the payloads on `orders`."""
     for step in range(4):
         await numbered(log, 3, first=100 * step)
         await numbered(log, 2, "other")
@@ -92,7 +92,7 @@ async def test_it_goes_on_exactly_after_a_save_at_any_message(log: WALAccesser) 
 
 
 async def test_a_saved_cursor_pins_exactly_the_events_after_it(log: WALAccesser) -> None:
-    """Truncated up to what it passed, it goes on; one event more is refused."""
+    """A cursor continues after a truncation up to the last event that it passed; a truncation of one more event is refused."""
     await mixed(log)
     messages = await read_all(log, "orders")
     rest = bodies(messages)
@@ -233,7 +233,7 @@ async def test_wrong_arguments(log: WALAccesser) -> None:
 
 
 async def test_a_late_save_of_a_dropped_vchannel_is_as_good_as_none(data: str) -> None:
-    """Another process had not heard of the drop."""
+    """The drop was not yet known to another process."""
     async with open_wal(data) as log:
         await numbered(log, 5)
         await read_and_save(log, 2)
@@ -260,7 +260,7 @@ async def test_a_cursor_of_a_vchannel_that_is_created_later_begins_at_its_start(
         for policy in (None, Latest()):
             async with log.read("orders", cursor=f"early {policy}", deliver_policy=policy) as scanner:
                 await scanner.save()
-        for place in ("p0", "p1", "p2"):  # wherever it was expected, it was not in two of them
+        for place in ("p0", "p1", "p2"):  # wherever it was expected, in two of them it was not
             await made_on(log, place, f"orders {place}")
         await made_on(log, "p3", "orders")
         await numbered(log, 3)
@@ -281,7 +281,7 @@ async def test_one_of_another_incarnation_of_the_log_is_an_error(tmp_path: Path)
         ):
             await numbers(log, cursor="billing")
         (result,) = await numbered(log, 1, first=5)
-        await log.truncate(up_to=result.message_id)  # it pins nothing
+        await log.truncate(up_to=result.message_id)  # the cursor pins nothing
         await log.delete_cursor("billing")
         await numbered(log, 1, first=6)
         assert await numbers(log, cursor="billing") == [6]
@@ -385,7 +385,7 @@ async def test_a_wall_clock_that_jumps_makes_none_stale(location: str, caplog: p
 
 
 async def test_it_is_marked_without_being_asked_for(data: str) -> None:
-    """By the writer, so that it is stale for other processes too."""
+    """The writer marks it, so that the cursor is stale for other processes too."""
     async with open_wal(data, cursor_lag_bytes_max=MIB) as log:
         await numbered(log, 10)
         await read_and_save(log, 1)

@@ -1,4 +1,4 @@
-"""Many saves wait for a lock that is never released: each fails after its own time limit, and the log can be closed."""
+"""Many saves wait for a lock that is never released: each fails after its time limit, and the log can be closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wal.errors import WouldBlockError
 
 TIMEOUT_S = 1.0
 SAVES = 60
-"""In four threads they would take fifteen times as long, one after the other."""
+"""In four threads, one after the other, the saves would take fifteen times as long."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def held(data: str) -> Iterator[None]:
-    """The lock, as another process holds it: the files' descriptors are apart."""
+    """Holds the lock as another process would, through a descriptor of its own."""
     other = CursorFiles(Path(data))
     other.acquire(10)
     try:

@@ -1,4 +1,4 @@
-"""The error tree: one base, the seeds' numbers, and what a caller may do about each."""
+"""The error tree: one base class, its error numbers, and what a caller may do about each error."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_wrong_value_is_a_value_error_too() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_can_leave_its_process(error: WALError) -> None:
-    """Worker processes hand their errors over by pickle."""
+    """Worker processes send their errors by pickle."""
     found = pickle.loads(pickle.dumps(error))
     assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
     assert found.outcome_unknown == error.outcome_unknown

@@ -1,4 +1,4 @@
-"""After a failure of the disk, of the oracle or of our own code, every caller is told whether its write is known not to have happened."""
+"""After a failure of the disk, of the oracle or of our own code, every caller learns whether its write certainly did not happen."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_call_after_a_failure_is_known_not_to_be_written(data: str, monk
 
 
 async def test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcome(log: WALAccesser) -> None:
-    """The backend has the frames and may write them: an error that says otherwise invites a second copy."""
+    """The backend has the frames and may write them: an error that said otherwise would invite a duplicate."""
     await log.raw_append(Message("orders", b"0"))
     opened = local(log)
     pchannel = opened.pchannels["p0"]
@@ -62,7 +62,7 @@ async def test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcom
 async def test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that finds the oracle taken over does not wait for ticks that never come, nor does a call after it."""
+    """When the oracle was taken over, neither the call that finds it so nor a later one waits for ticks that never come."""
     await log.raw_append(Message("orders", b"0"))
 
     def taken_over(count: int) -> int | None:
@@ -97,7 +97,7 @@ async def test_a_defect_in_making_a_frame_reaches_every_caller(
 
 
 async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timer and the ticks serve all pchannels: one that failed must not take them from the others."""
+    """All pchannels share the timer and the ticks: one failed pchannel must not stop them for the others."""
     async with open_wal(location, pchannels=2, time_tick_interval_s=0.001) as log:
         await made_on(log, "p0", "broken")
         await made_on(log, "p1", "sound")
@@ -128,7 +128,7 @@ async def test_a_failed_pchannel_does_not_stop_the_others(location: str, monkeyp
 
 
 async def test_a_group_that_is_cut_off_settles_every_call(log: WALAccesser) -> None:
-    """Operations that waited are settled, also if the batch before them ended in the middle."""
+    """Waiting operations get an outcome, even if the batch before them failed in the middle."""
     async with log.txn("orders") as txn:
         await txn.append(b"1")
         ahead = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(5)]

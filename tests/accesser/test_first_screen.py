@@ -1,4 +1,4 @@
-"""The first screen of the README, and the same for services that share one log in the process."""
+"""The first screen of the README, and the same code for services that share one log in a process."""
 
 from __future__ import annotations
 

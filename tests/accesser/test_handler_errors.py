@@ -1,4 +1,4 @@
-"""The error that ends a scanner with a handler is logged at ERROR, and raised where its block is left."""
+"""The error that ends a scanner with a handler is logged at ERROR, and raised when its block is left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fails(message: ImmutableMessage) -> None:
 
 @pytest.fixture
 async def ended(log: WALAccesser) -> WALAccesser:
-    """A log whose scanners with a handler meet a message at once."""
+    """Yields a log whose scanners with a handler get a message at once."""
     await log.raw_append(Message("orders", b"one"))
     return log
 
@@ -34,7 +34,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 async def until_ended(log: WALAccesser) -> None:
-    """Until no scanner reads any more, without asking one."""
+    """Waits until no scanner reads any more, without querying a scanner."""
     while any(pchannel.readers for pchannel in log.statistics().pchannels):
         await asyncio.sleep(0)
 

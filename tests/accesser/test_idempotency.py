@@ -1,4 +1,4 @@
-"""Idempotency keys where they meet the rest of the write path: frames that wait or fail, barriers, exclusive messages, drops, bounds."""
+"""Idempotency keys combined with the rest of the write path: frames that wait or fail, barriers, exclusive messages, drops, bounds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from wal.frame import EncodedFrame
 
 
 class Gate:
-    """Keeps the frames of a pchannel from its backend until the test lets them pass, or refuses them as a full disk does."""
+    """Withholds the frames of a pchannel from its backend until the test releases them, or refuses them as a full disk does."""
 
     def __init__(self, log: WALAccesser, monkeypatch: pytest.MonkeyPatch, name: str = "p0") -> None:
         self._log = local(log).pchannels[name].log
@@ -50,7 +50,7 @@ class Gate:
         self.held = []
 
     def refuse(self) -> None:
-        """All that was handed over, in order, as the journal does; what is handed over from then on passes."""
+        """Releases all frames that it withholds, in order, as the journal does; later frames pass at once."""
         self.shut = False
         held, self.held = self.held, []
         for _, done in held:
@@ -122,7 +122,7 @@ async def test_a_refused_frame_fails_the_sharers_and_frees_the_keys(
 async def test_sequences_after_a_failed_one_fail_wherever_they_wait(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some wait in a later frame, some for the next frame, some for a barrier; appends without that producer go on."""
+    """Some appends wait in a later frame, some for the next frame, some for a barrier; appends without that producer continue."""
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
     later = timestamp.compose(timestamp.parse(tick)[0] + 3_600_000, 0)
     gate = Gate(log, monkeypatch)
@@ -362,7 +362,7 @@ async def test_an_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAcce
     assert not (await nowait(log, b"1", key(1))).duplicate
 
 
-# -- what is forgotten
+# -- forgotten keys
 
 
 async def test_a_drop_with_keys_in_flight(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,7 +492,7 @@ async def test_no_room_in_flight(location: str) -> None:
 
 
 async def test_a_wide_transaction_counts_its_key_in_the_frame(location: str) -> None:
-    """In each commit row: one that would not fit is refused when it begins."""
+    """The key is in each commit row: a transaction whose key would not fit is refused when it begins."""
     async with open_wal(location, message_bytes_max=1000, txn_bytes_max=1000) as log:
         names = [f"vchannel-{number:05d}" for number in range(22_000)]
         for name in names[:1]:
@@ -513,7 +513,7 @@ async def test_an_unknown_vchannel_makes_no_key(location: str) -> None:
 
 
 async def test_the_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its record is still there, so the next opening finds it alive: with what was appended, and with the keys of that."""
+    """The vchannel's record still exists, so the next opening finds it with the messages that were appended, and with their keys."""
     plain, sequence = "k", ProducerKey("p", 7)
     async with open_wal(data) as log:
         first = await log.raw_append(Message("orders", b"1"), idempotency_key=plain)
@@ -529,7 +529,7 @@ async def test_the_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, m
         monkeypatch.setattr(kv, "multi_save_and_remove", keep)
         with pytest.raises(StorageError):
             await log.drop_vchannel("orders")
-        await log.raw_append(Message("other", b"3"), idempotency_key="k")  # so that closing makes a checkpoint
+        await log.raw_append(Message("other", b"3"), idempotency_key="k")  # so that closing writes a checkpoint
     async with open_wal(data) as log:
         for key, result in ((plain, first), (sequence, second)):
             again = await log.raw_append(Message("orders", b"again"), idempotency_key=key)

@@ -1,4 +1,4 @@
-"""The memory of a scanner that waits at the tail: its own few objects, and nothing of the frames that it has read.
+"""A scanner that waits at the tail holds only its own few objects in memory, and nothing of the frames that it has read.
 
 The log has frames with 1,000 vchannels each. The decoded tables of one take some 200 KiB; a scanner reads one to three of the vchannels.
 """
@@ -23,10 +23,10 @@ from wal.pchannel import PChannel
 VCHANNELS: Final = 1_000
 SCANNERS: Final = 100
 WARM: Final = 20
-"""Scanners that are there before the measurement begins: what all of them share is not counted."""
+"""Scanners that exist before the measurement begins, so that objects shared by all scanners are not counted."""
 WOKEN: Final = 50
 IDLE_BYTES_MAX: Final = 4096
-"""The bytes of one scanner, beside the task that its consumer has anyway."""
+"""The maximum bytes of one scanner, without the task that its consumer has anyway."""
 
 Make = Callable[[WALAccesser, int], Scanner]
 
@@ -50,14 +50,14 @@ def only_pchannel(log: WALAccesser) -> PChannel:
 
 
 async def append_everywhere(log: WALAccesser, count: int = VCHANNELS) -> int:
-    """One frame or two, with a message for each vchannel; its last tick."""
+    """Appends one frame or two, with a message for each vchannel, and returns the last tick."""
     messages = [Message(name(number), b"x" * 50) for number in range(count)]
     return max(result.time_tick for result in await asyncio.gather(*map(log.append_nowait, messages)))
 
 
 @contextlib.asynccontextmanager
 async def idle(log: WALAccesser, make: Make, numbers: range, tick: int) -> AsyncIterator[list[Scanner]]:
-    """Scanners that have handed over everything up to this tick and wait at the tail, each driven by a task."""
+    """Yields scanners that have delivered everything up to this tick and wait at the tail, each driven by a task."""
 
     async def consume(scanner: Scanner) -> None:
         async for _ in scanner:
@@ -76,7 +76,7 @@ async def idle(log: WALAccesser, make: Make, numbers: range, tick: int) -> Async
 
 @contextlib.asynccontextmanager
 async def consumers_alone() -> AsyncIterator[None]:
-    """As many tasks as the consumers of SCANNERS, which wait for nothing."""
+    """Starts as many tasks as SCANNERS have consumers; they wait for an event that never comes."""
     end = asyncio.Event()
 
     async def wait() -> None:
@@ -104,7 +104,7 @@ def memory() -> int:
 
 
 async def each_is_small(each: Callable[[], float]) -> None:
-    """Waits until an idle scanner takes less than IDLE_BYTES_MAX: a thread may be about to let go of the page that it answered with."""
+    """Waits until an idle scanner takes less than IDLE_BYTES_MAX: a thread may be about to release the page that it returned."""
     with contextlib.suppress(TimeoutError):
         await eventually(lambda: each() < IDLE_BYTES_MAX, timeout_s=5)
     assert each() < IDLE_BYTES_MAX
@@ -123,9 +123,7 @@ async def holds(log: WALAccesser, make: Make, tick: int) -> None:
                 def each() -> float:
                     return (memory() - before - consumers) / SCANNERS
 
-                with contextlib.suppress(
-                    TimeoutError
-                ):  # a thread may be about to let go of the page that it answered with
+                with contextlib.suppress(TimeoutError):  # a thread may be about to release the page that it returned
                     await eventually(lambda: each() < IDLE_BYTES_MAX, timeout_s=5)
                 assert each() < IDLE_BYTES_MAX
 
@@ -147,9 +145,9 @@ async def test_it_keeps_nothing_in_a_process_that_only_reads(data_dir: Path) -> 
 
 @contextlib.asynccontextmanager
 async def woken(directory: Path, *, scanners: int) -> AsyncIterator[None]:
-    """The moment after WOKEN frames, each with 400 vchannels and one more, which wakes one of so many scanners if there are any.
+    """Appends WOKEN frames, each with 400 vchannels and one more, which wakes one of the scanners if there are any.
 
-    The frames have left the window of recent frames then.
+    When it yields, the frames have left the window of recent frames.
     """
     async with open_wal(directory) as log:
         tick = await append_everywhere(log, 400)

@@ -1,4 +1,4 @@
-"""A location names one directory, whatever the current directory is later: errors show it whole, and `~` is a home."""
+"""A location names one directory, whatever the current directory is later: errors show its full path, and `~` is a home."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wal.rocksmq import RocksMQ
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory; there is a home beside it."""
+    """Returns the current directory, which has a home next to it."""
     home, here = tmp_path / "home", tmp_path / "here"
     home.mkdir()
     here.mkdir()
@@ -89,7 +89,7 @@ async def test_a_tilde_is_the_home_and_never_a_directory_of_that_name(
 def test_a_tilde_is_the_home_wherever_a_file_is_named(here: Path) -> None:
     home = here.parent / "home"
     assert parse_location("~").path == home
-    assert parse_location("./~/data").path == here / "~" / "data"  # a directory of that name can still be meant
+    assert parse_location("./~/data").path == here / "~" / "data"  # a directory of that name can still be given
     location = parse_kv("etcd://a/root?password_file=~/secret")
     assert location.password_file == home / "secret"  # type: ignore[union-attr]
     home.mkdir(exist_ok=True)

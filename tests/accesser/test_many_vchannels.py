@@ -1,4 +1,4 @@
-"""More new vchannels in one turn than one operation of the metadata takes: etcd's bound is 128 operations and 1.5 MiB."""
+"""More new vchannels in one turn than one metadata transaction can hold: etcd's limit is 128 operations and 1.5 MiB."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMORY = "memory"
 
 @pytest.fixture(params=[ETCD, MEMORY])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
-    """A location, and the setting `kv` if the metadata lies elsewhere."""
+    """Yields a location, and the setting `kv` if the metadata is elsewhere."""
     if request.param == MEMORY:
         return "memory:", {}
     address = request.getfixturevalue("etcd_address")

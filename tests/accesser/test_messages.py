@@ -1,4 +1,4 @@
-"""Messages as a user meets them: what is refused where it is made, and ids that travel."""
+"""Messages from a user's view: values that are refused at creation, and ids that are passed between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slips that everybody makes once: `with` for `async with`, `for` for `async for`, a read of nothing. The error says what to write."""
+"""Common mistakes: `with` for `async with`, `for` for `async for`, a read of nothing. The error says what to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that is full: nothing acknowledged is lost, the error can be retried, and writing goes on once there is room."""
+"""A full disk: nothing acknowledged is lost, the error can be retried, and writing continues once there is room."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE_MIB = 24
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own; only root may mount one, so without root this runs in CI alone."""
+    """Returns a separate file system; only root may mount one, so without root these tests run in CI only."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(
@@ -41,7 +41,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leaves no room at all, beside what the log has prepared."""
+    """Leaves no room at all, except the files that the log has prepared."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         for step in (1 << 20, 4096):
@@ -104,7 +104,7 @@ async def test_no_space_is_retryable_and_nothing_is_lost(small_disk: Path) -> No
 
 
 async def test_writers_go_on_over_a_disk_that_fills_and_empties(small_disk: Path) -> None:
-    """Several frames are under way whenever the disk is full: their numbers have no gap, what was refused is nowhere."""
+    """Several frames are in flight whenever the disk fills up: their numbers have no gap, and no refused message is in the log."""
     data = small_disk / "data"
     acknowledged: list[bytes] = []
     refused: list[bytes] = []
@@ -129,9 +129,7 @@ async def test_writers_go_on_over_a_disk_that_fills_and_empties(small_disk: Path
                 await asyncio.sleep(0)
             else:
                 acknowledged.append(key)
-                if (
-                    len(acknowledged) >= 100 and not full
-                ):  # a log that is truncated would live in its own files for ever
+                if len(acknowledged) >= 100 and not full:  # a log that is truncated would reuse its own files for ever
                     del acknowledged[:]
                     await log.truncate(up_to=result.message_id)
 

@@ -1,4 +1,4 @@
-"""Opening where there is no log: `create=False` creates none, and `wait_s` waits for the first writer."""
+"""Opening a location without a log: `create=False` creates none, and `wait_s` waits for the first writer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from wal import Message, bridge, open_wal
 from wal.errors import FormatError, InvalidArgumentError
 
 LONG_S = 600.0
-"""Longer than any test may take."""
+"""A time limit longer than any test may take."""
 
 
 def made_by(line: Line, data: str) -> None:
-    """In another process: the first writer."""
+    """Opens and writes the log as its first writer, in another process."""
     with bridge.blocking(data) as log:
         log.raw_append(Message("orders", b"first"))
         line.tell("made")
@@ -46,7 +46,7 @@ async def test_without_create_a_missing_log_is_an_error_and_nothing_is_created(t
 
 
 async def test_without_create_a_half_created_log_is_left_as_it_is(data: str) -> None:
-    """A writer that was killed while it made the log leaves its FORMAT, and a folder."""
+    """A writer that was killed while it created the log leaves its FORMAT, and a folder."""
     (Path(data) / "pchannels" / "p0").mkdir(parents=True)
     (Path(data) / "FORMAT").write_text("wal-journal 1\n")
     before = everything_in(Path(data))
@@ -69,7 +69,7 @@ async def test_without_create_a_log_is_opened_as_it_is(data: str) -> None:
 
 
 async def test_without_create_metadata_that_know_of_no_log_are_left_as_they_are(data: str, tmp_path: Path) -> None:
-    """A journal whose metadata are named wrongly would otherwise get new ones."""
+    """A journal opened with the wrong location of its metadata would otherwise get new metadata."""
     async with open_wal(data, kv=str(tmp_path / "right")):
         pass
     before = everything_in(tmp_path)
@@ -78,13 +78,13 @@ async def test_without_create_metadata_that_know_of_no_log_are_left_as_they_are(
     assert everything_in(tmp_path) == before
     async with open_wal(tmp_path / "other", kv=str(tmp_path / "other.kv")):
         pass
-    (tmp_path / "empty.kv").touch()  # a database of sqlite without anything in it
+    (tmp_path / "empty.kv").touch()  # an empty SQLite database
     with pytest.raises(FormatError, match="know of no log"):
         await open_wal(data, create=False, kv=str(tmp_path / "empty.kv"))
 
 
 async def test_without_create_pulsar_is_not_even_asked_where_the_metadata_know_of_no_log(tmp_path: Path) -> None:
-    """No server runs at this address: an opening that reached for it would be another error."""
+    """No server runs at this address: an opening that connected to it would raise another error."""
     location = "pulsar://127.0.0.1:1/tenant/namespace"
     with pytest.raises(FormatError, match=f"{tmp_path}/kv, the metadata of the log at {location}, is not there"):
         await open_wal(location, kv=str(tmp_path / "kv"), create=False)
@@ -136,7 +136,7 @@ async def test_a_wait_that_ends_in_vain_says_what_was_waited_for(data: str) -> N
 
 
 async def test_a_wait_in_vain_is_not_waited_out(tmp_path: Path) -> None:
-    """A place where no writer can create a journal is an error at once."""
+    """A path at which no writer can create a journal is an error at once."""
     (tmp_path / "file").touch()
     with pytest.raises(FormatError, match="is a file"):
         await open_wal(tmp_path / "file", read_only=True, wait_s=LONG_S)
@@ -183,7 +183,7 @@ def test_a_blocking_wait_that_ends_in_vain_says_what_was_waited_for(data: str, c
 
 
 def _first(call: str, data: str, *, wait_s: float = LONG_S) -> bytes:
-    """The first payload that this call of the bridge gives."""
+    """Returns the first payload that this call of the bridge yields."""
     if call == "blocking":
         with bridge.blocking(data, read_only=True, wait_s=wait_s) as log, log.read("orders") as scanner:
             return next(scanner).payload

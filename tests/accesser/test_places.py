@@ -1,4 +1,4 @@
-"""A log is used in one loop, of one process, by one writer; directories that are no journals are refused."""
+"""A log is used in one loop of one process by one writer; directories that are no journals are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wal.errors import FormatError, InvalidArgumentError, LockedError, StorageEr
 
 
 def run_python(code: str, *arguments: str) -> str:
-    """Runs a program in a process of its own; its output. Warnings are errors there too."""
+    """Runs a program in a separate process and returns its output. Warnings are errors there too."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments],
         capture_output=True,
@@ -259,6 +259,6 @@ async def test_an_opening_creates_the_directories_and_files_that_the_docs_descri
 
 
 async def test_a_directory_that_cannot_be_created() -> None:
-    """Nobody, root neither, makes directories in /proc."""
+    """Not even root can create directories in /proc."""
     with pytest.raises(StorageError, match="/proc/wal-runtime"):
         await open_wal("/proc/wal-runtime/data")

@@ -1,4 +1,4 @@
-"""Where a read begins and which messages it delivers: policies, filters, several vchannels."""
+"""The start of a read and the messages that it delivers: policies, filters, several vchannels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError
 
 @pytest.fixture
 async def filled(log: WALAccesser) -> tuple[WALAccesser, list[ImmutableMessage]]:
-    """Plain messages, transactions and another vchannel, in one frame and over several."""
+    """Appends plain messages and transactions, also to another vchannel, in one frame and over several."""
     futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(3)]
     futures += [log.append_nowait(Message("other", b"x")) for _ in range(2)]
     async with log.txn("orders") as txn:

@@ -1,4 +1,4 @@
-"""Where a read ends, the time ticks that it delivers, and reading one's own writes."""
+"""The end of a read, the time ticks that it delivers, and reading one's own writes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_until_a_tick_in_the_future_waits_for_it(log: WALAccesser) -> None
     until = timestamp.compose(timestamp.parse(first.time_tick)[0] + 400)
 
     async def write() -> int:
-        """Appends until the tick has passed; messages at or below it belong to the read."""
+        """Appends until the clock has passed the tick; messages at or below it belong to the read."""
         count = 1
         while True:
             result = await log.raw_append(Message("orders", b"%d" % (count + 1)))
@@ -113,7 +113,7 @@ async def test_until_inside_a_frame_of_transactions(log: WALAccesser) -> None:
 
 
 async def test_nothing_at_or_below_a_time_tick_follows(log: WALAccesser) -> None:
-    """Nothing at or below a delivered tick follows it; its id is that of the newest event before it, of any vchannel."""
+    """No message at or below a delivered tick follows it; the tick's id is that of the newest event before it, of any vchannel."""
     newest = {}
     over = asyncio.Event()
 

@@ -34,7 +34,7 @@ def other_pchannel(name: str) -> str:
 
 
 async def test_a_vchannel_that_is_created_on_another_pchannel_is_followed_there(data: str) -> None:
-    """Its readers get all of it, also what was appended before they knew of it, and nothing of its earlier incarnation."""
+    """Readers of a new incarnation get all of it, even messages from before they knew of it, and nothing of the earlier incarnation."""
     async with open_wal(data, pchannels=4) as writer, open_wal(data, read_only=True) as reader:
         await writer.create_vchannel("moved", pchannel=other_pchannel("moved"))
         await writer.append_bulk([Message("moved", b"of its earlier incarnation"), Message("other", b"x")])
@@ -59,7 +59,7 @@ async def take(scanner: wal.Scanner, count: int) -> list[bytes]:
 
 
 async def test_a_vchannel_that_is_dropped_ends_its_readers(data: str) -> None:
-    """It ends readers that knew the vchannel from a map or met it in the log, and none of its next incarnation."""
+    """A drop ends readers that knew the vchannel from a map or from the log, but no readers of its next incarnation."""
     async with open_wal(data) as writer, open_wal(data, read_only=True) as reader:
         async with reader.read("early") as early:
             taking = start(take(early, 1))
@@ -174,7 +174,7 @@ async def test_a_map_that_is_damaged_during_a_read_does_not_end_it(data: str, ca
         await writer.raw_append(Message("orders", b"1"))
         async with reader.read("orders") as scanner:
             assert await take(scanner, 1) == [b"1"]
-            await eventually(known)  # until then the writer has a whole map to put in place of whatever is there
+            await eventually(known)  # until then the writer may still replace the file with a complete map
             with caplog.at_level(logging.WARNING, "wal.read_only"):
                 (Path(data) / "pchannels" / "p0" / "vchannels").write_bytes(b"?")
                 taking = start(take(scanner, 1))
@@ -213,7 +213,7 @@ async def test_closing_ends_readers_and_handlers(data: str) -> None:
 
 
 async def test_many_read_only_openings_in_one_process(data: str) -> None:
-    """The openings are independent: one is closed while the others go on."""
+    """The openings are independent: one is closed while the others continue."""
     async with open_wal(data) as writer:
         await writer.raw_append(Message("orders", b"1"))
         readers: list[WALAccesser] = [await open_wal(data, read_only=True) for _ in range(5)]
@@ -249,7 +249,7 @@ async def test_a_pchannel_that_could_not_be_asked_is_opened_again(data: str, mon
 
 
 async def test_an_attach_that_waits_for_its_log_holds_up_no_other(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server may take long to say how far a pchannel reaches; readers of the others are attached meanwhile."""
+    """A server may take long to return the end of a pchannel; readers of the others are attached meanwhile."""
     reach, answer = ReadOnlyJournalLog.reach, threading.Event()
 
     def held(log: ReadOnlyJournalLog) -> LogSnapshot:
@@ -275,7 +275,7 @@ async def test_an_attach_that_waits_for_its_log_holds_up_no_other(data: str, mon
 
 
 async def test_a_log_whose_refresh_waits_is_asked_in_threads(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log on a server is such a log: the event loop waits for no answer, and readers get the same messages."""
+    """A log on a server answers slowly: the event loop does not wait for it, and readers get the same messages."""
     asking: set[int] = set()
     refresh = ReadOnlyJournalLog.refresh
 

@@ -1,4 +1,4 @@
-"""Whatever fails when a log is opened or closed: nothing of it is left open, and nothing that it took is forgotten."""
+"""Whatever fails when a log is opened or closed, it leaves nothing open, and loses no append that it accepted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wal.errors import ClosedError, CorruptionError
 
 
 async def test_an_opening_that_fails_releases_every_pchannel(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pchannel of four is damaged: the others, which open only after the damage was found, are closed again."""
+    """One pchannel of four is damaged: the others, which open after the damage is found, are closed again."""
     real = JournalBackend.open
 
     async def slowly(
@@ -61,7 +61,7 @@ async def test_close_releases_everything_when_the_kv_breaks(location: str, monke
 
 
 async def test_close_while_a_vchannel_is_being_created(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An append that was taken while the record is being saved is written before the log is closed."""
+    """An append that is accepted while the record is being saved is written before the log is closed."""
     opened = local(log)
     gate = asyncio.Event()
     real = opened.kv.multi_save_and_remove

@@ -1,4 +1,4 @@
-"""Opening a journal again: everything is there, ticks go on above, pchannels are as they were made."""
+"""Opening a journal again: all messages are there, new ticks are above the old ones, and pchannels are as created."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ async def write(log: WALAccesser, steps: list[tuple[str, list[tuple[str, Message
 
 
 async def positions(log: WALAccesser, reader: dict[str, Any], end: int) -> list[tuple[ReadPosition | None, int]]:
-    """Returns every position that a reader shows, with the number of messages handed over before it."""
+    """Returns every position that a reader reports, with the number of messages delivered before it."""
     found: list[tuple[ReadPosition | None, int]] = []
     count = 0
     options = {"filters": filters(reader), "until_time_tick": end, "include_time_ticks": reader["include_time_ticks"]}

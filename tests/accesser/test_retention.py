@@ -1,4 +1,4 @@
-"""Retention in an open log: what goes by size and by age, what stays because somebody needs it, and what is told of it."""
+"""Retention in an open log: what is removed by size and by age, what stays because it is still needed, and what is reported."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from wal.errors import InvalidArgumentError, NoSpaceError, TruncatedError
 
 MIB = 1 << 20
 SEGMENTS_BEYOND = 4
-"""The segments that a log may take beyond its bound: the rest of the active one, two spares, and one that is being replaced."""
+"""The segments by which a log may exceed its bound: the rest of the active one, two spares, and one that is being replaced."""
 
 
 async def fill(log: WALAccesser, mib: int, *, first: int = 0, name: str = "orders") -> list[AppendResult]:
-    """Numbered messages of 64 KiB, in frames of 256 KiB."""
+    """Appends numbered messages of 64 KiB, in frames of 256 KiB."""
     results: list[AppendResult] = []
     for number in range(first, first + 16 * mib, 4):
         results += await log.append_bulk([Message(name, b"%05d" % (number + n) + bytes(1 << 16)) for n in range(4)])
@@ -67,7 +67,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 async def open_quiet(location: str, clock: VirtualClock, **settings: Any) -> WALAccesser:
-    """A log whose retention has its turns only when a test says so: time stands still, and nothing else wakes it."""
+    """Yields a log whose retention runs only when a test says so: time stands still, and nothing else wakes it."""
     log = await open_virtual(location, clock, **settings)
     for pchannel in local(log).pchannels.values():
         pchannel.log.sealed = None
@@ -75,12 +75,12 @@ async def open_quiet(location: str, clock: VirtualClock, **settings: Any) -> WAL
 
 
 async def turn(log: WALAccesser) -> None:
-    """A turn of retention, without waiting for its time."""
+    """Runs retention once, without waiting for its interval."""
     await local(log).retention.turn()
 
 
 def disk_bytes(data: str) -> int:
-    """Returns the bytes of the pchannels' files, which come and go meanwhile."""
+    """Returns the bytes of the pchannels' files, some of which may appear or disappear meanwhile."""
     total = 0
     for path in Path(data, "pchannels").rglob("*"):
         with contextlib.suppress(FileNotFoundError):
@@ -156,7 +156,7 @@ async def test_its_turn_comes_by_itself(location: str) -> None:
 
 
 async def test_a_stretch_that_is_sealed_is_reason_enough(location: str) -> None:
-    """The clock stands still: a log that grows fast is cut as fast."""
+    """The clock stands still: a log that grows fast is truncated as fast."""
     log = await open_virtual(location, VirtualClock(), segment_bytes=MIB, retention_bytes=4 * MIB)
     for first in range(0, 64 * 16, 16):
         await fill(log, 1, first=first)
@@ -169,7 +169,7 @@ async def test_a_stretch_that_is_sealed_is_reason_enough(location: str) -> None:
 
 
 async def test_the_last_truncated_event_is_no_lost_start(location: str) -> None:
-    """A reader that has passed all that was dropped has lost nothing, wherever the log was cut."""
+    """A reader that has passed all dropped events has lost nothing, wherever the log was truncated."""
     log = await open_quiet(location, VirtualClock(), segment_bytes=MIB, retention_bytes=4 * MIB)
     results = await fill(log, 24)
     await turn(log)
@@ -277,7 +277,7 @@ async def test_it_holds_while_the_clocks_disagree(
 
 
 async def test_size_counts_also_while_the_clocks_disagree(location: str) -> None:
-    """A jump of the clock changes neither the bound by size nor the room on the disk."""
+    """A jump of the clock affects neither the bound by size nor the disk usage."""
     clock = VirtualClock()
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=3600.0, retention_bytes=4 * MIB)
     clock.step_wall(86_400.0)
@@ -290,7 +290,7 @@ async def test_size_counts_also_while_the_clocks_disagree(location: str) -> None
 async def test_a_stopped_process_that_has_the_cursors_lock_holds_up_no_append(
     data: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process was stopped while it saved a cursor: old segments stay, with a warning."""
+    """A process was stopped while it saved a cursor: old segments are kept, with a warning."""
     log = await open_quiet(data, VirtualClock(), segment_bytes=MIB, retention_bytes=2 * MIB)
     await fill(log, 8)
     other = CursorFiles(Path(data))
@@ -333,7 +333,7 @@ async def test_a_failed_retention_turn_is_tried_again(
 async def test_a_full_disk_can_be_cut_although_nothing_can_be_stored(
     data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cursor turned stale, and there is no room to say so: it holds the log no longer all the same."""
+    """A cursor became stale, and there is no room to record that: it no longer holds the log all the same."""
     bounds = {"retention_bytes": 2 * MIB, "cursor_lag_bytes_max": 4 * MIB}
     log = await open_quiet(data, VirtualClock(), segment_bytes=MIB, **bounds)
     await fill(log, 1)
@@ -362,7 +362,7 @@ async def test_files_that_only_the_checkpoint_holds_are_told(data: str) -> None:
     one = await told(log)
     assert [holder.kind for holder in one.holders] == ["checkpoint"]
     assert one.bytes > 10 * MIB
-    await log.truncate(up_to=results[160].message_id)  # makes a checkpoint: it is worth one
+    await log.truncate(up_to=results[160].message_id)  # writes a checkpoint: it frees enough
     one = await told(log)
     assert one.holders == ()
     assert one.bytes < 4 * MIB
@@ -405,6 +405,6 @@ async def test_a_refused_truncation_names_the_holders(location: str) -> None:
         assert "and 5 more" in text
         assert await numbers(log) == list(range(30))
         await log.truncate(up_to=results[4].message_id)
-        await log.truncate(up_to=results[2].message_id)  # is truncated already
+        await log.truncate(up_to=results[2].message_id)  # this is truncated already
         with pytest.raises(InvalidArgumentError, match="reader 00"):
             await log.truncate(up_to=results[5].message_id)

@@ -20,7 +20,7 @@ async def fill(log: WALAccesser, count: int = 10) -> int:
 
 
 class Recorder:
-    """A handler as an object, sync or async, that can be made to raise or to wait."""
+    """A handler object, sync or async, that raises or waits when the test says so."""
 
     def __init__(self, *, asynchronous: bool, fail_at: int = -1) -> None:
         self.asynchronous = asynchronous
@@ -121,7 +121,7 @@ async def test_done_comes_after_the_handler_was_closed(log: WALAccesser) -> None
 
 
 async def test_nothing_is_handled_after_close(log: WALAccesser) -> None:
-    """A running handler finishes its message and receives no other."""
+    """A running handler finishes its message and gets no other."""
     at_work, go_on = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
@@ -267,7 +267,7 @@ async def test_statistics(log: WALAccesser) -> None:
 
 
 async def test_memory_of_a_slow_reader_is_bounded_by_pages(log: WALAccesser) -> None:
-    """A scanner that is not driven fetches nothing."""
+    """A scanner fetches nothing until its consumer asks for a message."""
     async with log.read("orders") as scanner:
         await log.append_bulk([Message("orders", bytes(10_000)) for _ in range(2000)])
         assert scanner.statistics().pages == 0

@@ -1,4 +1,4 @@
-"""`Secret` itself, and what `shown` leaves of a URL."""
+"""`Secret` itself, and the part of a URL that `shown` keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No secret is shown: not by a repr, an error or its causes, a traceback, a log line, a name or statistics."""
+"""No secret is shown in a repr, an error or its causes, a traceback, a log line, a name or statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wal.kv.etcd import EtcdKV
 from wal.location import parse_kv, parse_location
 
 HIDDEN: Final = f"hunter2{secrets.token_hex(8)}"
-"""The text that nobody may see. It differs from run to run, so that no page and no source file holds it."""
+"""The text that must not appear anywhere. It differs from run to run, so that no page and no source file contains it."""
 
 PASSWORDS: Final = [
     HIDDEN,
@@ -35,7 +35,7 @@ PASSWORDS: Final = [
     f"a?timeout_s={HIDDEN}",
     f"a:{HIDDEN}",
 ]
-"""A password as it should be, and with characters that somebody forgot to percent-encode."""
+"""A correct password, and one with characters that should have been percent-encoded."""
 URLS: Final = [
     *(f"etcd://root:{password}@127.0.0.1:1/by-dev" for password in PASSWORDS),
     *(f"pulsar://root:{password}@127.0.0.1/public/default" for password in PASSWORDS),
@@ -61,12 +61,12 @@ URLS: Final = [
     f"https://{HIDDEN}@127.0.0.1/public/default",
     f"s3://key:{HIDDEN}@bucket",
 ]
-"""Locations and places for metadata with a secret in them, few of them of a form that is accepted."""
+"""Locations of logs and of metadata that contain a secret; few of them have a form that is accepted."""
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """At any level, by any logger."""
+    """Captures log lines of any level and any logger."""
     caplog.set_level(logging.DEBUG)
     yield
     for when in ("setup", "call"):
@@ -82,7 +82,7 @@ def check_hidden(*shown: object) -> None:
 
 
 def check_error(error: BaseException) -> None:
-    """Neither the error nor any of its causes shows the secret."""
+    """Checks that neither the error nor any of its causes shows the secret."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -91,7 +91,7 @@ def check_error(error: BaseException) -> None:
             continue
         seen.append(one)
         waiting += [one.__cause__, one.__context__]
-        # A library's own text is not ours to shorten, but none of these gets the secret from us.
+        # We cannot shorten a library's own text, but we give none of these libraries the secret.
         check_hidden(str(one), repr(one), one.args, *getattr(one, "__notes__", ()))
     check_hidden(*traceback.format_exception(error))
 
@@ -172,7 +172,7 @@ async def test_metadata_that_cannot_be_opened_do_not_show_one(
 
 
 def shortened(url: str) -> str:
-    """The same with a deadline, where it could be asked for."""
+    """Returns the URL with a short timeout, if its scheme takes one."""
     return f"{url}?timeout_s=0.3" if url.startswith("etcd://") and "?" not in url else url
 
 
@@ -187,7 +187,7 @@ async def test_the_file_of_a_password_is_not_shown(file: str, data_dir: Path, tm
 
 
 async def test_etcd_that_is_asked_with_one_does_not_show_it(etcd_address: str, data_dir: Path) -> None:
-    """This etcd has no users: a log opens, and none of what it tells holds the password."""
+    """This etcd has no users: a log opens, and none of its output contains the password."""
     kv = f"etcd://root:{HIDDEN}@{etcd_address}/wal-test-{secrets.token_hex(6)}"
     async with open_wal(data_dir, kv=kv, pulsar_token=HIDDEN) as log:
         check_hidden(log, log.wal_name, log.statistics(), await log.retention(), vars(log))
@@ -230,7 +230,7 @@ async def test_pulsar_that_does_not_answer_does_not_show_one(admin: str | None, 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", " ", "\u2026"])
 def test_a_token_that_no_header_takes_is_not_shown(ending: str, tmp_path: Path) -> None:
-    """As `$(cat token)` and `read_text()` leave it. Python's own client shows the whole header in its error."""
+    """The token ends as `$(cat token)` and `read_text()` leave it. Python's own client shows the whole header in its error."""
     check_raises(lambda: Settings(pulsar_token=HIDDEN + ending), InvalidArgumentError)
     file = tmp_path / "wal.toml"
     file.write_text(f'pulsar_token = """{HIDDEN}{ending}"""')
@@ -238,7 +238,7 @@ def test_a_token_that_no_header_takes_is_not_shown(ending: str, tmp_path: Path) 
 
 
 def test_a_process_that_fails_to_open_prints_none(tmp_path: Path) -> None:
-    """As its supervisor logs it: the whole of what Python prints, with the tasks of the loop in its debug mode."""
+    """The check covers all that a supervisor would log: everything that Python prints, with the loop's tasks in debug mode."""
     program = tmp_path / "service.py"
     program.write_text(
         "import asyncio, os\n"

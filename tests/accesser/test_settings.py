@@ -1,4 +1,4 @@
-"""Settings and locations: where they come from, and what is said about wrong ones."""
+"""Settings and locations: their sources, and the errors for wrong ones."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ async def begin(log: WALAccesser) -> Txn:
 
 
 async def test_calls_that_wait_for_ticks_keep_their_order(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction needs an id, which is a tick: without one, no later call may go first."""
+    """A transaction needs an id, which is a tick: while it waits for one, no later call may overtake it."""
     await log.raw_append(Message("orders", b"0"))
     gate = SavingGate(local(log), monkeypatch)
     pair = start(log.append_messages(Message("orders", b"1"), Message("orders", b"2")))
@@ -61,7 +61,7 @@ async def test_calls_that_wait_for_ticks_fail_when_no_tick_can_be_saved(
 
 
 async def test_no_event_at_or_below_a_promised_tick(log: WALAccesser) -> None:
-    """A tick is promised at every turn of the loop while writers go on; every later event is above it."""
+    """The promised tick rises at every turn of the loop while writers continue; every later event is above it."""
     opened = local(log)
     pchannel = opened.pchannels["p0"]
     promised: list[int] = []

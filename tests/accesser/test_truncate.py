@@ -1,4 +1,4 @@
-"""Truncation: inclusive, exact in what is answered, and never silent."""
+"""Truncation: inclusive, with an exact result, and never silent."""
 
 from __future__ import annotations
 

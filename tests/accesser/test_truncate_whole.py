@@ -1,4 +1,4 @@
-"""A truncation whose caller was cancelled is finished all the same, and is as apart from the cursors as any other."""
+"""A truncation whose caller was cancelled finishes all the same, and excludes cursor saves like any other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wal.errors import TruncatedError
 
 
 class Gate:
-    """Holds truncations in their threads, just before the earliest event is stored."""
+    """Blocks truncations in their threads, just before the earliest event is stored."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached = threading.Event()
@@ -38,7 +38,7 @@ async def gate(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gate]:
 
 
 async def cancelled_truncation(log: WALAccesser, gate: Gate) -> None:
-    """Truncates up to the eighth of ten, and cancels that in its midst."""
+    """Truncates up to the eighth of ten messages, and cancels the truncation midway."""
     results = [await log.raw_append(Message("orders", b"%d" % number)) for number in range(10)]
     truncating = asyncio.ensure_future(log.truncate(up_to=results[7].message_id))
     async with asyncio.timeout(10):

@@ -87,7 +87,7 @@ async def test_a_process_that_was_stopped_does_not_expire_everything() -> None:
     clock = VirtualClock()
     log = await open_virtual("memory:", clock, time_tick_interval_s=0.2)
     txn = await log.txn("orders", keepalive=1.0)
-    clock._now += 3600 * 10**9  # the machine slept: no timer ran on the way
+    clock._now += 3600 * 10**9  # the machine slept: no timer ran meanwhile
     await clock.run(0.0)
     await txn.append(b"1")
     await txn.commit()
@@ -96,7 +96,7 @@ async def test_a_process_that_was_stopped_does_not_expire_everything() -> None:
 
 
 async def test_real_time_expires_it_too(log: WALAccesser) -> None:
-    """Waits for the promise, which the same timer moves, until the lease is over."""
+    """Waits until the promised tick, which the same timer moves, shows that the lease has expired."""
     txn = await log.txn("orders", keepalive=0.5)
     await txn.append(b"1")
     async with log.read("orders", include_time_ticks=True) as scanner:
@@ -134,7 +134,7 @@ async def test_too_many_bytes(location: str) -> None:
 
 
 async def test_the_largest_transaction_by_default(log: WALAccesser) -> None:
-    """4,096 bodies, 4 MiB in all, in one frame."""
+    """The transaction has 4,096 bodies, 4 MiB in all, in one frame."""
     size = (4 << 20) // 4096 - 32
     async with log.txn("orders") as txn:
         for number in range(4096):

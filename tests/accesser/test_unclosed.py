@@ -1,4 +1,4 @@
-"""Logs, scanners and transactions that nobody closed: what they held is free again, and a ResourceWarning says so."""
+"""Logs, scanners and transactions that were never closed: their resources are released, and a ResourceWarning says so."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOW = r"await log\.close\(\)"
 
 
 async def opened(data: str, **settings: object) -> WALAccesser:
-    """A log with one event more, open."""
+    """Opens the log, appends one event, and returns the open log."""
     log = await open_wal(data, **settings)
     await log.raw_append(Message("orders", b"one"))
     return log
@@ -33,7 +33,7 @@ async def count(data: str) -> int:
 
 
 def held(data: str) -> list[str]:
-    """The files below this directory that this process has open or mapped."""
+    """Returns the files below this directory that this process has open or mapped."""
     inside = str(Path(data).resolve())
     found = []
     for fd in os.listdir("/proc/self/fd"):
@@ -45,18 +45,18 @@ def held(data: str) -> list[str]:
 
 
 def threads() -> set[str]:
-    """The threads of logs that run."""
+    """Returns the running threads of logs."""
     return {thread.name for thread in threading.enumerate() if thread.name.startswith(("wal-", "kv:"))}
 
 
 def wait_until_free(data: str) -> None:
-    """Another process could open the log now."""
+    """Checks that another process could open the log now."""
     while held(data):
         threading.Event().wait(0.001)
 
 
 def leaks(text: str) -> pytest.WarningsRecorder:
-    """A block that has to leave something unclosed."""
+    """Runs a block that must leave something unclosed."""
     return pytest.warns(ResourceWarning, match=text)
 
 
@@ -109,7 +109,7 @@ def test_close_releases_a_log_whose_tasks_were_never_cancelled(data: str) -> Non
     log = loop.run_until_complete(opened(data))
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    loop.set_exception_handler(lambda *_: None)  # asyncio tells of each task that it destroys
+    loop.set_exception_handler(lambda *_: None)  # asyncio reports each task that it destroys
     asyncio.run(log.close())
     assert held(data) == []
     assert asyncio.run(count(data)) == 1
@@ -196,7 +196,7 @@ def test_a_read_only_log_whose_loop_has_ended(data: str) -> None:
     assert held(data) == []
 
 
-# -- collected unclosed
+# -- garbage-collected without close()
 
 
 def test_a_log_that_is_collected_after_its_loop_has_ended(data: str) -> None:

@@ -1,4 +1,4 @@
-"""A read of a vchannel that does not exist: an empty log, and one warning that says what there is."""
+"""A read of a vchannel that does not exist gets an empty log, and one warning that lists the existing vchannels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making, dropping and listing vchannels."""
+"""Creating, dropping and listing vchannels."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ async def test_a_reader_that_begins_between_two_incarnations_reads_the_next(log:
 
 
 async def test_appends_around_a_drop_belong_to_the_old_incarnation_or_the_new(log: WALAccesser) -> None:
-    """In the order of the calls; none is lost and none hangs."""
+    """The appends and the drop take effect in the order of the calls; none is lost and none hangs."""
     for _ in range(10):
         await log.create_vchannel("a")
         before = [log.append_nowait(Message("a", b"before")) for _ in range(5)]

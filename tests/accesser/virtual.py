@@ -11,7 +11,7 @@ __all__ = ["open_virtual"]
 
 
 async def open_virtual(location: str, clock: VirtualClock, **overrides: object) -> WALAccesser:
-    """Opens a log as `open_wal` does, with this clock instead of the system's."""
+    """Opens a log as `open_wal` does, but with this clock instead of the system's."""
     settings = Settings().replace(**overrides)
 
     async def make() -> LocalLog:

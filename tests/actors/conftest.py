@@ -1,4 +1,4 @@
-"""Every async test of this room runs on both event loops, and a blocking call on either is an error."""
+"""Every async test in this folder runs on both event loops, and a blocking call on either is an error."""
 
 from __future__ import annotations
 

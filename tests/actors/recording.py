@@ -1,4 +1,4 @@
-"""Members and actors that write down what happens to them, and a way to wait for a condition."""
+"""Members and actors that record their calls, and a way to wait for a condition."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ async def until(condition: Callable[[], object], *, within_s: float = 10.0) -> N
 
 
 class Bang(Exception):
-    """The exception that a recording member or actor raises when it is told one."""
+    """The exception that a recording member or actor raises when it gets one as a message."""
 
 
 class RecordingMember(Member):
-    """Writes every call as a tuple into `seen`, which several members may share. Raises a Bang that it is told."""
+    """Records every call as a tuple in `seen`, which several members may share. Raises a Bang that it gets."""
 
     def __init__(self, label: str, seen: list[Any]) -> None:
         self.label = label
@@ -50,7 +50,7 @@ class RecordingMember(Member):
 
 
 class RecordingActor(Actor):
-    """An actor that does the same; it awaits a future that it is told, and answers `("ask", reply)` with 42."""
+    """An actor that does the same; it awaits a future that it gets, and answers `("ask", reply)` with 42."""
 
     def __init__(self, label: str, seen: list[Any]) -> None:
         self.label = label

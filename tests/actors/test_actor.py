@@ -26,7 +26,7 @@ def gate() -> asyncio.Future[None]:
 async def spawn_held(
     system: ActorSystem, *, name: str = "a", inbox_max: int = 1_024
 ) -> tuple[ActorRef, list[Any], asyncio.Future[None]]:
-    """An actor that has one message in hand and awaits the gate; its record is empty."""
+    """Returns an actor that handles one message and awaits the gate; its record is empty."""
     seen: list[Any] = []
     ref = system.spawn(RecordingActor(name, seen), name=name, inbox_max=inbox_max)
     held = gate()

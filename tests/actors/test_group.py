@@ -69,7 +69,7 @@ async def test_on_turn_end_is_called_once_a_turn_and_not_for_nothing() -> None:
     assert calls == [3]
     group.tell(a, 4)
     group.pause()
-    await asyncio.sleep(0)  # the turn that was arranged finds nothing it may hand out
+    await asyncio.sleep(0)  # the scheduled turn finds nothing that it may deliver
     assert calls == [3]
     group.tell_control(a, "c")
     await until(lambda: len(calls) == 2)
@@ -258,7 +258,7 @@ async def test_leave_returns_the_waiting_messages_and_frees_the_name() -> None:
         group.leave(a)
     await drain(group)
     assert seen == [("a", "stopped"), ("b", [2])]
-    group.join(a, name="a")  # a member that left may come again
+    group.join(a, name="a")  # a member that left may join again
     group.tell(a, 5)
     await drain(group)
     assert seen[-1] == ("a", [5])

@@ -1,7 +1,7 @@
 """A group under random programs, against a model that is a plain list for each lane.
 
-Messages are little programs: when a member handles one it tells others, pauses, resumes, sends somebody away or raises. The
-model predicts nothing about where a batch ends; it checks that each batch is the front of the list, in the right turn.
+Messages are little programs: when a member handles one it tells others, pauses, resumes, removes a member or raises. The model does not
+predict the end of a batch; it checks that each batch is the front of the list, in the right turn.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ step = st.one_of(st.just(("turn",)), command)
 
 
 class Told:
-    """One message: the action that it makes its member do, and the number of the turn in which it was told."""
+    """One message: the action of the member that handles it, and the number of the turn in which it was sent."""
 
     def __init__(self, program: Any, turn: int) -> None:
         self.program = program
@@ -94,7 +94,7 @@ class Raised(Exception):
 
 
 class World:
-    """The group, and beside it the model: two lists, a count of pauses, a count of turns."""
+    """The group, and its model: two lists, a count of pauses, a count of turns."""
 
     def __init__(self) -> None:
         self.data: list[tuple[Member, Told]] = []

@@ -1,6 +1,6 @@
 """A process that writes a journal until it is killed, and reports each acknowledged frame to its parent.
 
-python -m tests.backends.child acknowledge DIRECTORY TERM     through a JournalBackend; a line "position sequence" for each
+python -m tests.backends.child acknowledge DIRECTORY TERM     through a JournalBackend; a line "position sequence" per frame
 python -m tests.backends.child fence DIRECTORY TERM COUNT     past the directory's lock, as a process that does not know it;
                                                               prints the first sequence that was refused, and by what
 python -m tests.backends.child lock DIRECTORY                 holds the directory until its input ends

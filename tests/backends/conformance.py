@@ -1,4 +1,4 @@
-"""The promises of every backend (wal.backends.base), as one suite: a backend joins by inheriting it and naming its factory.
+"""The guarantees of every backend (wal.backends.base), as one suite: a backend joins by inheriting it and naming its factory.
 
 The cases are those of the seeds' `walimplstest` framework (three pchannels, terms 1 to 3, concurrent appends with two readers that
 agree, reads from the middle, truncation, reopening), and the laws that `PChannelLog` states beyond them.
@@ -44,14 +44,14 @@ class BackendConformance:
     """The suite: a subclass defines `make`, and every test below runs against its backend."""
 
     def make(self, place: Path) -> LogBackend:
-        """Returns a backend on `place`; a later one on the same place finds what was written there."""
+        """Returns a backend on `place`; a later backend on the same `place` finds the frames written there."""
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
     async def opened(
         self, place: Path, term: int = 1, pchannel: str = "p-0", *, checkpoint: int | None = None
     ) -> AsyncIterator[PChannelLog]:
-        """Yields a log opened by a backend of its own, and closes both; creates the log first when the term is 1."""
+        """Yields a log opened by its own backend, and closes both; creates the log first when the term is 1."""
         backend = self.make(place)
         try:
             if term == 1:
@@ -389,7 +389,7 @@ class BackendConformance:
             extents = log.extents()
             assert len(extents) > 2
             async with asyncio.timeout(10):
-                while not sealed or sealed[-1] < len(extents):  # a thread's work is reported on the loop
+                while not sealed or sealed[-1] < len(extents):  # the thread reports its work on the loop
                     await asyncio.sleep(0)
             assert [extent.sealed for extent in extents] == [True] * (len(extents) - 1) + [False]
             assert extents[0].start <= positions[0]
@@ -603,7 +603,7 @@ class BackendConformance:
         frames = [maker.data(("v", b"x" * size)) for size in sizes]
         async with self.opened(tmp_path) as log:
             positions = await append_all(log, frames)
-            small = frames[1]  # a frame of its own would leave a gap in the sequence
+            small = frames[1]  # a separate frame would leave a gap in the sequence
             over = EncodedFrame(small.header, small.buffers, limit + 1, small.vchannels, small.pchannel_wide)
             with pytest.raises(InvalidArgumentError, match=str(limit)):
                 await append(log, over)

@@ -1,6 +1,6 @@
-"""Crafted files: each field of a layout set to its largest and smallest value and to values just beside, under right CRCs.
+"""Crafted files: each field of a layout is set to its largest and smallest value and to values next to them, with valid CRCs.
 
-A CRC finds accidents. It proves nothing about a file that a broken tool or an attacker has written.
+A CRC detects accidents. It proves nothing about a file that a broken tool or an attacker has written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Disks that fail, observe or wait as the test sets them; the rest is real."""
+"""Disks that fail, observe or wait as the test configures them; everything else is real."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wal.backends.journal import Disk, JournalFile
 
 
 class WatchedDisk(Disk):
-    """Notes, for each read of a segment, whether a writer could have taken the file meanwhile."""
+    """Records, for each read of a segment, whether a writer could have taken the file meanwhile."""
 
     def __init__(self) -> None:
         self.free: list[bool] = []
@@ -128,10 +128,10 @@ class MeetingDisk(Disk):
 
 
 class FaultyDisk(Disk):
-    """`room`: bytes that files may still grow by (ENOSPC over it). `partial`: a pwritev writes at most so many bytes.
+    """`room`: bytes by which files may still grow (ENOSPC beyond it). `partial`: a pwritev writes at most this many bytes.
 
     `written`: (offset, length) of each pwritev of a segment.
-    `fail_sync`, `fail_write`: the next sync or write of a segment fails with EIO, once. `syncs`: how often each file name was synced.
+    `fail_sync`, `fail_write`: the next sync or write of a segment fails with EIO, once. `syncs`: the number of syncs of each file name.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class _FaultyFile(JournalFile):
 
 
 class BrokenDisk(Disk):
-    """Raises an error when a file is opened, or renamed and synced, whose name ends so: once, while `error` is set."""
+    """Raises an error, once, when a file whose name has this ending is opened, or renamed and synced, while `error` is set."""
 
     def __init__(self, suffix: str, error: Exception | None = None) -> None:
         self.suffix = suffix

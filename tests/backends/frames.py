@@ -1,4 +1,4 @@
-"""Frames for the tests of backends: made as the write path makes them, and compared by what a reader gets from them."""
+"""Frames for the tests of backends: created as the write path creates them, and compared by the messages that a reader gets."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class FrameMaker:
 
 
 def append(log: PChannelLog, frame: EncodedFrame) -> asyncio.Future[int]:
-    """Hands a frame over; the future is its position, or its error. A second answer to one frame raises."""
+    """Submits a frame; the future holds its position, or its error. A second answer to one frame raises."""
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     answered = False
 
@@ -91,7 +91,7 @@ def append(log: PChannelLog, frame: EncodedFrame) -> asyncio.Future[int]:
 
 
 async def append_all(log: PChannelLog, frames: Iterable[EncodedFrame]) -> list[int]:
-    """Hands all frames over at once; returns their positions when all are durable."""
+    """Submits all frames at once; returns their positions when all are durable."""
     return list(await asyncio.gather(*[append(log, frame) for frame in frames]))
 
 

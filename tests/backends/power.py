@@ -1,9 +1,9 @@
 """PowerCutDisk: a Disk on which the power fails, and what the files hold after that.
 
-For every 512-byte sector written since the last sync of its file, and for every name that was made, changed or removed since the last
-sync of its directory, it remembers the content before; of the mapped control page it remembers what the last sync wrote. When the power
-fails, each such sector independently keeps the old or the new content, the control page too, and a random number of the newest changes
-of names is undone (a file system's journal keeps their order). The result is a directory to recover from.
+For every 512-byte sector written since the last sync of its file, and for every name created, changed or removed since the last sync of its
+directory, it remembers the previous content; for the mapped control page it remembers the content of the last sync. When the power fails,
+each such sector independently keeps the old or the new content, the control page too, and a random number of the newest changes of names is
+undone (a file system's journal keeps their order). The result is a directory to recover from.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wal.backends.journal.layout import SECTOR_BYTES
 class PowerCutDisk(Disk):
     """Fails after `operations` writes, syncs and changes of names: either the power, which leaves `left_over`, or only the process.
 
-    After `crash` the files are as the kernel has them, synced or not; `go_on` gives them to the next process.
+    After a crash the files are as the kernel has them, synced or not; `go_on` gives them to the next process.
     """
 
     def __init__(self, rng: random.Random, root: Path, left_over: Path) -> None:
@@ -46,7 +46,7 @@ class PowerCutDisk(Disk):
         self._boot = rng.randbytes(16)  # the boot of this machine; the next one finds the files in another
 
     def go_on(self, operations: int, *, power: bool) -> None:
-        """Begins a process that ends after so many operations: by a power cut, or (`power` False) alone."""
+        """Begins a process that ends after this many operations, by a power cut or (`power` False) by its own crash."""
         with self._lock:
             self._operations = operations
             self._power = power
@@ -186,7 +186,7 @@ class _PowerCutFile(JournalFile):
         self._disk = disk
 
     def bypass_cache(self) -> None:
-        """Does nothing: every write goes through the disk above, wherever its bytes lie in memory."""
+        """Does nothing: every write goes through the disk above, wherever its bytes are in memory."""
 
     def _pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> int:
         return self._disk.write(self.fd, buffers, offset)

@@ -1,6 +1,6 @@
-"""Crafted files of a journal, with right CRCs: an index is computed again; any other file is read as it is or raises CorruptionError.
+"""Crafted files of a journal with valid CRCs: an index is recomputed; any other file is read as it is or raises CorruptionError.
 
-There is no other exception, no endless loop, and no memory for what a field claims and the file does not have.
+There is no other exception, no endless loop, and no memory is allocated for content that a field claims but the file lacks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLOT: Final = fields_of("4sIQQQQQIIQQ")
 SLOT_BYTES: Final = 72
 UNFINISHED: Final = shutil.ignore_patterns("*.tmp", "*.spare", "*.zeros")
 SAMPLE: Final = 60
-"""How many of the crafted files of a kind are tried, drawn at random; a soak tries all of them."""
+"""The number of crafted files of a kind that are tried, drawn at random; a soak tries all of them."""
 MEMORY_BYTES: Final = 4 << 30
 
 Seen = list[tuple[int, tuple[object, ...]]]
@@ -52,7 +52,7 @@ def bounded_memory() -> Iterator[None]:
 
 @pytest.fixture
 async def original(tmp_path: Path) -> Path:
-    """Makes a log of some sealed segments and one that is not full, and closes it in order."""
+    """Creates a log of some sealed segments and one that is not full, and closes it properly."""
     maker = FrameMaker(1)
     place = tmp_path / "original"
     frames = [maker.keyed((f"v{i % 5}", b"%04d" % i), ("é", b"x")) for i in range(60)]
@@ -68,7 +68,7 @@ def chosen(rng: random.Random, cases: Iterator[tuple[str, bytes]], soak: int) ->
 
 
 def observe(place: Path) -> Seen:
-    """Returns everything that a process which only reads gets."""
+    """Returns everything that a read-only process gets."""
     log: ReadOnlyJournalLog = ReadOnlyJournal(place).open(PCHANNEL)
     try:
         state = log.reach()
@@ -130,7 +130,7 @@ async def test_a_crafted_index_is_computed_again(original: Path, tmp_path: Path,
 
 
 def test_an_index_of_any_bytes_is_read_or_refused() -> None:
-    """With a right CRC there is no other exception, whatever the counts and lengths say."""
+    """With a valid CRC there is no other exception, whatever the counts and lengths say."""
     index = SegmentIndex(0x4000)
     data = index.encode(incarnation=3, generation=5)
     rng = random.Random(7)

@@ -1,4 +1,4 @@
-"""The journal backend keeps the promises of every backend, with small segments (many of them) and with large ones."""
+"""The journal backend keeps the guarantees of every backend, with many small segments and with large ones."""
 
 from __future__ import annotations
 

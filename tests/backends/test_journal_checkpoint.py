@@ -39,7 +39,7 @@ def new_table() -> IdempotencyTable:
 
 
 class WriterRun:
-    """One writer's work: keyed frames, checkpoints and truncations in turn. `recorded` is what the metadata would hold."""
+    """One writer's work: keyed frames, checkpoints and truncations in turn. `recorded` is the state that the metadata would hold."""
 
     def __init__(self) -> None:
         self.recorded = Checkpoint(0)
@@ -118,7 +118,7 @@ async def test_a_crash_between_any_two_steps_loses_nothing(tmp_path: Path, power
 
 @contextlib.asynccontextmanager
 async def journal_at(place: Path, checkpoint: int) -> AsyncIterator[JournalLog]:
-    """Opens the files that were left there, in a term above the others."""
+    """Opens the remaining files, in a term above the others."""
     backend = JournalBackend(place, first_segment_bytes=SEGMENT, segment_bytes=SEGMENT)
     try:
         log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=9, checkpoint=checkpoint)

@@ -1,4 +1,4 @@
-"""Damage anywhere in a journal is harmless, or an error, or (only above the durable position) cut as a torn tail."""
+"""Damage anywhere in a journal is harmless, or an error, or (only above the durable position) cut off as a torn tail."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def outcome(place: Path, frames: list[EncodedFrame]) -> str:
 
 
 def used(path: Path) -> list[int]:
-    """Returns the offsets of a file at which it has content, and a few of those where it has none."""
+    """Returns the offsets of a file at which it has content, and a few at which it has none."""
     data = path.read_bytes()
     return [at for at in range(len(data)) if data[at] or at % 97 == 0]
 
@@ -112,7 +112,7 @@ async def test_a_torn_tail_is_cut_only_above_the_durable_position(fast: Path) ->
 
 
 async def outcome_again(place: Path, frames: list[EncodedFrame]) -> str:
-    """Returns whether the log is whole, and takes new frames in place of the torn one."""
+    """Returns whether the log is whole, and accepts new frames in place of the torn one."""
     async with journal(place, 3, segment=8 << 10) as log:
         assert [content(frame.view) for frame in await read_all(log)] == [content_of(frame) for frame in frames]
         more = FrameMaker(3).data(("a", b"again"))

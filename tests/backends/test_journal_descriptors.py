@@ -1,4 +1,4 @@
-"""No file descriptor is left when the next segment begins: nothing is written, the append can be made again, and the log goes on."""
+"""No file descriptor is left when the next segment begins: nothing is written, the append can be retried, and the log continues."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def fill_segment(log: JournalLog, maker: FrameMaker, frames: list) -> None
 
 
 async def test_a_segment_that_cannot_be_made_for_want_of_a_descriptor(tmp_path: Path) -> None:
-    """The preparer fails first; the append that needs the segment tries again, and is refused itself."""
+    """The preparer fails first; the append that needs the segment tries again, and is itself refused."""
     maker = FrameMaker(1)
     disk = BrokenDisk("-1.zeros", no_descriptor(errno.EMFILE))
     async with journal(tmp_path, disk=disk) as log:

@@ -112,8 +112,8 @@ def resident(path: Path, offset: int, length: int) -> int:
 
 
 async def test_the_active_segment_bypasses_the_page_cache(tmp_path: Path) -> None:
-    """Holds from the first segment over every change of segment, and after a reopening; a file system without the flag is not claimed
-    to have it."""
+    """This holds from the first segment over every change of segment, and after a reopening; without the flag the journal does not claim
+    it."""
     direct = can_be_direct(tmp_path)
     maker = FrameMaker(1)
     place = tmp_path / "journal"
@@ -134,7 +134,7 @@ async def test_the_active_segment_bypasses_the_page_cache(tmp_path: Path) -> Non
 
 
 async def test_written_frames_are_not_in_the_page_cache(tmp_path: Path) -> None:
-    """The flag is a promise; the kernel's count of pages is the fact."""
+    """The flag alone proves nothing; the kernel's count of pages does."""
     bypassed = can_bypass(tmp_path)
     maker = FrameMaker(1)
     async with journal(tmp_path / "journal", segment=4 << 20) as log:
@@ -142,7 +142,7 @@ async def test_written_frames_are_not_in_the_page_cache(tmp_path: Path) -> None:
             await append(log, maker.data(("v", os.urandom(256 << 10))))
         (path,) = segments(tmp_path / "journal")
         held = resident(path, HEADER_PAGE_BYTES, 2 << 20)
-        # Readahead of the header at opening may have brought some of it in before it was written: those pages were dropped.
+        # Readahead of the header at opening may have cached some pages before they were written: those were dropped.
         assert (held == 0) if bypassed else (held > 0), f"{held} pages of {(2 << 20) // mmap.PAGESIZE}"
 
 
@@ -161,7 +161,7 @@ async def test_where_the_flag_is_refused_writes_go_through_the_cache(tmp_path: P
 
 
 def test_a_disk_with_larger_sectors_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flag can be set there, and the first write of 512 bytes would fail: a read finds out before."""
+    """The flag can be set there, but the first write of 512 bytes would fail: a read detects that earlier."""
     path = tmp_path / "segment"
     path.write_bytes(bytes(64 << 10))
 
@@ -231,8 +231,8 @@ async def test_a_frame_larger_than_the_aligned_buffer(tmp_path: Path) -> None:
 async def test_readers_of_another_process_never_see_wrong_bytes(tmp_path: Path) -> None:
     """Frames are written directly for a second, while another process reads through the page cache right below the durable end.
 
-    The file is a recycled one, full of bytes that must not be seen. Frames share pages with those before and after them, so that the
-    reader has the page in the cache to which the next write goes, and its readahead fetches what is not written yet.
+    The file is a recycled one, full of bytes that must not be seen. Frames share pages with the frames before and after them, so that the
+    reader caches the page to which the next write goes, and its readahead fetches bytes that are not written yet.
     """
     size = 32 << 20
     path = tmp_path / "segment"

@@ -1,4 +1,4 @@
-"""The journal's directory: which directories are taken or refused, what opening costs, and which names are valid."""
+"""The journal's directory: the directories that are accepted or refused, the cost of opening, and the valid names."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_impossible_segment_sizes_are_refused(tmp_path: Path, sizes: dict[str, i
 
 
 async def test_opening_an_empty_log_waits_for_its_small_first_segment_only(tmp_path: Path) -> None:
-    """benchmarks/opening.py measures how long that takes; this test counts what has to be written before."""
+    """benchmarks/opening.py measures how long an opening takes; this test checks which files are written before it returns."""
     disk = GatedDisk("-1.zeros")
     disk.gate.clear()  # the second segment, which is prepared in the background, makes no progress
     backend = JournalBackend(tmp_path, disk=disk)
@@ -140,7 +140,7 @@ async def test_segments_double_up_to_the_limit(tmp_path: Path) -> None:
 
 
 async def test_a_half_made_log_is_recreated(tmp_path: Path) -> None:
-    """After a crash at any point of `create`, the next `create` recognises what is left."""
+    """After a crash at any point of `create`, the next `create` recognises the files that are left."""
     async with journal(tmp_path):
         pass
     for missing in ("control", f"{0:016x}.wal"):

@@ -1,4 +1,4 @@
-"""A disk that fails, is full, or writes less than asked: which call gets which error, and what is in the log afterwards."""
+"""A disk that fails, is full, or writes less than requested: the error of each call, and the content of the log afterwards."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_no_room_for_the_next_segment(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """Yields a file system of 1 MiB of its own: a tmpfs for root; for others a quota in the Disk does (the test above)."""
+    """Yields a separate file system of 1 MiB: a tmpfs, for root only; the test above uses a quota in the Disk instead."""
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", directory], check=True)
         try:

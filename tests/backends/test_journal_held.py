@@ -146,7 +146,7 @@ def test_a_released_name_may_go(tmp_path: Path) -> None:
 
 
 def test_a_name_whose_owner_has_changed_is_no_loss(tmp_path: Path) -> None:
-    """The error of `released` comes before the loss, which is not noted then."""
+    """The error of `released` comes before the loss, which is then not recorded."""
     owned = True
 
     def released() -> None:

@@ -1,4 +1,4 @@
-"""The stored index: parts of a growing segment, damaged and older files, and what a recovery gets from it."""
+"""The stored index: parts of a growing segment, damaged and older files, and its use in a recovery."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDENTITY = {"incarnation": 3, "generation": 5}
 
 
 def grown(rng: random.Random, count: int) -> tuple[SegmentIndex, list[int], list[bytes]]:
-    """Returns an index of so many frames, the ordinals where its parts begin, and the parts."""
+    """Returns an index of this many frames, the ordinals at which its parts begin, and the parts."""
     index = SegmentIndex(BASE)
     starts, parts = [0], []
     for ordinal in range(count):

@@ -1,8 +1,8 @@
-"""More than 300 power cuts: no acknowledged frame is lost, no frame is wrong, and the log goes on after each.
+"""More than 300 power cuts: no acknowledged frame is lost, no frame is wrong, and the log continues after each.
 
-One run of a log is: open what the last cut left, check it, append, truncate, until the power fails again at a random operation.
-Segments are small, so that most runs seal, recycle and begin some; recycled ones are full of frames of earlier runs. In some runs only
-the process ends, and its unsynced writes in the page cache meet the next run, and its power cut; a few runs close the log.
+One run opens the log that the last cut left, checks it, appends and truncates, until the power fails again at a random operation.
+Segments are small, so that most runs seal, recycle and begin some; recycled ones are full of frames of earlier runs. In some runs only the
+process ends, and its unsynced writes stay in the page cache for the next run and its power cut; a few runs close the log.
 """
 
 from __future__ import annotations

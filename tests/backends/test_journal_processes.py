@@ -135,7 +135,7 @@ async def test_the_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
 
 
 async def test_a_handle_past_the_lock_is_a_handle_like_any_other(tmp_path: Path) -> None:
-    """The fencing test's child does what a JournalBackend does: the same log comes out of both."""
+    """The fencing test's child does what a JournalBackend does: both produce the same log."""
     async with journal(tmp_path, segment=32 << 10) as log:
         await append(log, FrameMaker(1).data(("v", payload(1, 0))))
     with concurrent.futures.ThreadPoolExecutor() as pool:

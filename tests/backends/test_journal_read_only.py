@@ -1,4 +1,4 @@
-"""A journal that is only read: while it is written a read returns the right bytes or TruncatedError, and it writes nothing itself."""
+"""Read-only journals: while another process writes, a read returns the right bytes or raises TruncatedError, and it never writes itself."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def open_reader(place: Path, disk: Disk | None = None) -> ReadOnlyJournalLog:
 def seen(
     log: ReadOnlyJournalLog, start: int | None = None, *, names: frozenset[str] | None = None, bytes_max: int = 1 << 20
 ) -> list[tuple[int, tuple[object, ...]]]:
-    """Everything from `start` (or the earliest event) on, as a reader gets it."""
+    """Returns everything from `start` (or the earliest event) on, as a reader gets it."""
     return [
         (frame.position, content(frame.view, names))
         for page in seen_pages(log, start, names=names, bytes_max=bytes_max)
@@ -77,7 +77,7 @@ def seen_pages(
 
 
 def images(place: Path) -> dict[str, str]:
-    """Every file of the journal and what is in it."""
+    """Returns every file of the journal and its content."""
     return {
         str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(place.rglob("*"))
@@ -105,7 +105,7 @@ def random_frames(rng: random.Random, maker: FrameMaker, count: int) -> list[Enc
 
 
 async def test_a_reader_reads_what_the_writer_reads(tmp_path: Path) -> None:
-    """Every set of names and every page size, while the log grows over many segments and is truncated from below."""
+    """The test reads every set of names with every page size, while the log grows over many segments and is truncated from below."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -187,7 +187,7 @@ async def test_nothing_is_written(tmp_path: Path) -> None:
 
 
 async def test_a_directory_without_write_permission_can_be_read(tmp_path: Path) -> None:
-    """The reader is another user, whose group may read the files and do nothing else."""
+    """The reader is another user, whose group may only read the files."""
     if os.getuid() != 0:
         pytest.skip("only root can become another user")
     frames = random_frames(random.Random(3), FrameMaker(1), 60)
@@ -234,7 +234,7 @@ def _as_nobody(call: Callable[[], str]) -> str:
 
 
 async def fill(log: JournalLog, maker: FrameMaker, segment_count: int) -> list[int]:
-    """Appends until so many segments more were begun."""
+    """Appends until this many more segments have begun."""
     goal = log.statistics().segments + segment_count
     positions: list[int] = []
     while log.statistics().segments < goal:
@@ -243,7 +243,7 @@ async def fill(log: JournalLog, maker: FrameMaker, segment_count: int) -> list[i
 
 
 async def test_a_reader_that_is_far_behind_catches_up(tmp_path: Path) -> None:
-    """All segments that the reader knew are gone by now, or hold other frames."""
+    """All segments that the reader knew are by now removed, or hold other frames."""
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         first = await fill(log, maker, 2)
@@ -261,7 +261,7 @@ async def test_a_reader_that_is_far_behind_catches_up(tmp_path: Path) -> None:
 
 
 class StepDisk(Disk):
-    """Calls `step` once, between opening a segment and whatever is done to it then."""
+    """Calls `step` once, between the opening of a segment and its next use."""
 
     def __init__(self) -> None:
         self.step: Callable[[], None] | None = None
@@ -295,7 +295,7 @@ class _StepFile(JournalFile):
 
 
 def _recycle(loop: asyncio.AbstractEventLoop, log: JournalLog, maker: FrameMaker, position: int) -> None:
-    """Has the writer truncate up to this position and write over what it got back; from another thread than the loop's."""
+    """Has the writer truncate up to this position and overwrite the freed segments; called from a thread other than the loop's."""
 
     async def recycle() -> None:
         await log.truncate(position, 0)
@@ -306,7 +306,7 @@ def _recycle(loop: asyncio.AbstractEventLoop, log: JournalLog, maker: FrameMaker
 
 @pytest.mark.parametrize("after_reads", range(6))
 async def test_a_segment_that_is_recycled_during_a_read(tmp_path: Path, after_reads: int) -> None:
-    """It is recycled between the open and the lock, or at a later read: the page is right, or the read is a TruncatedError."""
+    """The segment is recycled between the open and the lock, or at a later read: the page is right, or the read raises TruncatedError."""
     loop = asyncio.get_running_loop()
     maker = FrameMaker(1)
     disk = StepDisk()
@@ -339,7 +339,7 @@ async def test_a_segment_that_is_recycled_during_a_read(tmp_path: Path, after_re
 
 
 async def test_a_file_that_lost_its_name_after_it_was_opened_is_not_read(tmp_path: Path) -> None:
-    """A file that is recycled right after it was opened is not taken for the segment, whatever it still holds."""
+    """A file that is recycled right after it was opened is not mistaken for the segment, whatever it still holds."""
     path, disk = tmp_path / "0000000000000000.wal", StepDisk()
     for recycle in (
         lambda: path.rename(tmp_path / "1.spare"),
@@ -468,7 +468,7 @@ async def test_frames_above_the_durable_position_are_not_read(tmp_path: Path) ->
 
 
 def _payloads(log: ReadOnlyJournalLog, term: int) -> dict[int, int]:
-    """Position → sequence of the frames of this term; each holds what it must."""
+    """Returns position → sequence of the frames of this term, and checks the content of each."""
     found: dict[int, int] = {}
     for page in seen_pages(log):
         for frame in page.frames:
@@ -512,7 +512,7 @@ async def test_a_damaged_control_page_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_a_log_that_is_created_again_ends_its_readers(tmp_path: Path) -> None:
-    """Only a log that never held a frame is ever created again: what an interrupted creation left."""
+    """Only a log that never held a frame is ever recreated, after an interrupted creation."""
     backend = JournalBackend(tmp_path, segment_bytes=SEGMENT)
     await backend.create(PCHANNEL, incarnation=INCARNATION)
     reader = open_reader(tmp_path)
@@ -525,7 +525,7 @@ async def test_a_log_that_is_created_again_ends_its_readers(tmp_path: Path) -> N
 
 
 async def test_a_log_in_threads_beside_an_event_loop(tmp_path: Path) -> None:
-    """Reads reach as far as readers were shown; closing waits for the reads under way."""
+    """Reads reach the end that readers were shown; closing waits for reads in progress."""
     maker = FrameMaker(1)
     with ThreadPoolExecutor(2) as pool:
         async with journal(tmp_path, segment=SEGMENT) as log:

@@ -1,4 +1,4 @@
-"""Truncated segments: reused by the writer, or removed while a reader has them open; never read as what they are not."""
+"""Truncated segments are reused by the writer, or removed while a reader has them open; a reader never takes one for another segment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEGMENT = 32 << 10
 
 
 async def fill_segments(log: JournalLog, maker: FrameMaker, count: int) -> list[int]:
-    """Appends until so many more segments are held."""
+    """Appends until this many more segments are held."""
     positions: list[int] = []
     goal = log.statistics().segments_held + count
     while log.statistics().segments_held < goal:
@@ -41,7 +41,7 @@ async def test_a_truncated_segment_is_written_again(tmp_path: Path) -> None:
         assert [frame.position for frame in await read_all(log, log.earliest[0])] == [
             position for position in positions if position >= log.earliest[0]
         ]
-    # Checked only after the log is closed: the thread that stores an index may just be removing that of a segment that went meanwhile.
+    # The check needs a closed log: the thread that stores an index may be removing the index of a segment that is already gone.
     assert not indices_without_segment(tmp_path)
 
 
@@ -51,7 +51,7 @@ def indices_without_segment(place: Path) -> list[Path]:
 
 
 async def test_an_index_is_not_stored_after_its_segment_went(tmp_path: Path) -> None:
-    """The segment is sealed and truncated while the thread that stores its index stands still."""
+    """The segment is sealed and truncated while the thread that stores its index is blocked."""
     disk = HeldDisk(".idx.")
     async with journal(tmp_path, segment=SEGMENT, disk=disk) as log:
         positions = await fill_segments(log, FrameMaker(1), 1)
@@ -123,7 +123,7 @@ async def test_a_segment_that_is_being_read_is_not_written_again(tmp_path: Path)
 
 
 async def test_readers_during_a_truncation_get_right_frames_or_truncated(tmp_path: Path) -> None:
-    """Readers read at the start of the log while it moves: they get what was written there, or TruncatedError."""
+    """Readers read at the start of the log while it moves: they get the frames written there, or TruncatedError."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)

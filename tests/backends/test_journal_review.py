@@ -1,4 +1,4 @@
-"""Refusals that cross each other on their way, and a control page of a newer version."""
+"""Refusals that cross frames already submitted, and a control page of a newer version."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from wal.frame import EncodedFrame
 async def test_refusals_that_cross_leave_no_gap(tmp_path: Path) -> None:
     """The sender reuses a refused number while the refusal of the frame after it is still on its way.
 
-    A (large) and B are refused; on hearing of A the sender hands over C with A's number, on hearing of B it hands over D with B's. C is
-    too large again. D would fit, but it was handed over before its sender could know of C.
+    A (large) and B are refused; when the sender learns of A it submits C with A's number, and when it learns of B it submits D with B's. C
+    is too large again. D would fit, but it was submitted before its sender could know of C.
     """
     disk = FaultyDisk()
     maker = FrameMaker(1)
@@ -57,7 +57,7 @@ async def test_refusals_that_cross_leave_no_gap(tmp_path: Path) -> None:
 
 
 async def test_a_page_of_a_newer_version_fails_appends_and_does_not_silence_the_writer(tmp_path: Path) -> None:
-    """A newer version of the package took the log over: every waiting append fails."""
+    """A newer version of the package took over the log: every waiting append fails."""
     maker = FrameMaker(1)
     async with journal(tmp_path) as log:
         await append(log, maker.data(("v", b"1")))

@@ -1,4 +1,4 @@
-"""The memory backend: the promises of every backend, and what only it has (a store that outlives the backend)."""
+"""The memory backend: the guarantees of every backend, and its own store, which outlives the backend."""
 
 from __future__ import annotations
 

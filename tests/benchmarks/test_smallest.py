@@ -1,4 +1,4 @@
-"""Every workload of the benchmarks runs, and the table and the JSON hold all of it. How fast it was is not looked at."""
+"""Every workload of the benchmarks runs, and the table and the JSON contain every result. The speed is not checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JUDGED = [target for target in TARGETS if target.workload != "spark"]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """What the smallest run printed, and its document."""
+    """Returns the output of the smallest run, and its document."""
     place = tmp_path_factory.mktemp("bench")
     output = place / "smallest.json"
     command = [sys.executable, "-m", "benchmarks", "--smallest", "--directory", str(place), "--output", str(output)]
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
 
 
 def test_the_smallest_plan_has_every_workload_with_every_engine() -> None:
-    """But for Spark's, which tests/spark runs in the session that is there."""
+    """All but Spark's are checked, which tests/spark runs in its own session."""
     every = {(row.workload, engine) for row in full().rows for engine in row.engines}
     wanted = {(workload, engine) for workload, engine in every if workload != "spark"}
     assert {(row.workload, engine) for row in smallest().rows for engine in row.engines} == wanted

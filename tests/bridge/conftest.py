@@ -1,4 +1,4 @@
-"""Fixtures of every test of the bridge: a directory, an end to a test that hangs, and a check that nothing stays open."""
+"""Fixtures of every test of the bridge: a directory, a watchdog for tests that hang, and a check that nothing stays open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTLE_TIMEOUT_S = 10.0
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """No thread and no open file of the bridge outlives its test."""
+    """Checks that no thread and no open file of the bridge outlives its test."""
     threads, files = set(threading.enumerate()), open_files()
     yield
     end = time.monotonic() + SETTLE_TIMEOUT_S
@@ -34,7 +34,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def open_files() -> set[str]:
-    """The regular files that this process has open or mapped, by path."""
+    """Returns the regular files that this process has open or mapped, by path."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         try:

@@ -36,7 +36,7 @@ asyncio.run(main())
 
 
 class Writer:
-    """A process that has the journal open and appends numbers to `orders` when told; durable when `append` returns."""
+    """A process that has the journal open and appends numbers to `orders` on request; they are durable when `append` returns."""
 
     def __init__(self, data: str, *, segment_bytes: int = 1 << 20) -> None:
         self._process = subprocess.Popen(
@@ -51,19 +51,19 @@ class Writer:
         self.tell("append " + " ".join(map(str, numbers)))
 
     def tell(self, line: str) -> None:
-        """Has it do something, and waits until it is done."""
+        """Sends the process a command, and waits until it is done."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         self._hear("done")
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Sends SIGKILL; returns when the process is gone."""
         self._process.kill()
         self._end()
 
     def close(self) -> None:
-        """Has it close the log and end."""
+        """Has the process close the log and end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._end()
@@ -95,7 +95,7 @@ def numbers(messages: Iterable[ImmutableMessage]) -> list[int]:
 
 
 def write_mixture(data: str, random: Random, *, steps: int = 60) -> None:
-    """Plain messages one by one and in bulk, transactions narrow and wide, types, properties, sizes, a vchannel dropped and made again."""
+    """Writes messages singly and in bulk, narrow and wide transactions, types, properties, sizes, a vchannel dropped and recreated."""
     names = ["orders", "payments", "ü"]
     with bridge.blocking(data, segment_bytes=1 << 20) as log:
         for name in names:

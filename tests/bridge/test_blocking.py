@@ -1,4 +1,4 @@
-"""Blocking calls: every call of the accesser, by many threads, and every way in which a log and a read end."""
+"""Blocking calls: every call of the accesser, from many threads, and every way in which a log and a read end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from wal.errors import ClosedError, InvalidArgumentError, InvalidTransactionStat
 
 WAIT_TIMEOUT_S = 10.0
 STARTS_NO_THREAD_AT_EXIT = (3, 12) <= sys.version_info < (3, 12, 2)
-"""A defect of these two releases (cpython issue 113964): an event loop that is closed during the exit needs a thread to end its pool. The
-log is closed by then, and nothing is lost; Python only complains."""
+"""Releases with a defect (cpython issue 113964): an event loop that is closed during the exit needs a thread to end its pool. The log is
+closed by then, and nothing is lost; Python only prints an error."""
 
 
 @pytest.fixture(params=["memory:", "journal"])
@@ -98,7 +98,7 @@ def test_writing(location: str) -> None:
 
 
 def test_a_scanner_is_driven_by_threads(location: str) -> None:
-    """Each message is given once; position, wait_for and statistics count exactly what was given."""
+    """Each message is delivered once; position, wait_for and statistics count exactly the delivered messages."""
     with bridge.blocking(location) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(3000)])
         for number in range(3000, 3100):
@@ -129,7 +129,7 @@ def test_a_position_is_exact_at_every_message(location: str) -> None:
 
 
 def numbers_until_closed(log: bridge.BlockingWAL) -> tuple[list[int], list[int]]:
-    """Takes three messages and closes the scanner with more at hand; returns what a reader gets from its position on."""
+    """Takes three messages and closes the scanner with more fetched; returns the messages that a reader gets from its position on."""
     with log.read("orders") as scanner:
         taken = numbers([next(scanner) for _ in range(3)])
         scanner.close()
@@ -152,7 +152,7 @@ def test_threads_read_their_writes(location: str) -> None:
             log.raw_append(Message("orders", b"%d" % number))
             tick = log.get_latest_mvcc_timestamp_if_local("orders")
             scanner.wait_for(tick)
-            # Handed over is before what the reader does with it.
+            # A message counts as delivered before the reader handles it.
             until(lambda: len(seen) == number + 1)  # noqa: B023
         scanner.close()
         reading.result(WAIT_TIMEOUT_S)
@@ -378,7 +378,7 @@ def test_a_forked_child_is_told_to_open_its_own(location: str) -> None:
                     call()
                 except InvalidArgumentError as error:
                     said.append("forked" in str(error))
-            log.close()  # nothing to stop there
+            log.close()  # there is nothing to stop
             os.write(writing, repr(said).encode())
             os._exit(0)
         os.close(writing)

@@ -1,4 +1,4 @@
-"""`blocking(…).open()` and `.close()`: a log without `with`, as a notebook holds it from cell to cell."""
+"""`blocking(…).open()` and `.close()`: a log without `with`, as a notebook keeps it open from cell to cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names that `wal.bridge` exports, and what importing it does not do."""
+"""The names that `wal.bridge` exports, and the effects that its import must not have."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Iterating a journal: while writers open it, close it and are killed, by threads and processes, with and without a timeout."""
+"""Iteration over a journal while writers open it, close it and are killed, in threads and processes, with and without a timeout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_an_iteration_gives_what_a_scanner_gives(data: str) -> None:
-    """It does so from every position, and in the incarnation of a vchannel that exists now."""
+    """This holds from every position, and in the current incarnation of a vchannel."""
     write_mixture(data, Random(3), steps=80)
     for names in ("orders", "ü", ["ü", "orders", "payments"]):
         with bridge.blocking(data) as log, log.read(names, follow=False) as scanner:
@@ -48,7 +48,7 @@ def test_an_iteration_gives_what_a_scanner_gives(data: str) -> None:
 
 
 def test_an_iteration_follows_writers_that_are_killed(data: str) -> None:
-    """After kill -9 the reader stops at the durable end, and goes on when the next writer has opened the log."""
+    """After kill -9 the reader stops at the durable end, and continues when the next writer has opened the log."""
     count = 0
     with bridge.iterate(data_of(data), "orders", timeout_s=WAIT_TIMEOUT_S) as messages:
         for _ in range(3):
@@ -69,7 +69,7 @@ def data_of(data: str) -> str:
 
 
 def test_a_writer_is_killed_while_it_is_read_at_full_rate(data: str) -> None:
-    """The log holds what the reader got, in the same order, without a duplicate or a gap."""
+    """Checks that the log holds the reader's messages in the same order, without a duplicate or a gap."""
     data_of(data)
     seen: list[int] = []
     with bridge.iterate(data, "orders", timeout_s=0.2) as messages:
@@ -108,7 +108,7 @@ def test_a_timeout_loses_no_message(data: str) -> None:
 
 
 def test_an_interrupt_while_waiting_loses_nothing(data: str) -> None:
-    """Ctrl-C in `next()`: the iteration can go on."""
+    """The iteration can continue after Ctrl-C in `next()`."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -155,7 +155,7 @@ def test_another_thread_closes_an_iteration(data: str) -> None:
 
 
 class AwayLog(ReadOnlyJournalLog):
-    """A log whose server is away once it was read: the next question waits until the log is closed."""
+    """A log whose server becomes unreachable after a read: the next call waits until the log is closed."""
 
     refresh_waits = True
     asked = threading.Event()
@@ -197,7 +197,7 @@ def test_threads_share_an_iteration(data: str) -> None:
 
 
 def test_an_iteration_goes_on_in_a_forked_child_and_in_its_parent(data: str) -> None:
-    """An iteration that began before the fork goes on in both processes, independently."""
+    """An iteration that began before the fork continues in both processes, independently."""
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(3000)])
     with bridge.iterate(data, "orders", follow=False) as messages:
@@ -216,7 +216,7 @@ def test_an_iteration_goes_on_in_a_forked_child_and_in_its_parent(data: str) -> 
 
 
 def test_a_vchannel_that_is_created_later_is_picked_up(data: str) -> None:
-    """It is created on the pchannel that its name leads to, or on another one."""
+    """The vchannel is created on the pchannel to which its name maps, or on another one."""
     with bridge.blocking(data, pchannels=4):
         pass
     with Writer(data) as writer:
@@ -248,7 +248,7 @@ def test_a_vchannel_that_is_dropped_ends_its_reader(data: str) -> None:
         with bridge.iterate(data, "orders", timeout_s=WAIT_TIMEOUT_S) as messages:
             assert numbers([next(messages)]) == [1]
             writer.tell("drop orders")
-            writer.append(2)  # in a new life of it
+            writer.append(2)  # in a new incarnation
             for _ in range(2):
                 with pytest.raises(ChannelNotExistError):
                     next(messages)
@@ -266,7 +266,7 @@ def test_vchannels_on_several_pchannels_are_refused(data: str) -> None:
 
 
 def test_an_iteration_that_truncation_overtakes(data: str) -> None:
-    """The iteration gives the messages that were read already, then a TruncatedError says where the log begins."""
+    """The iteration yields the messages that were already read, then a TruncatedError says where the log begins."""
     with bridge.blocking(data, segment_bytes=1 << 20) as log:
         results = log.append_bulk([Message("orders", bytes(100_000)) for _ in range(160)])
         with bridge.iterate(data, "orders") as messages:

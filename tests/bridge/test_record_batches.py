@@ -1,4 +1,4 @@
-"""Arrow batches: the rows of every read are the bodies of the messages that `iterate` gives for it."""
+"""Arrow batches: the rows of every read are the bodies of the messages that `iterate` yields for it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_time_ticks_before_any_event_have_no_id(data: str) -> None:
 
 
 def test_the_position_comes_after_the_batches_given(data: str) -> None:
-    """What was read ahead does not count: a reader that stops after any batch resumes exactly with the rows of the next one."""
+    """Messages that were read ahead do not count: a reader that stops after any batch resumes exactly with the rows of the next batch."""
     write_mixture(data, Random(7))
     whole = both(data, "orders")[0]
     for rows_max in (1, 5, 64):
@@ -127,7 +127,7 @@ def test_the_position_comes_after_the_batches_given(data: str) -> None:
                 for one in bridge.record_batches(data, "orders", follow=False, resume=position)
                 for row in one.to_pylist()
             ]
-            # A batch may end in the midst of a frame or a transaction, of which the position then is in front.
+            # A batch may end in the middle of a frame or a transaction; the position is then before it.
             assert whole[len(whole) - len(rest) :] == rest
             assert len(whole) - len(rest) <= count
         ticks = [position.time_tick for _, position in places if position is not None]
@@ -261,7 +261,7 @@ def test_properties_that_are_no_maps_are_damage() -> None:
 
 
 def test_a_large_frame_makes_several_batches(data: str) -> None:
-    """A frame may hold four megabytes; batches stay near the size that was asked for."""
+    """A frame may hold four megabytes; batches stay near the requested size."""
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", bytes(1000)) for _ in range(4000)])
     with bridge.record_batches(data, "orders", follow=False, bytes_max=256 * 1024) as batches:

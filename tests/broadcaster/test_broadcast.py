@@ -1,4 +1,4 @@
-"""Broadcast over real frames: what callers are promised while nothing crashes."""
+"""Broadcast over real frames: the guarantees for callers while nothing crashes."""
 
 from __future__ import annotations
 

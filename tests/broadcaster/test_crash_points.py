@@ -1,7 +1,7 @@
-"""A life is cut after each save and each append in turn; the next one must find everything as it was promised, and finish it.
+"""A run is cut after each save and each append in turn; the next run must find everything that was acknowledged, and finish it.
 
-The points of a run without a cut are counted first, then every number up to there is a run of its own: the KV and the logs keep what
-was durable by then, nothing else survives. The recovery is cut at its points as well.
+The test counts the points of a run without a cut, then makes a run for every number up to there: the KV and the logs keep everything
+durable, nothing else survives. The recovery is cut at its points as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wal.message import ResourceKey
 
 PLACES = {"a0": "p0", "a1": "p0", "a2": "p0", "b0": "p1", "b1": "p1", "c0": "p2"}
 LIMITS = BroadcasterLimits(tombstones_max=0)
-"""Done marks go as soon as no log lists their copies, so that it shows when that is too soon."""
+"""Done marks are removed as soon as no log lists their copies, so that a too early removal shows."""
 
 
 class Script:
@@ -46,7 +46,7 @@ class Script:
             self.abort("wide aborted", "a1", "b0", "c0"),
             self.abort("narrow aborted", "c0"),
         )
-        # The same keys are used once more: they are free by now.
+        # The same keys are used again: they are free by now.
         await self.append("wide", "c0", "b1", label="wide again")
         await self.append("narrow free", "b1", label="narrow free again", needs_ack=False)
         await self.append("narrow free", "b0", label="narrow held")
@@ -117,7 +117,7 @@ async def until_cut(life: Life, work: Coroutine[Any, Any, None]) -> None:
 
 
 class Checks:
-    """Checks after a crash, against the durable state and the answers that the clients had got."""
+    """Checks after a crash, against the durable state and the answers that the clients had received."""
 
     def __init__(self, world: World, script: Script) -> None:
         self.world = world
@@ -201,7 +201,7 @@ class Checks:
 
 
 async def settled(life: Life) -> list[BroadcastTask]:
-    """Returns the tasks once no copy is to be appended any more."""
+    """Returns the tasks once no copy remains to be appended."""
     async with asyncio.timeout(10):
         while True:
             tasks = await life.broadcast.tasks()
@@ -222,7 +222,7 @@ async def first_life(at: int | None, shuffle: random.Random | None) -> tuple[Wor
 
 
 async def one_round(at: int, *, again: int | None, shuffle: random.Random | None = None) -> None:
-    """Cuts a run at a point, perhaps also the recovery of the next one, and lets the last one finish."""
+    """Cuts a run at a point, perhaps also the recovery of the next run, and lets the last run finish."""
     world, script = await first_life(at, shuffle)
     checks = Checks(world, script)
     await checks.after_crash()
@@ -249,7 +249,7 @@ async def recovery(life: Life) -> None:
 
 
 async def points() -> int:
-    """Returns the number of points in a run that is not cut."""
+    """Returns the number of points in an uncut run."""
     world = World(vchannels=PLACES)
     async with Life(world, limits=LIMITS) as life:
         script = Script(life)
@@ -280,7 +280,7 @@ async def test_a_cut_at_every_point_of_the_recovery(soak: int) -> None:
 
 
 async def test_cuts_when_saves_and_appends_become_durable_in_other_orders(soak: int) -> None:
-    """Saves and appends that are under way at once become durable in any order."""
+    """Concurrent saves and appends become durable in any order."""
     for seed in range(120 * soak):
         chance = random.Random(seed)
         try:

@@ -1,4 +1,4 @@
-"""LockTable against a model that looks at everybody each time."""
+"""LockTable against a model that checks all holders and waiters each time."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_requests_that_do_not_wait_cannot_overtake_a_waiter_for_ever(waiters: in
     for waiter in range(waiters):
         assert not table.lock_or_wait(100 + waiter, exclusive)
     holder, let_in = 1, 0
-    while table.try_lock(holder + 1, shared) is None:  # always one shared holder at least
+    while table.try_lock(holder + 1, shared) is None:  # always at least one shared holder
         assert table.release(holder) == []
         holder += 1
         let_in += 1

@@ -1,4 +1,4 @@
-"""Many broadcasts, callers and keys at once, with consumers that crash; and what a wide one costs in bytes."""
+"""Many broadcasts, callers and keys at once, with consumers that crash; and the bytes that a wide broadcast writes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Consumer:
                 await self.life.broadcast.ack(broadcast_id, self.vchannel)
                 self.books.acked(broadcast_id)
                 if self.chance.random() < 0.1:
-                    self.crashes += 1  # after the ack, before it could note that: it acknowledges once more
+                    self.crashes += 1  # after the ack, before it could record it: it acknowledges again
                     continue
                 self.inbox.remove(broadcast_id)
 

@@ -1,4 +1,4 @@
-"""Records come back as they were, old programs refuse new ones, and damage is loud; recovery refuses contradictions."""
+"""Records are read back unchanged, old programs refuse new ones, and damage raises; recovery refuses contradictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broadcast that was finished when the process was killed is over when the log is open again: it is not listed and its keys are free.
+"""A broadcast that was finished when the process was killed stays finished at the next opening: it is not listed and its keys are free.
 
 The first run is cut at every point at which all copies and acks are durable and the done mark is not. In the next run the metadata saves
 nothing until a gate is opened, so that the first calls cannot be answered by the end of a save.
@@ -39,7 +39,7 @@ async def spanning(life: Life) -> None:
 async def dropped(life: Life) -> None:
     result = await life.broadcast.append(message("a0", "b0", needs_ack=True))
     await life.broadcast.ack(result.broadcast_id, "a0")
-    life.dropped_since.add("b0")  # the record is gone, and so is the process before the broadcaster hears of it
+    life.dropped_since.add("b0")  # the record is gone, and the process dies before the broadcaster hears of it
     life.cut.dead.set()
 
 
@@ -69,7 +69,7 @@ async def next_life(world: World, before: Life) -> AsyncIterator[tuple[Life, asy
 
 
 async def cut_at(script: Script, at: int) -> tuple[World, Life, bool]:
-    """Returns the world after a run that was cut there, that run, and whether it was cut at all."""
+    """Returns the world after a run that was cut at this point, that run, and whether it was cut at all."""
     world = World(vchannels=PLACES)
     life = Life(world, Cut(at))
     await life.open()
@@ -98,14 +98,14 @@ async def test_a_finished_broadcast_is_over_from_the_first_call_on(script: Scrip
             listed = await life.broadcast.tasks()
             assert [task.state for task in listed if task.state not in UNFINISHED] == []
             if not listed:
-                # Over, or never begun: its key is free at once, and no save was needed for that.
+                # The broadcast is finished, or never began: its key is free at once, without a save.
                 ends += not stored.done and bool(world.in_logs().copies)
                 second = await life.broadcast.append(
                     BroadcastMessage(vchannels=["a1"], payload=b"next", resource_keys=[KEY], needs_ack=True)
                 )
                 assert [task.broadcast_id for task in await life.broadcast.tasks()] == [second.broadcast_id]
                 gate.set()
-        # Whatever of it was saved by then: the next opening finds one holder of the key at most.
+        # Whatever was saved by then, the next opening finds at most one holder of the key.
         async with Life(world) as life:
             assert len(await life.broadcast.tasks()) <= 1
     assert ends > 0, "no cut fell between what finished the broadcast and its done mark"

@@ -1,4 +1,4 @@
-"""Single-frame broadcasts: no record is saved for them, and a caller that looks for one finds it like any other."""
+"""Single-frame broadcasts: no record is saved for them, and a caller that looks one up finds it like any other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def message(*vchannels: str) -> BroadcastMessage:
 
 
 async def under_way(life: Life) -> asyncio.Task[BroadcastAppendResult]:
-    """Returns a call whose frame the log has, which answers once its gate is opened."""
+    """Returns a call whose frame is in the log, and which returns once its gate is opened."""
     life.gates["p0"] = asyncio.Event()
     call = asyncio.create_task(life.broadcast.append(message("a0", "a1")))
     await until(lambda: life.handed)
@@ -40,7 +40,7 @@ async def under_way(life: Life) -> asyncio.Task[BroadcastAppendResult]:
 
 
 async def close_begun(life: Life) -> None:
-    """Returns once the broadcaster begins no more broadcasts. An append asks, since that does not look for a broadcast under way."""
+    """Returns once the broadcaster begins no more broadcasts. It tries an append, which looks for no broadcast in progress."""
     with pytest.raises(ClosedError):
         while True:
             with pytest.raises(ResourceAcquiredError):
@@ -104,7 +104,7 @@ async def test_it_can_be_aborted() -> None:
             await life.broadcast.append(message("a0"))
         broadcast_id = held.value.holder
         abort = asyncio.create_task(life.broadcast.abort(broadcast_id, "no"))
-        await asyncio.sleep(0)  # the abort is in the inbox, and is what finds the broadcast
+        await asyncio.sleep(0)  # the abort is in the inbox, and finds the broadcast
         (task,) = await life.broadcast.tasks()
         assert task.state is BroadcastState.ABORTING
         life.gates["p0"].set()
@@ -248,7 +248,7 @@ async def test_a_drop_counts_as_the_ack_of_a_durable_copy_and_of_no_other() -> N
         (task,) = await life.broadcast.tasks()
         assert (task.state, task.missing_acks) == (BroadcastState.WAIT_ACK, ("a0", "b0"))
     async with Life(world) as life:
-        life.dropped_since |= {"a1", "b0"}  # the second of them in the moment of the crash
+        life.dropped_since |= {"a1", "b0"}  # the second of them at the moment of the crash
         await life.broadcast.ack(broadcast_id, "a0")
         life.drop("b0")
         await life.broadcast.block_until_resource_key_ack_all(KEY)

@@ -1,4 +1,4 @@
-"""Task against a model of sets: what is in, what is acked, what is known of each vchannel."""
+"""Task against a model of sets: the copies in the log, the acks, and the known state of each vchannel."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TaskMachine(RuleBasedStateMachine):
     @rule(pick=PICK, refused=st.sets(st.sampled_from(NAMES)))
     def took(self, pick: int, refused: set[str]) -> None:
         step = self.under_way.pop(pick % len(self.under_way))
-        # A log answers with the copy that it has, whatever became of the vchannel.
+        # A log answers with the copy that it has, whatever happened to the vchannel.
         refusals = {
             name: ChannelNotExistError(name) for name in step.vchannels if name in refused and name not in self.in_log
         }
@@ -222,14 +222,14 @@ class TaskMachine(RuleBasedStateMachine):
         }
 
     def withdrawn(self, names: set[str], missing: set[str], busy: bool) -> bool:
-        """Returns whether no log has taken anything of it, and only its caller can know of it."""
+        """Returns whether no log has any frame of it, so that only its caller can know of it."""
         nowhere = self.refused.union(*(self.places[pchannel] for pchannel in self.full))
         known = busy or self.acked or self.unknown or self.task._recovered or BroadcastState.STUCK in self.states
         return missing == names == nowhere and not known
 
     @invariant()
     def nothing_is_left_behind(self) -> None:
-        """A task that is DONE has all its copies, one that was aborted an abort for each copy, one that was withdrawn no copy."""
+        """A DONE task has all its copies, an aborted task an abort for each copy, and a withdrawn task no copy."""
         if not hasattr(self, "task"):
             return
         if self.task.state is BroadcastState.DONE:
@@ -282,7 +282,7 @@ def test_a_task_is_no_longer_stuck_when_its_vchannel_is_created_again() -> None:
 
 
 def test_a_stuck_task_is_not_withdrawn() -> None:
-    """Its caller was told that it stays, and another refused frame does not change that."""
+    """The caller has the answer that the broadcast stays, and another refused frame does not change that."""
     task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a"], "q": ["b"]})
     first, second = task.steps()
     task.failed(first, ChannelNotExistError("a"))

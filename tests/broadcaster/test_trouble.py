@@ -1,4 +1,4 @@
-"""Appends and saves that fail, vchannels that are gone, bounds, callers that leave, and a close in the middle of it."""
+"""Appends and saves that fail, dropped vchannels, bounds, callers that leave, and a close in the middle."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def in_state(life: Life, state: BroadcastState) -> BroadcastTask:
 
 
 async def test_a_pchannel_without_room_is_retried_while_the_others_go_on() -> None:
-    """The caller is told at once that the broadcast will be completed, so that it is not repeated."""
+    """The caller learns at once that the broadcast will be completed, so that it does not retry it."""
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -104,7 +104,7 @@ async def test_a_pchannel_without_room_is_retried_while_the_others_go_on() -> No
 
 @pytest.mark.parametrize("slow", ["p0", "p1", "p2"])
 async def test_a_broadcast_that_no_pchannel_has_room_for_leaves_nothing(slow: str) -> None:
-    """Any pchannel may answer last; one that has answered is not retried before the others have."""
+    """Any pchannel may answer last; one that has answered is not retried before the others have answered."""
     world = World(vchannels=PLACES)
     clock = VirtualClock()
     async with Life(world, clock=clock) as life, asyncio.timeout(10):
@@ -216,7 +216,7 @@ async def test_a_frame_whose_answer_is_lost_is_not_appended_twice(aborted: bool)
         task = await the_task(life)
         await until(lambda: not life.lose_answers)
         if aborted:
-            # It is unknown whether b0 and b1 have their copies: that is asked before an abort is appended.
+            # It is unknown whether b0 and b1 have their copies: the logs are asked before an abort is appended.
             abort = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no"))
             await clock.run(1.0)
             await abort

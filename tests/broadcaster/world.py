@@ -1,8 +1,8 @@
-"""A world for a broadcaster: real logs of frames and a real KV that outlive it, and an operator for each run of it.
+"""A world for a broadcaster: real logs of frames and a real KV that outlive it, and an operator for each of its runs.
 
 `World` is the disk: a MemoryStore of frames, a MemoryKV, the vchannels. `Life` is one run of the process: it opens the logs in a new term,
 recovers the broadcasts in them from the last checkpoint and the frames written after it, and is an AppendOperator. A `Cut` ends a run at a
-chosen point: what was durable by then stays, nothing happens after it, and no call is answered.
+chosen point: everything durable stays, nothing happens afterwards, and no call is answered.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Cut:
         self._never = asyncio.Event()
 
     async def before(self) -> None:
-        """Is awaited before an operation that becomes durable: delays it, and holds it for ever after the cut."""
+        """Delays an operation before it becomes durable; after the cut it never returns."""
         if self.shuffle is not None:
             for _ in range(self.shuffle.randrange(6)):
                 await asyncio.sleep(0)
@@ -46,7 +46,7 @@ class Cut:
             await self._never.wait()
 
     async def after(self) -> None:
-        """Is awaited when an operation is durable and not yet answered."""
+        """Runs when an operation is durable but not yet answered."""
         self.points += 1
         if self.points == self.at:
             self.dead.set()
@@ -55,7 +55,7 @@ class Cut:
 
 
 class CutKV(KVBase):
-    """The KV of a run: that of the world until the cut. `on_commit` may raise. Counts the bytes written."""
+    """The KV of a run: the world's KV until the cut. `on_commit` may raise. Counts the bytes written."""
 
     def __init__(self, inner: KVBase, cut: Cut) -> None:
         super().__init__()
@@ -163,22 +163,23 @@ class Life:
         self.forgotten: dict[str, set[int]] = {}
         self.callback: Callable[[str, Collection[int]], None] = lambda pchannel, ids: None
         self.refuse: Callable[[str, Sequence[str]], WALError | None] = lambda pchannel, vchannels: None
-        """Is called before each frame; the error that it returns is raised."""
+        """A function called before each frame; the error that it returns is raised."""
         self.refused: set[str] = set()
         """Vchannels that take no copies, because they were dropped before they had any."""
         self.dropped_since: set[str] = set()
         self.tell_dropped: Callable[[str], None] = lambda vchannel: None
         self.lose_answers: set[str] = set()
-        """Pchannels whose next answer is lost on its way, after the append."""
+        """Pchannels whose next answer is lost after the append."""
         self.gates: dict[str, asyncio.Event] = {}
         """Pchannels that write nothing until their event is set."""
         self.checkpointing: dict[str, asyncio.Lock] = {}
         self.requests = 0
         self.handed = 0
-        """The number of frames that the log was given, written or not."""
+        """The number of frames submitted to the log, written or not."""
         self.frames = 0
         self.asked_again = 0
-        """The number of copies asked for that were in the log already. The log answers with those, but a correct task does not ask."""
+        """The number of requested copies that were already in the log. The log answers with those, but a correct task does not request
+        them."""
         self.log_bytes = 0
         self.create_vchannels = True
         self.broadcast: Broadcast
@@ -206,7 +207,7 @@ class Life:
         self.broadcast = await Broadcast.start(self.system, kv=self.kv, operator=self, limits=self.limits)
 
     async def close(self) -> None:
-        """Closes it in order, unless it is cut meanwhile."""
+        """Closes it properly, unless it is cut meanwhile."""
         stop = asyncio.create_task(self.system.stop())
         cut = asyncio.create_task(self.cut.dead.wait())
         await asyncio.wait({stop, cut}, return_when=asyncio.FIRST_COMPLETED)
@@ -224,7 +225,9 @@ class Life:
     async def checkpoint(self, pchannel: str) -> None:
         """Saves the recovery state as of the durable end, and reports the broadcasts that it no longer lists."""
         log = self.logs[pchannel]
-        async with self.checkpointing.setdefault(pchannel, asyncio.Lock()):  # one at a time: none replaces a newer one
+        async with self.checkpointing.setdefault(
+            pchannel, asyncio.Lock()
+        ):  # one at a time, so that none replaces a newer one
             forgotten, self.forgotten[pchannel] = self.forgotten[pchannel], set()
             position = log.durable_end
             blob = msgspec.msgpack.encode(self.state[pchannel])
@@ -251,7 +254,7 @@ class Life:
         return self.world.tick
 
     async def wait_for_ids(self) -> None:
-        """Returns at once: ids are always at hand, except in tests that say otherwise."""
+        """Returns at once: ids are always available, except in tests that say otherwise."""
 
     def check(self, vchannels: Sequence[str]) -> None:
         for vchannel in vchannels:
@@ -336,7 +339,7 @@ class Life:
         self.requests += 1
 
     def _at_times(self) -> bool:
-        """Returns whether an operator that could answer at once says that it has to wait."""
+        """Returns, at random, whether an operator that could answer at once says that it must wait."""
         return self.cut.shuffle is not None and self.cut.shuffle.random() < 0.5
 
     async def _append(
@@ -367,7 +370,7 @@ class Life:
             self._sequences[pchannel] += 1
 
             def landed(position: int) -> None:
-                # In the turn in which the durable end moves, so that no checkpoint passes a frame that it does not know.
+                # This happens in the turn in which the durable end moves, so that no checkpoint passes a frame that it does not know.
                 for index, name in enumerate(wanted):
                     there[name] = (position, index, first_tick + index)
                 self.state[pchannel][header.broadcast_id] = found

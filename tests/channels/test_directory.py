@@ -1,4 +1,4 @@
-"""The directory saves the changes of a turn in as few operations as the KV allows; each vchannel stands for itself."""
+"""The directory saves the changes of a turn in as few operations as the KV allows; each vchannel succeeds or fails separately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPERATIONS_MAX = 4
 
 
 class SmallKV(MemoryKV):
-    """A KV whose operations are small. `before` is called with each change, and may raise what the change fails with."""
+    """A KV whose operations are small. `before` is called with each change, and may raise the error with which the change fails."""
 
     operations_max = OPERATIONS_MAX
 
@@ -40,7 +40,7 @@ async def loaded(kv: SmallKV) -> VChannelDirectory:
 
 
 async def turn(kv: SmallKV, directory: VChannelDirectory, make: list[str], drop: list[str]) -> dict[str, Outcome]:
-    """One turn of the directory, and what each vchannel was answered."""
+    """Runs one turn of the directory, and returns the answer for each vchannel."""
     outcomes: dict[str, Outcome] = {}
 
     def answer(name: str) -> Callable[[Outcome], None]:
@@ -104,7 +104,7 @@ async def test_a_failure_between_two_operations_leaves_no_half_vchannel() -> Non
     assert set(crashed.records) == set(names[:3])
     assert crashed.next_incarnation == 11, "no incarnation that was ever given is given again"
     kv.before = lambda batch: None
-    for name in names[3:]:  # as the log does with what could not be saved
+    for name in names[3:]:  # as the log does with changes that could not be saved
         directory.forget(directory.records[name])
     assert await turn(kv, directory, names[3:], []) == dict.fromkeys(names[3:])
     assert len({info.incarnation for info in directory.saved.values()}) == 10
@@ -112,7 +112,7 @@ async def test_a_failure_between_two_operations_leaves_no_half_vchannel() -> Non
 
 
 async def test_what_comes_while_a_turn_is_saved_is_not_counted_to_it() -> None:
-    """A reader of another process would take a vchannel below the shown counter, and not shown, for one that is over."""
+    """A reader in another process would consider a vchannel that is below the shown counter, but not shown, as dropped."""
     kv = SmallKV()
     directory = await loaded(kv)
     kv.before = lambda batch: None if "late" in directory.records else _note(directory.admit("late", "p0"))
@@ -135,4 +135,4 @@ async def test_a_turn_through_the_actor_is_answered_whole() -> None:
 
 
 def _note(info: VChannelInfo) -> None:
-    """The vchannel was admitted; its change is told later."""
+    """The vchannel was admitted; its change is reported later."""

@@ -1,4 +1,4 @@
-"""The maps follow the records: at opening, at close, and soon after each save; what cannot be written is tried again."""
+"""The maps follow the records: at opening, at close, and soon after each save; failed writes are retried."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_what_cannot_be_written_lags_and_is_tried_again(
 
 
 async def test_a_drop_of_which_readers_cannot_be_told_says_so(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is appended to its next incarnation either, until no map shows the former one."""
+    """Nothing is appended to the next incarnation either, until no map shows the former one."""
     monkeypatch.setattr(map_keeper, "RETRY_S", 60.0)
     async with open_wal(data_dir) as log:
         await log.raw_append(Message("a", b"1"))

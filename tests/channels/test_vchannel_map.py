@@ -1,4 +1,4 @@
-"""The copy of the vchannels: every map comes back, damage is loud, and only what was replaced is read again."""
+"""The copy of the vchannels: every map is read back unchanged, damage raises, and only a replaced map is read again."""
 
 from __future__ import annotations
 

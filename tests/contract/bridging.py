@@ -1,4 +1,4 @@
-"""The helpers of the bridge's tests: a log with a bit of everything, and waiting without a loop."""
+"""Helpers of the bridge's tests: a log with messages of every kind, and waiting without a loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["WAIT_TIMEOUT_S", "append_what_is_told", "no_thread_is_left", "number
 
 
 def write(data: str, count: int = 100, **overrides: Any) -> None:
-    """Plain ones with and without properties, a transaction, a wide one, another type."""
+    """Appends plain messages with and without properties, a transaction, a transaction over several vchannels, and one of another type."""
     with bridge.blocking(data, **overrides) as log:
         for number in range(5):
             log.raw_append(Message("orders", b"%d" % number, properties={"n": str(number), "ü": "☃"}))
@@ -59,7 +59,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def until_there(messages: Iterator[Any]) -> bytes:
-    """The next message, through as many timeouts as it takes."""
+    """Returns the next message, through as many timeouts as it takes."""
     end = time.monotonic() + WAIT_TIMEOUT_S
     while time.monotonic() < end:
         try:

@@ -1,7 +1,7 @@
-"""Other processes: each runs one function of a test, with a line to the test.
+"""Other processes: each runs one function of a test, with a pipe to the test.
 
-They are forked from a process that has imported the product and started nothing, so that a hundred of them cost little. What a
-function raises there is an AssertionError here, with its traceback; one whose test has died hears the end of its line and ends.
+They are forked from a process that has imported the product and started nothing, so that a hundred of them cost little. An exception of the
+function becomes an AssertionError here, with its traceback; a process whose test has died sees the end of its pipe and ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _context.set_forkserver_preload(
 
 
 class Other:
-    """A process that runs `job(line, *args)`; a job is a function or a coroutine function of a module."""
+    """Starts a process that runs `job(line, *args)`; a job is a function or a coroutine function of a module."""
 
     def __init__(self, job: Callable[..., Any], *args: Any) -> None:
         self._line, theirs = _context.Pipe()
@@ -61,7 +61,7 @@ class Other:
         self._line.send(word)
 
     async def hear(self) -> Any:
-        """Returns what the process says next; AssertionError if it fails, ends, or says nothing for too long."""
+        """Returns the next message of the process; AssertionError if it fails, ends, or sends nothing for too long."""
         return await asyncio.to_thread(self.hear_now)
 
     def hear_now(self) -> Any:
@@ -77,18 +77,18 @@ class Other:
         return word
 
     async def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Sends SIGKILL; returns when the process is gone."""
         await asyncio.to_thread(self.kill_now)
 
     async def kill_and_hear(self) -> list[Any]:
-        """SIGKILL, and what it had said until then that nobody has heard."""
+        """Sends SIGKILL; returns the messages of the process that were not read yet."""
         return await asyncio.to_thread(self._kill_and_hear)
 
     def _kill_and_hear(self) -> list[Any]:
         self._process.kill()
         self._process.join()
         words = []
-        with contextlib.suppress(EOFError, OSError):  # the last word may be cut off
+        with contextlib.suppress(EOFError, OSError):  # the last message may be cut off
             while self._line.poll():
                 words.append(self._line.recv())
         self._line.close()
@@ -101,7 +101,7 @@ class Other:
         self._line.close()
 
     async def stop(self) -> None:
-        """SIGSTOP; returns when the kernel says that it stands still."""
+        """Sends SIGSTOP; returns when the kernel says that the process is stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         stat = Path(f"/proc/{self.pid}/stat")
         await eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
@@ -110,7 +110,7 @@ class Other:
         os.kill(self.pid, signal.SIGCONT)
 
     async def end(self) -> None:
-        """Waits until it has ended by itself, with nothing left to say."""
+        """Waits until the process has ended by itself, without a further message."""
         await asyncio.to_thread(self._process.join, WAIT_TIMEOUT_S)
         assert self._process.exitcode == 0, f"exit code {self._process.exitcode}"
         self._line.close()
@@ -133,7 +133,7 @@ class Line:
 
 
 async def eventually(condition: Callable[[], Any], *, timeout_s: float = WAIT_TIMEOUT_S) -> Any:
-    """Waits until this is true, or its awaitable's result is, and returns it."""
+    """Waits until the condition's value, or its awaitable's result, is true, and returns it."""
     async with asyncio.timeout(timeout_s):
         while True:
             found = condition()
@@ -156,6 +156,6 @@ def _run(job: Callable[..., Any], line: Connection, args: tuple[Any, ...]) -> No
             job(Line(line), *args)
     except (EOFError, BrokenPipeError):
         os._exit(1)  # the test is gone
-    except BaseException:  # the test must hear of it, whatever it is
+    except BaseException:  # the test must learn of any exception
         line.send(_Failure(traceback.format_exc()))
         raise

@@ -1,4 +1,4 @@
-"""Small logs of numbers and readers of them: what the tests of cursors and retention share."""
+"""Small logs of numbers and their readers, shared by the tests of cursors and retention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def numbered(log: WALAccesser, count: int, name: str = "orders", first: in
 
 
 async def rest(log: WALAccesser, vchannel: str | Sequence[str] = "orders", **options: Any) -> list[int]:
-    """Returns what a reader is given now, without saving anything."""
+    """Returns the numbers that a reader gets now, without saving anything."""
     async with log.read(vchannel, follow=False, **options) as scanner:
         return [int(body.payload) async for message in scanner for body in message.bodies()]
 
@@ -23,7 +23,7 @@ async def rest(log: WALAccesser, vchannel: str | Sequence[str] = "orders", **opt
 async def take(
     log: WALAccesser, count: int, vchannel: str | Sequence[str] = "orders", *, cursor: str, **options: Any
 ) -> list[int]:
-    """Reads some and saves."""
+    """Reads some numbers and saves the cursor."""
     taken: list[int] = []
     async with log.read(vchannel, follow=False, cursor=cursor, **options) as scanner:
         while len(taken) < count:

@@ -1,4 +1,4 @@
-"""Ways in which the directory of an open log goes: each takes the directory away for real, or puts something else in its place."""
+"""Ways in which the directory of an open log disappears: each really removes the directory, or puts something else in its place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Removal = Callable[[Path], object]
 
 
 def remove_all(directory: Path) -> None:
-    """Removes the directory as `rm -rf` does, until nothing is left that the log has just created."""
+    """Removes the directory as `rm -rf` does, again until no file is left that the log has just created."""
     while directory.exists():
         subprocess.run(["rm", "-rf", str(directory)], check=False)
 
@@ -36,7 +36,7 @@ def replace_by_an_empty_one(directory: Path) -> None:
 def replace_by_a_copy(directory: Path) -> None:
     """Replaces the directory by a copy, as a restored backup or a newly mounted volume does."""
     move_away(directory)
-    # Without the files that go while it copies: the log still uses those that were moved away.
+    # The copy lacks files that disappear meanwhile: the log still uses those that were moved away.
     subprocess.run(["cp", "-r", str(directory.with_name("moved away")), str(directory)], check=False)
 
 
@@ -58,7 +58,7 @@ def remove_the_metadata(directory: Path) -> None:
 
 
 def remove_the_segments(directory: Path) -> None:
-    """Removes the large files, as a cleaner does."""
+    """Removes the large files, as a clean-up job does."""
     for path in (directory / "pchannels" / "p0").glob("*.wal"):
         path.unlink()
 
@@ -91,12 +91,12 @@ READER_REMOVALS: Final[tuple[Removal, ...]] = (
     remove_the_pchannel,
     replace_the_control_page,
 )
-"""Those of which a process that only reads can know: it opens neither the lock nor the metadata."""
+"""The removals that a read-only process can notice: it opens neither the lock nor the metadata."""
 
 
 @contextlib.contextmanager
 def mounted_over(directory: Path, *options: str) -> Iterator[None]:
-    """A file system over the directory; the test is skipped where this process may mount none, but fails in CI."""
+    """Mounts a file system over the directory; if this process may not mount one, the test is skipped, but fails in CI."""
     mounted = subprocess.run(["mount", *options, str(directory)], capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         reason = f"this test mounts a file system, and mount failed: {mounted.stderr.strip()}"
@@ -110,7 +110,7 @@ def mounted_over(directory: Path, *options: str) -> Iterator[None]:
 
 
 def content_of(directory: Path) -> dict[str, Any]:
-    """Every file in the directory with its bytes and its inode."""
+    """Returns every file in the directory with its bytes and its inode."""
     return {
         str(path.relative_to(directory)): (path.stat().st_ino, path.read_bytes())
         for path in sorted(directory.rglob("*"))
@@ -119,5 +119,5 @@ def content_of(directory: Path) -> dict[str, Any]:
 
 
 def no_longer_there(path: Path) -> str:
-    """A pattern for the error that names this path."""
+    """Returns a pattern for the error that names this path."""
     return rf"{path} was {GONE}"

@@ -1,4 +1,4 @@
-"""`bridge.record_batches`: the same messages as Arrow columns."""
+"""`bridge.record_batches`: messages as Arrow columns."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_a_batch_at_a_time(data: str) -> None:
 
 
 def test_ended_by_its_process(data: str) -> None:
-    """A process that ends without closing anything ends all the same, and what was acknowledged is there."""
+    """A process that closes nothing still ends, and all acknowledged messages are in the log."""
     other = Other(forgetful, data)
     assert other.hear_now() == "written"
     other._process.join(WAIT_TIMEOUT_S)

@@ -181,7 +181,7 @@ def test_errors(data: str, tmp_path: Any) -> None:
 
 
 def test_inside_a_running_loop(data: str, blockbuster: BlockBuster) -> None:
-    """The iteration blocks the loop, and works."""
+    """The iteration blocks the loop, but works."""
     write(data)
     blockbuster.deactivate()
 
@@ -214,7 +214,7 @@ def test_a_killed_writer_and_the_next(data: str) -> None:
 
 
 def test_one_that_is_overtaken_is_told_what_is_there(data: str) -> None:
-    """All that it knew of is gone when it goes on."""
+    """All messages that the iteration knew of are gone when it continues."""
     with bridge.blocking(data, segment_bytes=1 << 20) as log:
 
         def append(first: int) -> list[MessageID]:

@@ -29,7 +29,7 @@ def event(account: str, amount: int) -> bytes:
 
 
 class Accounts:
-    """An event-sourced service: its state is what the log says, its reads see its own writes."""
+    """An event-sourced service: it builds its state from the log, and its reads see its own writes."""
 
     def __init__(self, log: WALAccesser) -> None:
         self.log = log
@@ -78,7 +78,8 @@ async def test_an_event_sourced_service(data: str, pchannels: int) -> None:
 
 @pytest.mark.parametrize("pchannels", [1, 4])
 async def test_an_outbox(data: str, pchannels: int) -> None:
-    """The service writes state and outbox in one transaction; a relay in another process sends on, killed at any moment."""
+    """The service writes state and outbox in one transaction; a relay in another process forwards the outbox, and is killed at any
+    moment."""
     async with open_wal(data, pchannels=pchannels, segment_bytes=1 << 20, retention_bytes=1 << 20) as log:
         await log.create_vchannel("state", pchannel="p0")
         await log.create_vchannel("outbox", pchannel="p0")
@@ -100,7 +101,7 @@ async def test_an_outbox(data: str, pchannels: int) -> None:
             working = asyncio.ensure_future(work(round_number * 100 + 1, 100))
             while len(sent) < (round_number + 1) * 60:
                 sent.append(await relay.hear())
-            sent += await relay.kill_and_hear()  # it may have saved its position after what it has reported
+            sent += await relay.kill_and_hear()  # it may have saved a position after its last report
             await working
         relay = Other(relay_outbox, data)
         while 300 not in sent:
@@ -214,7 +215,7 @@ async def test_keys_with_barriers(log: WALAccesser) -> None:
 
 
 async def test_everything_in_one_process_at_once(data: str) -> None:
-    """Writers with keys and retries, readers with cursors, retention: what each cursor reads has no gap and nothing twice."""
+    """Writers use keys and retries, readers use cursors, and retention runs: each cursor's reads have no gap and no duplicate."""
     async with open_wal(data, pchannels=4, segment_bytes=1 << 20, retention_bytes=1 << 20) as log:
         names = [f"v{number}" for number in range(8)]
         count = 150

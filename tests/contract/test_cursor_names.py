@@ -1,4 +1,4 @@
-"""Names of cursors: any name is a name and only that, however many there are."""
+"""Names of cursors: any text is a valid name without side effects, however many cursors there are."""
 
 from __future__ import annotations
 

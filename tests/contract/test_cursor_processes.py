@@ -1,4 +1,4 @@
-"""Cursors of other processes: saved there, they hold here, pin the log here, and the other way round."""
+"""Cursors of other processes: a cursor saved in one process is valid and pins the log in the other, in both directions."""
 
 from __future__ import annotations
 
@@ -151,7 +151,8 @@ async def test_a_cursor_deleted_by_another_process_under_its_reader(data: str) -
 
 
 async def test_a_stopped_saver_holds_no_writer_up(data: str) -> None:
-    """Stopped in the middle of its saves, perhaps with what guards them: appends do not notice, the close and the next opening go on."""
+    """A process is stopped in the middle of its saves, perhaps while it holds their lock: appends, the close and the next opening still
+    work."""
     log = await open_wal(data, segment_bytes=1 << 20, retention_bytes=1 << 20)
     await numbered(log, 100)
     saver = Other(save_for_ever, data)

@@ -1,4 +1,4 @@
-"""Cursors: any reader goes on from a saved cursor, a cursor pins what follows it, and over its bounds it becomes stale."""
+"""Cursors: any reader continues from a saved cursor, a cursor pins the events after it, and beyond its bounds it becomes stale."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_what_it_says_of_itself(log: WALAccesser) -> None:
 
 
 async def test_it_moves_over_what_holds_nothing_for_its_reader(log: WALAccesser) -> None:
-    """A quiet vchannel beside a busy one: its reader's cursor does not hold the log."""
+    """A vchannel is quiet and another one busy: the cursor of the quiet one's reader does not hold the log."""
     await numbered(log, 1, "quiet")
     async with log.read("quiet", cursor="slow") as scanner:
         assert int((await anext(scanner)).payload) == 0
@@ -339,10 +339,10 @@ async def test_a_damaged_file_is_loud(data: str) -> None:
 
 
 async def test_truncations_and_many_saves_do_not_lock_each_other_out(log: WALAccesser) -> None:
-    """Twenty readers save all the time, and the log is truncated below them all the time; both go on."""
+    """Twenty readers save all the time, while the log is truncated below them; both continue."""
     results = await numbered(log, 400)
     done = 0
-    past = asyncio.Barrier(21)  # a reader that had got nowhere yet would be told of the truncation instead
+    past = asyncio.Barrier(21)  # a reader that had read nothing yet would get the truncation's error instead
 
     async def keep_saving(number: int) -> None:
         nonlocal done

@@ -127,7 +127,7 @@ async def test_wrong_keys(log: WALAccesser) -> None:
 
 
 async def test_a_key_of_256_bytes_is_a_key_or_is_refused(log: WALAccesser) -> None:
-    """Never cut short to one that another caller has."""
+    """A long key is never shortened to one that another caller uses."""
     await log.raw_append(Message("orders", b"255"), idempotency_key="x" * 255)
     try:
         result = await log.raw_append(Message("orders", b"256"), idempotency_key="x" * 256)
@@ -217,7 +217,7 @@ async def test_a_wide_transaction_has_keys_of_its_own(log: WALAccesser) -> None:
 
 
 async def test_bodies_of_a_duplicate_are_nowhere(log: WALAccesser) -> None:
-    """Also not in the ids and ticks: what follows comes after what was there."""
+    """They do not disturb ids or ticks either: a later event comes after the earlier ones."""
     first = await log.raw_append(Message("orders", b"1"), idempotency_key="k")
     for _ in range(3):
         async with log.txn("orders", idempotency_key="k") as txn:
@@ -324,7 +324,7 @@ async def test_retries_over_kills_write_exactly_once(data: str, pchannels: int) 
         while len(told) < target:
             key, message_id, tick = await writer.hear()
             assert told.setdefault(key, (message_id, tick)) == (message_id, tick), "a retry has the first result"
-        for key, message_id, tick in await writer.kill_and_hear():  # so that it is one round ahead of its words at most
+        for key, message_id, tick in await writer.kill_and_hear():  # at most one round ahead of its reports
             assert told.setdefault(key, (message_id, tick)) == (message_id, tick), "a retry has the first result"
     async with open_wal(data) as log:
         for number in range(len(told) + 20):
@@ -339,7 +339,7 @@ async def test_retries_over_kills_write_exactly_once(data: str, pchannels: int) 
 
 
 async def write_keyed(line: Line, data: str, pchannels: int, first: int) -> None:
-    """Retries some of what it cannot know, then goes on, sixteen at a time."""
+    """Retries some appends with unknown outcome, then continues, sixteen at a time."""
     async with open_wal(data, pchannels=pchannels) as log:
         number = max(first - 20, 0)
         while True:

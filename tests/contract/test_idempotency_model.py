@@ -20,7 +20,7 @@ Scope = frozenset[str]
 
 
 class Model:
-    """What the log must answer: one pchannel, a window of WINDOW plain keys, producers for good."""
+    """The expected answers of the log: one pchannel, a window of WINDOW plain keys, and producers that are never forgotten."""
 
     def __init__(self) -> None:
         self.window: dict[tuple[Scope, str], int] = {}
@@ -30,13 +30,13 @@ class Model:
         self.settle()
 
     def settle(self) -> None:
-        """Nothing is in flight any more; the oldest keys leave the window."""
+        """Settles all appends in flight, and drops the oldest keys from the window."""
         for key in list(self.window)[:-WINDOW]:
             del self.window[key]
         self.in_flight: dict[tuple[Scope, str | ProducerKey], int] = {}
 
     def judge(self, scope: Scope, key: str | ProducerKey, body: bytes) -> tuple[bool, int | None] | None:
-        """Whether it is a duplicate, and which write's result it gets (None: no longer kept).
+        """Returns whether the append is a duplicate, and which write's result it gets (None: no longer kept).
 
         None: a later sequence of its producer is in flight, so it is not decided yet.
         """
@@ -82,7 +82,7 @@ async def write(log: WALAccesser, scope: Scope, key: str | ProducerKey, body: by
 
 
 async def step(log: WALAccesser, dice: random.Random, model: Model, results: dict[int, AppendResult]) -> None:
-    """A transaction, or many plain appends in flight together, each answered as the model says."""
+    """Checks that a transaction, or many plain appends in flight together, get the answers of the model."""
     asked: list[tuple[Scope, str | ProducerKey, bytes]] = []
     if dice.random() < 0.3:
         asked.append((any_scope(dice), any_key(dice), b"%x" % dice.getrandbits(64)))

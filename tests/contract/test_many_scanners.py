@@ -1,4 +1,4 @@
-"""A hundred scanners at the tail: each is given every message, in order, whatever the others do."""
+"""A hundred scanners at the tail: each gets every message, in order, whatever the others do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MESSAGES = 1000
 
 
 async def write(log: WALAccesser, names: list[str], count: int = MESSAGES) -> None:
-    """Plain ones and transactions, in frames of any size."""
+    """Appends plain messages and transactions, in frames of any size."""
     number = 0
     while number < count:
         name = names[number % len(names)]
@@ -68,7 +68,7 @@ async def test_with_filters_of_their_own(log: WALAccesser) -> None:
 
 
 async def test_a_slow_one_holds_nobody_up(log: WALAccesser) -> None:
-    """One scanner stands still after one message; the others are given all, and it gets the rest afterwards."""
+    """One scanner pauses after one message; the others get all messages, and it gets the rest afterwards."""
     async with log.read("orders") as slow:
         followers = [asyncio.ensure_future(follow(log, "orders")) for _ in range(SCANNERS)]
         await log.raw_append(Message("orders", b"0"))
@@ -86,7 +86,7 @@ async def test_a_slow_one_holds_nobody_up(log: WALAccesser) -> None:
 
 
 async def test_they_come_and_go(log: WALAccesser) -> None:
-    """Each begins at the latest when it enters, and leaves at any moment: what it saw has no gap."""
+    """Each scanner begins at the latest position when it enters, and leaves at any moment: its messages have no gap."""
     ended = asyncio.Event()
 
     async def visit(number: int) -> list[int]:

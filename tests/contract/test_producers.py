@@ -1,4 +1,4 @@
-"""Idempotency by producer and sequence: remembered for good, bounded in number, loud when a sequence is missed."""
+"""Idempotency by producer and sequence: remembered for good, bounded in number, with an error when a sequence is missed."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ async def test_a_key_is_a_value() -> None:
 
 @pytest.mark.parametrize("sequence", [0, 1, (1 << 32) + 1, (1 << 63) - 1, 1 << 63])
 async def test_the_ends_of_the_range(data: str, sequence: int) -> None:
-    """A sequence is taken and remembered exactly, or refused before anything is written."""
+    """A sequence is accepted and remembered exactly, or refused before anything is written."""
     async with open_wal(data) as log:
         try:
             first = await put(log, sequence)
@@ -256,7 +256,7 @@ async def test_the_ends_of_the_range(data: str, sequence: int) -> None:
 
 
 async def test_none_overtakes_one_that_waits_for_its_barrier(log: WALAccesser) -> None:
-    """Sequence 1 waits, sequence 2 does not: neither may be called a duplicate without ever having been written."""
+    """Sequence 1 waits, sequence 2 does not: neither may be reported as a duplicate before it was written."""
     barrier = await log.allocate_time_tick()
     barrier += 50 << 18
     one = log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier, idempotency_key=ProducerKey("p", 1))
@@ -274,7 +274,7 @@ async def test_none_overtakes_one_that_waits_for_its_barrier(log: WALAccesser) -
 
 
 async def test_later_ones_of_a_failed_sequence_fail(small_disk: Path) -> None:
-    """The disk is full in the middle of many sequences: no later one is written before the failed one was sent again."""
+    """The disk fills up in the middle of many sequences: no later one is written before the failed one is sent again."""
     async with open_wal(str(small_disk / "data"), segment_bytes=4 << 20) as log:
         await put(log, 0)
         filler = fill(small_disk)

@@ -38,7 +38,7 @@ from wal.errors import (
 
 
 async def content(log: WALAccesser) -> None:
-    """A bit of everything."""
+    """Appends messages of every kind."""
     for name in ("orders", "payments"):
         await log.create_vchannel(name, pchannel="p0")
     for number in range(5):

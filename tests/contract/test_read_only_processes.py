@@ -1,4 +1,4 @@
-"""Readers in other processes: with a writer at work, after it was killed, overtaken by truncation, and many at once."""
+"""Readers in other processes: while a writer works, after it was killed, overtaken by truncation, and many at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wal.errors import (
 
 
 async def write_content(line: Line, data: str, pchannels: int = 1) -> None:
-    """A writer: makes the content, then appends what it is told, until it is told to close."""
+    """Acts as the writer: creates the content, then appends on request, until it gets the request to close."""
     async with open_wal(data, pchannels=pchannels, time_tick_interval_s=0.02) as log:
         await content(log)
         line.tell("open")
@@ -74,7 +74,7 @@ async def test_another_writer_is_locked_out_and_told_by_whom(data: str) -> None:
 
 
 async def test_a_reader_goes_on_after_its_writer_was_killed(data: str) -> None:
-    """The reader stops at the durable end, gets all that was acknowledged, and goes on with the next writer."""
+    """The reader stops at the durable end, gets all acknowledged messages, and continues with the next writer."""
     async with open_wal(data) as log:
         await log.create_vchannel("orders")
     seen: list[int] = []
@@ -127,7 +127,7 @@ async def test_time_ticks_arrive_in_another_process(data: str) -> None:
 
 
 async def test_truncation_overtakes_a_reader_of_another_process(data: str) -> None:
-    """It pauses in the middle while everything before it is truncated: it gets the right messages, or TruncatedError."""
+    """A reader pauses in the middle while everything before it is truncated: it gets the right messages, or TruncatedError."""
     async with open_wal(data, segment_bytes=1 << 20) as writer:
         written = [b"%05d" % n + bytes([n % 251]) * 30_000 for n in range(2000)]
         results = await writer.append_bulk([Message("orders", payload) for payload in written[:300]])

@@ -1,4 +1,4 @@
-"""The directory of an open log is removed or replaced: the log says so, acknowledges nothing more, and touches nobody else's files."""
+"""The directory of an open log is removed or replaced: the log reports it, acknowledges nothing more, and touches no other log's files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wal import Latest, Message, WALAccesser, open_wal
 from wal.errors import StorageError
 
 PAUSE_S = 0.05
-"""An append that follows another one by more than this comes after a pause."""
+"""Seconds between two appends above which the second one counts as an append after a pause."""
 NOTICED_S = 1.0
-"""An idle log notices within this time, and so does one that is never idle."""
+"""Seconds within which a log notices the removal, whether it is idle or busy."""
 
 
 def text(number: int) -> Message:
@@ -27,7 +27,7 @@ def text(number: int) -> Message:
 
 
 async def until_ended(log: WALAccesser) -> StorageError:
-    """Appends until that fails, and returns how."""
+    """Appends until an append fails, and returns its error."""
     with pytest.raises(StorageError, match=GONE) as caught:
         while True:
             await log.raw_append(text(0))
@@ -35,7 +35,7 @@ async def until_ended(log: WALAccesser) -> StorageError:
 
 
 async def close(log: WALAccesser) -> None:
-    """Closes a log whose directory has gone: that is an error, and releases everything."""
+    """Closes a log whose directory is gone: the close raises, and releases everything."""
     with pytest.raises(StorageError, match=GONE):
         await log.close()
 
@@ -90,7 +90,7 @@ async def test_closing_a_log_whose_directory_has_gone_is_an_error(data: str) -> 
     await asyncio.to_thread(remove_all, Path(data))
     with pytest.raises(StorageError, match=GONE):
         await log.close()
-    async with open_wal(data) as again:  # what it held is released
+    async with open_wal(data) as again:  # its resources are released
         assert await again.vchannels() == []
 
 
@@ -124,7 +124,7 @@ async def test_what_was_moved_away_holds_all_that_was_acknowledged(data: str, tm
 
 
 async def second(line: Line, data: str) -> None:
-    """Opens the path that the first process still has open, and writes a log of its own there."""
+    """Opens the path that the first process still has open, and writes its own log there."""
     async with open_wal(data, segment_bytes=1 << 20) as log:
         await numbered(log, 100)
         async with log.read("orders", cursor="billing", follow=False) as scanner:
@@ -140,7 +140,7 @@ async def second(line: Line, data: str) -> None:
 
 
 async def test_a_second_process_opens_the_path_and_the_first_stops(data: str) -> None:
-    """The lock went with the directory, so the second process is let in; of the first one nothing is acknowledged any more."""
+    """The lock was removed with the directory, so the second process can open the log; the first one acknowledges nothing more."""
     log = await open_wal(data, segment_bytes=1 << 20, retention_bytes=2 << 20)
     await numbered(log, 200)
     await log.raw_append(text(200), idempotency_key="key")
@@ -161,7 +161,7 @@ async def test_a_second_process_opens_the_path_and_the_first_stops(data: str) ->
 
 
 async def test_calls_on_a_log_whose_directory_was_replaced_touch_nothing_there(data: str) -> None:
-    """Every call that changes files, made before the log has noticed: it fails, or it changes the directory that it belongs to."""
+    """Makes every call that changes files before the log notices: each fails, or changes the directory that belongs to the log."""
     log = await open_wal(data, segment_bytes=1 << 20, time_tick_interval_s=60.0)
     results = await numbered(log, 200)
     await log.raw_append(text(200), idempotency_key="key")
@@ -214,7 +214,7 @@ async def test_a_relative_location_and_another_working_directory(
 
 
 async def test_retention_and_recycled_segments_are_no_removal(data: str, soak: int) -> None:
-    """Segments get names, lose them and are used again under load and retention, while other threads and processes look."""
+    """Segments are named, unnamed and reused under load and retention, while other threads and processes check the directory."""
     count = 0
     async with open_wal(data, segment_bytes=1 << 20, retention_bytes=4 << 20) as log, asyncio.timeout(60 * soak):
         reader = Other(follow_until_told, data)
@@ -228,12 +228,12 @@ async def test_retention_and_recycled_segments_are_no_removal(data: str, soak: i
         assert await reader.hear() == "ended"
         await reader.end()
         folder = Path(data) / "pchannels" / "p0"
-        # Most segments were given back meanwhile.
+        # Most segments were freed meanwhile.
         await eventually(lambda: len(list(folder.glob("*.wal"))) * (1 << 20) < count * 100_000 / 10)
 
 
 async def follow_until_told(line: Line, data: str) -> None:
-    """Reads beside the writer, again and again from wherever the log begins, and fails for anything but a truncation."""
+    """Reads while the writer writes, repeatedly from the start of the log, and fails for anything but a truncation."""
     from wal.errors import TruncatedError
 
     async with open_wal(data, read_only=True) as log:

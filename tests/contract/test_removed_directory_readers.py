@@ -1,4 +1,4 @@
-"""The directory of a log is removed or replaced while other processes read it: they say so, and never call it damage."""
+"""The directory of a log is removed or replaced while other processes read it: they report that, and never call it damage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from wal.bridge import iterate, record_batches
 from wal.errors import ClosedError, StorageError, WALError
 
 MANY = 40
-"""So many frames of 100 kB are more than a reader fetches at once."""
+"""The number of frames of 100 kB, more than a reader fetches at once."""
 
 
 async def written(data: str, count: int = 3, size: int = 0) -> None:
@@ -62,7 +62,7 @@ async def test_a_read_that_begins_afterwards_is_told(data: str, removal: Removal
 
 @pytest.mark.parametrize("removal", READER_REMOVALS)
 async def test_a_reader_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> None:
-    """A missing file is not called damage, and everything that the reader has fetched or can still find is right."""
+    """A missing file is not reported as damage, and all messages that the reader has fetched or can still find are right."""
     await written(data, MANY, 100_000)
     async with open_wal(data, read_only=True) as log, log.read("orders") as scanner:
         assert (await anext(scanner)).payload.startswith(b"0")
@@ -153,7 +153,7 @@ def test_a_bridge_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -
 
 
 async def test_a_log_that_was_removed_and_written_again_is_told_from_the_first(data: str) -> None:
-    """The path holds a good log again, but another one: nothing of it is delivered to readers of the first."""
+    """The path holds a valid log again, but another one: readers of the first get nothing of it."""
     await written(data)
     position: ReadPosition | None
     async with open_wal(data, read_only=True) as log, log.read("orders") as scanner:
@@ -205,7 +205,7 @@ def test_a_relative_location_of_the_bridge(data: str, tmp_path: Path, monkeypatc
 
 
 async def test_a_log_that_was_empty_and_created_again_is_no_removal(data: str) -> None:
-    """The writer itself replaces the files of a log that never held anything: readers are told to open it again, as ever."""
+    """The writer itself replaces the files of a log that never held anything: readers get the usual error, to open it again."""
     async with open_wal(data):
         pass
     async with open_wal(data, read_only=True) as log:

@@ -1,4 +1,4 @@
-"""Retention by size and by age, and its holders; a truncation past a cursor is refused whole."""
+"""Retention by size and by age, and what holds it back; a truncation past a cursor is refused as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class Wall:
-    """The wall clock, set by so much; monotonic time knows nothing of it."""
+    """The wall clock, shifted by `ahead_s`; monotonic time is unaffected."""
 
     ahead_s = 0.0
 
@@ -32,7 +32,7 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
 
 
 async def fill(log: WALAccesser, mib: int, *, name: str = "orders", first: int = 0) -> list[AppendResult]:
-    """Numbered messages of 64 KiB, sixteen a MiB, in frames of a MiB at most."""
+    """Appends numbered messages of 64 KiB, sixteen per MiB, in frames of at most a MiB."""
     results: list[AppendResult] = []
     for number in range(first, first + 16 * mib, 16):
         some = [Message(name, b"%06d" % (number + step) + bytes(1 << 16)) for step in range(16)]
@@ -45,7 +45,7 @@ async def numbers(log: WALAccesser, name: str = "orders") -> list[int]:
 
 
 def disk_bytes(data: str) -> int:
-    """Returns the bytes of the segments; one that is removed meanwhile counts nothing."""
+    """Returns the bytes of the segments; one that is removed meanwhile counts as 0."""
     total = 0
     for path in Path(data).rglob("*.wal"):
         with contextlib.suppress(FileNotFoundError):
@@ -54,9 +54,9 @@ def disk_bytes(data: str) -> int:
 
 
 async def first_number(log: WALAccesser, name: str = "orders") -> int:
-    """Returns the number of the first message still there, or one above all numbers without any."""
+    """Returns the number of the first remaining message, or one above all numbers if there is none."""
     while True:
-        with contextlib.suppress(TruncatedError):  # what it was about to read went in that moment
+        with contextlib.suppress(TruncatedError):  # the events to read were removed at that moment
             async with log.read(name, follow=False) as scanner:
                 async for message in scanner:
                     return int(message.payload[:6])
@@ -279,7 +279,7 @@ async def test_it_says_where_it_stands(log: WALAccesser) -> None:
 
 
 async def test_a_reader_is_overtaken_loudly(data: str) -> None:
-    """One without a cursor holds nothing: it is told what it lost."""
+    """A reader without a cursor holds nothing: its error says what it lost."""
     async with open_wal(data, segment_bytes=MIB, retention_bytes=MIB) as log:
         await fill(log, 1)
         async with log.read("orders") as scanner:
@@ -301,7 +301,7 @@ async def test_a_reader_is_overtaken_loudly(data: str) -> None:
 async def test_a_clock_that_jumps_drops_nothing(
     data: str, jump_s: float, wall: Wall, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the wall's clock everything is a day old (or is of tomorrow): that is no reason to drop it, and it is said."""
+    """By the wall clock everything is a day old (or from tomorrow): that is no reason to drop it, and it is reported."""
     async with open_wal(data, segment_bytes=MIB, retention_s=3600.0) as log:
         await fill(log, 4)
         wall.ahead_s = jump_s
@@ -321,7 +321,7 @@ async def test_a_clock_that_jumps_drops_nothing(
 
 
 async def test_writes_and_producers_outlive_a_clock_that_jumps(location: str, wall: Wall) -> None:
-    """Ticks go on upwards, open transactions stay open, and what is remembered for good is."""
+    """Ticks keep rising, open transactions stay open, and everything that must be remembered for good is."""
     async with open_wal(location) as log:
         key = ProducerKey("p", 1)
         first = await log.raw_append(Message("orders", b"1"), idempotency_key=key)

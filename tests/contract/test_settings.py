@@ -51,7 +51,7 @@ def test_wrong_values(name: str) -> None:
 
 @pytest.mark.parametrize("window", [{"idempotency_window_count": 0}, {"idempotency_window_s": 0.0}])
 async def test_a_window_of_nothing_takes_no_key(location: str, window: dict[str, float]) -> None:
-    """A key that would be forgotten at once promises nothing: it is refused, not silently worthless. Producers are for good."""
+    """A key that would be forgotten at once guarantees nothing, so it is refused. Producers are remembered for good."""
     (name,) = window
     async with open_wal(location, **window) as log:
         with pytest.raises(InvalidArgumentError, match=name):

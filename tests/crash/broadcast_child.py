@@ -3,8 +3,9 @@
     python -m tests.crash.broadcast_child load <directory> <seed>
     python -m tests.crash.broadcast_child point <directory> <number>
 
-It says what it knows to be durable on its standard output: `appended <id>`, `acked <id> <vchannel>`, `aborted <id>`, `points <count>`.
-There is a persist point before and after each operation of the metadata, and before and after each frame, before any caller is told of it.
+It reports everything that is durable on its standard output: `appended <id>`, `acked <id> <vchannel>`, `aborted <id>`, `points <count>`.
+There is a persist point before and after each operation of the metadata, and before and after each frame, before any caller gets its
+result.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Points:
 
 
 async def script(log: WALAccesser) -> None:
-    """Broadcasts over several pchannels and over one, acknowledged and aborted, with a checkpoint between."""
+    """Broadcasts over several pchannels and over one, acknowledges and aborts, with a checkpoint in between."""
     broadcast = log.broadcast()
     one_pchannel = [info.name for info in await log.vchannels() if info.pchannel == "p0"]
     for round_number, names in enumerate((NAMES, one_pchannel, NAMES[:3], one_pchannel)):

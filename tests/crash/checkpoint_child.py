@@ -1,8 +1,8 @@
-"""A process that appends keyed messages, truncates what it has appended and makes checkpoints all the time, until it is killed.
+"""A process that constantly appends keyed messages, truncates them and writes checkpoints, until it is killed.
 
     python -m tests.crash.checkpoint_child <directory> <first number>
 
-It says each result on its standard output: number, message id and time tick.
+It prints each result on its standard output: number, message id and time tick.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TRUNCATE_EVERY = 40
 
 
 def key_of(number: int) -> str | ProducerKey:
-    """The key of an append: of every fourth writer a producer's."""
+    """Returns the key of an append; every fourth writer uses a producer's key."""
     writer, at = number % WRITERS, number // WRITERS
     return ProducerKey("p", at) if writer == 0 else f"{writer}-{at}"
 
 
 async def write(log: WALAccesser, number: int) -> None:
-    """Every WRITERS-th number from this one on, one after the other."""
+    """Appends every WRITERS-th number from this one on, one after the other."""
     while True:
         result = await log.raw_append(Message(f"v{number % WRITERS}", PAYLOAD), idempotency_key=key_of(number))
         os.write(1, b"%d %s %d\n" % (number, str(result.message_id).encode(), result.time_tick))

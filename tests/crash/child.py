@@ -1,7 +1,7 @@
 """A process that loads a log until it is killed: `python -m tests.crash.child '<json of a Plan>'`.
 
-It waits for `go` on its standard input, so that its imports cost the test no time; `close` makes it close the log under load; the end
-of the input (its parent died) ends it. Reports go to its standard output, which never blocks the loop.
+It waits for `go` on its standard input, so that its imports cost the test no time; `close` makes it close the log under load; at the end of
+the input (its parent died) it ends. It writes reports to its standard output, which never blocks the loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Reporter(asyncio.Protocol):
         return reporter
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is none by its class
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's transport is not a subclass
 
     def pause_writing(self) -> None:
         self._room.clear()
@@ -46,7 +46,7 @@ class Reporter(asyncio.Protocol):
         self._room.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None:  # nobody listens any more
+        if exc is not None:  # the parent reads no more
             os._exit(1)
 
     async def tell(self, report: Report) -> None:
@@ -54,13 +54,13 @@ class Reporter(asyncio.Protocol):
         await self._room.wait()
 
     async def flush(self) -> None:
-        """Returns when everything told is in the pipe."""
+        """Returns when all reports are in the pipe."""
         self._transport.set_write_buffer_limits(high=0)
         await self._room.wait()
 
 
 async def commands() -> asyncio.StreamReader:
-    """Standard input as lines; its end ends this process."""
+    """Reads standard input as lines; its end ends this process."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
@@ -68,7 +68,7 @@ async def commands() -> asyncio.StreamReader:
 
 
 async def run(plan: Plan) -> None:
-    """Opens, loads, and closes when told to."""
+    """Opens the log, loads it, and closes it on request."""
     reporter = await Reporter.open()
     orders = await commands()
     if await orders.readline() != b"go\n":

@@ -1,7 +1,6 @@
 """A process that appends, reads with a cursor and saves it until it is killed: `python -m tests.crash.cursor <directory> <first number>`.
 
-It says what it is about to save and, when the save has returned, that it has: lines `try n` and `saved n`, where n is the number of the
-next message for the reader.
+It prints `try n` before a save and `saved n` when the save has returned, where n is the number of the reader's next message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process that appends while it has no file descriptor left, and prints what each append got.
+"""A process that appends while it has no file descriptor left, and counts the outcomes.
 
     python -m tests.crash.descriptors_child <directory>
 
@@ -29,7 +29,7 @@ async def run(directory: str) -> None:
         acknowledged += 1
         for number in range(APPENDS):
             scarce = number % 40 < 30
-            # Every number below the limit is taken, so that no file can be opened while it holds.
+            # Every descriptor below the limit is in use, so that no file can be opened while the limit holds.
             resource.setrlimit(resource.RLIMIT_NOFILE, (0 if scarce else min(hard, 1024), hard))
             try:
                 if number % 4:

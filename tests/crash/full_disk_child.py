@@ -1,8 +1,8 @@
-"""A process that appends until the log finds no room for its next segment, says so, and waits to be killed.
+"""A process that appends until the log has no room for its next segment, reports that, and waits to be killed.
 
     python -m tests.crash.full_disk_child <directory> <settings in JSON> [keyed]
 
-It says the number of events that were acknowledged on its standard output.
+It prints the number of acknowledged events on its standard output.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from wal.errors import NoSpaceError
 __all__ = ["SIZES"]
 
 SIZES = (60_000, 300)
-"""Payloads in bytes: the large ones use up the disk, then small ones the rest of the last segment, to its very end."""
+"""Payload sizes in bytes: large ones fill the disk, then small ones the rest of the last segment."""
 
 
 async def append_until_full(log: WALAccesser, *, keyed: bool) -> int:
-    """With `keyed` each event has a key. The number of events that were acknowledged before none of any size is taken."""
+    """Appends until events of every size are refused, and returns the number of acknowledged ones. With `keyed` each event has a key."""
     acknowledged = 0
     for size in SIZES:
         while True:

@@ -3,9 +3,9 @@
     python -m tests.crash.incarnation_child held <directory>            the map of the vchannels is never replaced from the first drop on
     python -m tests.crash.incarnation_child load <directory> <seed>     any vchannels, as quickly as it can
 
-It says what it was told, line by line on its standard output: `appended <vchannel> <number>`, `dropped <vchannel> <number>`; and before
-each drop `dropping <vchannel> <number>`. The number is one that no other incarnation of a vchannel has: its messages are this number.
-`held`: as far as it gets without a new map, it has got.
+It reports each acknowledgement as a line on its standard output: `appended <vchannel> <number>`, `dropped <vchannel> <number>`; and before
+each drop `dropping <vchannel> <number>`. The number is unique to an incarnation, and its messages contain it. A line `held` says that it
+can do no more without a new map.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def drop(log: WALAccesser, name: str, number: int) -> None:
 
 
 async def held(directory: str) -> None:
-    """Drops and recreates a vchannel, while the thread that would replace the map stands still."""
+    """Drops and recreates a vchannel, while the thread that would replace the map is blocked."""
     stands_still = threading.Event()
 
     def write_or_stop(folder: Path, content: VChannelMap, *, durably: bool = False) -> bool:
@@ -68,14 +68,14 @@ async def held(directory: str) -> None:
 
         going_on = asyncio.create_task(again())
         await asyncio.to_thread(stands_still.wait)
-        for _ in range(20):  # each takes longer than what an acknowledgement that did not wait for the map would need
+        for _ in range(20):  # each takes longer than an acknowledgement that did not wait for the map
             await append(log, STAYS, 0)
         say("held")
         await going_on
 
 
 async def load(directory: str, seed: int) -> None:
-    """Runs every vchannel: messages, a drop, a recreation, at times on another pchannel or after a pause."""
+    """Runs every vchannel through messages, a drop and a recreation, sometimes on another pchannel or after a pause."""
     numbers = itertools.count(seed * 1_000_000)
     async with open_wal(directory, pchannels=PCHANNELS) as log:
 

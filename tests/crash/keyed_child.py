@@ -1,7 +1,7 @@
 """A process that appends with idempotency keys until it is killed: `python -m tests.crash.keyed_child '<json of a KeyedPlan>'`.
 
-Its workers append numbered messages, which are the same in every process: a process that was told to begin at a number appends everything
-from there on again, also what the one before it had written. It says each result on its standard output.
+Its workers append numbered messages, which are the same in every process: a process that begins at a number appends everything from there
+on again, including messages that the previous process had written. It prints each result on its standard output.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["PIPELINED", "WORKERS", "Done", "KeyedPlan", "payloads_of"]
 
 WORKERS: Final = 5
 PIPELINED: Final = 6
-"""Appends that a worker with a producer's key has in flight."""
+"""The number of appends that a worker with a producer's key has in flight."""
 CHECKPOINT_EVENTS: Final = 100
 TIME_TICK_INTERVAL_S: Final = 0.02
-"""How often the process checks whether a checkpoint is due."""
+"""The interval at which the process checks whether a checkpoint is due."""
 
 
 class KeyedPlan(msgspec.Struct, frozen=True):
-    """`first`: where each worker begins."""
+    """`first`: the number at which each worker begins."""
 
     directory: str
     first: list[int]
@@ -49,12 +49,12 @@ class Done(msgspec.Struct, frozen=True):
 
 
 def payloads_of(worker: int, number: int) -> list[bytes]:
-    """The messages of one event."""
+    """Returns the messages of one event."""
     return [b"%d %d %d" % (worker, number, body) for body in range(1 if worker < 3 else 3)]
 
 
 async def append(log: WALAccesser, worker: int, number: int) -> AppendResult:
-    """Workers 0 to 2 append messages (0 some that are exclusive or wait for a barrier), 3 and 4 transactions, 4 wide ones."""
+    """Workers 0 to 2 append messages (0 also exclusive ones and ones with a barrier), 3 and 4 transactions, 4 over several vchannels."""
     payloads = payloads_of(worker, number)
     if worker == 0:
         kind = MessageType.SCHEMA_CHANGE if number % 7 == 0 else MessageType.INSERT
@@ -73,7 +73,7 @@ async def append(log: WALAccesser, worker: int, number: int) -> AppendResult:
 
 
 async def work(log: WALAccesser, worker: int, number: int) -> None:
-    """Appends from this number on, without end."""
+    """Appends from this number on, for ever."""
     under_way: deque[tuple[int, asyncio.Future[AppendResult]]] = deque()
     while True:
         if worker == 2:

@@ -1,6 +1,6 @@
 """A process whose transaction stays open while it is stopped: `python -m tests.crash.lease '<json of a LeasePlan>'`.
 
-First it lets a transaction run out, to show that leases do run; then it opens the one that matters, and commits it when told `commit`.
+First it lets a transaction expire, to show that leases do run; then it opens the transaction under test, and commits it on `commit`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def run(plan: LeasePlan) -> None:
 
 
 async def _let_run_out(log: WALAccesser, keepalive_s: float) -> float:
-    """Opens a transaction, waits until the log itself says that one expired, and shows that it is this one; how long it took."""
+    """Opens a transaction, waits until the log reports that one expired, checks that it is this one, and returns how long it took."""
     txn = await log.txn("orders", keepalive=keepalive_s)
     began = time.monotonic()
     async with log.read("orders", include_time_ticks=True) as scanner:

@@ -1,7 +1,7 @@
-"""Ledger: what a log must hold after a crash, and the check of what it does hold. Pure: it never opens a log.
+"""Ledger: records what a log must hold after a crash, and checks what it does hold. Pure: it never opens a log.
 
-Told of every acknowledgement, of every operation that was refused, and of what followers were handed; shown the whole log after each
-crash. It remembers what it was shown: a log may only grow, and only by what was written since.
+It gets every acknowledgement, every refused operation and all messages that followers received; after each crash it gets the whole log. It
+remembers the log of the previous crash: a log may only grow, and only by events written since.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Event(msgspec.Struct, frozen=True):
 
 
 _Claimed = tuple[bool, list[Body]]
-"""The shape of an event: whether it is a transaction, and the claims of its bodies."""
+"""Returns the shape of an event: whether it is a transaction, and the claims of its bodies."""
 
 
 class Ledger:
-    """`seen` is the log as it was shown last, by pchannel."""
+    """`seen` is the log as of the last check, by pchannel."""
 
     def __init__(self) -> None:
         self.seen: dict[str, list[Event]] = {}
@@ -62,13 +62,14 @@ class Ledger:
     # -- reports
 
     def round_begins(self, number: int) -> None:
-        """From now on operations are of this round; their ticks lie above all that were acknowledged before."""
+        """Begins a round, to which later operations belong; their ticks are above all acknowledged before."""
         self._newest_round = number
         self._tick_before_round = self._newest_tick
         self._worker_ticks = {}
 
     def acked(self, report: Acked) -> None:
-        """Appends returned. Each worker waits for one operation before the next, so its ticks rise; in a pchannel so do the ids."""
+        """Records appends that returned. Each worker waits for one operation before the next, so its ticks rise; in a pchannel so do the
+        ids."""
         newest_ids: dict[str, MessageID] = {}
         floor = max(self._tick_before_round, self._worker_ticks.get(report.worker, 0))
         for event in report.events:
@@ -90,17 +91,17 @@ class Ledger:
         self.acked_events += len(report.events)
 
     def absent(self, report: Absent) -> None:
-        """An operation was refused: nothing of it may ever be in the log."""
+        """Records a refused operation: no part of it may ever be in the log."""
         self._absent[(report.round, report.worker, report.op)] = report.why
 
     def delivered(self, report: Delivered) -> None:
-        """A follower was handed these: what is delivered is durable."""
+        """Records messages that a follower received: delivered messages are durable."""
         self._delivered |= report.events
 
     # -- checks
 
     def check(self, log: Mapping[str, Sequence[Event]]) -> None:
-        """Judges the whole log after a crash; Violation says what is wrong with it."""
+        """Judges the whole log after a crash; raises Violation if anything is wrong."""
         ticks: set[int] = set()
         by_id: dict[str, Event] = {}
         for pchannel in self.seen.keys() | log.keys():
@@ -145,10 +146,10 @@ class Ledger:
             )
 
     def _check_units(self, pchannel: str, events: Sequence[Event]) -> None:
-        """Each operation that is new in this pchannel is there once and as whole as its kind says."""
+        """Checks that each new operation in this pchannel is there once, and as complete as its kind requires."""
         units: dict[tuple[int, int, int], list[_Claimed]] = {}
         for event in events:
-            if not event.bodies:  # only a transaction can be empty, and it can say nothing of itself
+            if not event.bodies:  # only a transaction can be empty, and then it makes no claims
                 _require(event.transaction, f"{event.message_id}: a plain message without its body")
                 continue
             bodies = [Body.parse(body.claims) for body in event.bodies]

@@ -1,7 +1,7 @@
-"""Load: what the workers of a child do to its log, everything that writes, and the report of each outcome.
+"""Load: the workers of a child use every call that writes to the log, and report each outcome.
 
-Vchannels lie on two sides, one a pchannel, so that transactions over several are possible on each; one more is made by its first append
-in every round. Operations are drawn from a generator seeded by (seed, round, worker).
+Vchannels are on two sides, one per pchannel, so that transactions over several are possible on each; in every round a first append creates
+one more. Operations are drawn from a generator seeded by (seed, round, worker).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wal.errors import ClosedError, TransactionExpiredError
 __all__ = ["SIDES", "follow", "make_vchannels", "work"]
 
 SIDES: Final = (("left-0", "left-1", "left-2"), ("right-0", "right-1", "right-2"))
-"""The vchannels that every round uses; a side lies on one pchannel."""
+"""The vchannels that every round uses; a side is on one pchannel."""
 
 _EXCLUSIVE: Final = (MessageType.CREATE_PARTITION, MessageType.DROP_PARTITION, MessageType.MANUAL_FLUSH)
 
@@ -27,7 +27,7 @@ Tell = Callable[[Report], Awaitable[None]]
 
 
 async def make_vchannels(log: WALAccesser) -> None:
-    """Makes those of SIDES that are not there yet: a side on each of the first two pchannels."""
+    """Creates the missing vchannels of SIDES: a side on each of the first two pchannels."""
     there = {info.name for info in await log.vchannels()}
     pchannels = [pchannel.name for pchannel in log.statistics().pchannels]
     for side, pchannel in zip(SIDES, pchannels, strict=True):
@@ -37,12 +37,12 @@ async def make_vchannels(log: WALAccesser) -> None:
 
 
 async def work(log: WALAccesser, plan: Plan, worker: int, tell: Tell) -> None:
-    """One worker: an operation, its outcome, a report, again. Returns when the log was closed under it."""
+    """Runs one worker: it performs operations and reports each outcome until the log is closed."""
     await _Worker(log, plan, worker, tell).run()
 
 
 async def follow(log: WALAccesser, side: Sequence[str], tell: Tell) -> None:
-    """A follower of one side, from its present end until the log is closed; reports what it is handed."""
+    """Follows one side from its current end until the log is closed, and reports the messages that it gets."""
     async with log.read(side, deliver_policy=Latest()) as scanner:
         try:
             async for page in scanner.batches():
@@ -79,7 +79,7 @@ class _Worker:
                 self._op += 1
                 await self._rng.choices(choices, weights)[0]()
         except ClosedError as error:
-            # Closed under it: what was sent before has been answered, and this was never sent.
+            # The log was closed: earlier operations have been answered, and this one was never sent.
             await self._tell(Absent(self._plan.round, self._worker, self._op, repr(error)))
 
     # -- operations
@@ -120,7 +120,7 @@ class _Worker:
         try:
             results = await self._log.append_bulk(messages)
         except ClosedError as error:
-            results = getattr(error, "results", [])  # none when it was refused as a whole
+            results = getattr(error, "results", [])  # empty when it was refused as a whole
             await self._acked([(result, [message]) for result, message in zip(results, messages, strict=False)])
             self._op += 1
             raise
@@ -179,11 +179,11 @@ class _Worker:
         try:
             for index in range(self._rng.randint(0, 5)):
                 await txn.append(self._message(self._rng.choice(vchannels), Kind.ROLLED_BACK, index, 5))
-        except TransactionExpiredError:  # over already: rolling it back is quiet
+        except TransactionExpiredError:  # already expired: rolling it back raises nothing
             pass
         await txn.rollback()
 
-    # -- what they share
+    # -- shared helpers
 
     def _any(self) -> str:
         return self._rng.choice(self._vchannels)
@@ -205,7 +205,7 @@ class _Worker:
         return Message(vchannel, payload, message_type=chosen, properties=properties)
 
     async def _acked(self, results: list[tuple[AppendResult, list[Message]]], *, op: int | None = None) -> None:
-        """Reports events of the operation in hand whose append has returned."""
+        """Reports events of the current operation (or of `op`) whose append has returned."""
         events = [
             AckedEvent(str(result.message_id), result.time_tick, [_content(message) for message in messages])
             for result, messages in results

@@ -1,9 +1,9 @@
-"""A process that reads a journal which another one writes: `python -m tests.crash.observer HOW DIRECTORY`.
+"""A process that reads a journal while another one writes it: `python -m tests.crash.observer HOW DIRECTORY`.
 
-HOW: `pages` reads the log's pages without a loop, `scanner` by `open_wal(…, read_only=True)`. It starts at the earliest event, checks
-that every message is what was written under its number and that no number is left out, and begins again at the earliest event when
-the log says that it was truncated. Lines on its standard output: `ready`, `at N` for what it has reached, `truncated N` (the
-earliest number still there, as the error says it), and `wrong …` for anything else, which ends it.
+HOW: `pages` reads the log's pages without a loop, `scanner` by `open_wal(…, read_only=True)`. It starts at the earliest event, checks that
+every message has the content of its number and that no number is missing, and begins again at the earliest event after a TruncatedError.
+Lines on its standard output: `ready`, `at N` for the number that it has reached, `truncated N` (the earliest remaining number, from the
+error), and `wrong …` for anything else, after which it ends.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from wal.reading import EventFilter, Selection, assemble
 
 VCHANNEL = "v"
 PAGE_BYTES = 48 << 10
-"""Small, so that a segment is read in many steps."""
+"""The page size is small, so that a segment is read in many steps."""
 
 
 def payload(number: int) -> bytes:
-    """What is written under this number: anyone can say what it must be."""
+    """Returns the content of this number, which every process can compute."""
     rng = random.Random(number)
     return b"%012d" % number + rng.randbytes(rng.randrange(1_000, 60_000))
 
 
 class Checker:
-    """Holds what was read to what was written."""
+    """Compares the messages that were read with those that were written."""
 
     def __init__(self) -> None:
         self.following: int | None = None
@@ -51,7 +51,7 @@ class Checker:
             say(f"at {self.following - 1}")
 
     def truncated(self, number: int | None) -> None:
-        """The read begins again."""
+        """Begins the read again."""
         if number is not None and self.following is not None and number < self.following - 1:
             raise AssertionError(f"truncated up to {number}, but {self.following - 1} was read already")
         say(f"truncated {number}")
@@ -108,7 +108,7 @@ async def read_scanner(directory: Path) -> None:
 
 
 async def _number(log: WALAccesser, error: TruncatedError) -> int | None:
-    """The number of the event that the error says is the earliest; None when that is gone by now as well."""
+    """Returns the number of the earliest event that the error names; None when that event is gone by now as well."""
     assert isinstance(error.earliest, MessageID)
     try:
         async with log.read(VCHANNEL, deliver_policy=StartFrom(error.earliest), follow=False) as scanner:

@@ -1,7 +1,7 @@
-"""Child: a loading process as its parent holds it.
+"""Child: the parent's handle of a loading process.
 
-Owns the process, and reads its reports as they come until the pipe is empty, also after its death: what an append acknowledged is
-known here as soon as the child has said it.
+Owns the process, and reads its reports as they come until the pipe is empty, even after its death: an acknowledged append is known here as
+soon as the child has reported it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ROOT: Final = Path(__file__).parents[2]
 
 
 class Child:
-    """A process of `module` with this plan; it waits for `go`."""
+    """Starts a process of `module` with this plan; it waits for `go`."""
 
     def __init__(self, process: Process) -> None:
         self.reports: list[Report] = []
         self.acked = 0
-        """Events acknowledged so far."""
+        """Returns the number of events acknowledged so far."""
         self._process = process
         self._errors = b""
         self._news = asyncio.Event()
@@ -55,12 +55,12 @@ class Child:
         return cls(process)
 
     def tell(self, command: str) -> None:
-        """A line for its standard input; one that is gone hears nothing."""
+        """Writes a line to the child's standard input; does nothing if the child is gone."""
         assert self._process.stdin is not None
         self._process.stdin.write(command.encode() + b"\n")
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits until the reports make this true; AssertionError when the child ends before, or takes too long."""
+        """Waits until the reports make this true; AssertionError when the child ends earlier, or takes too long."""
         try:
             async with asyncio.timeout(WAIT_TIMEOUT_S):
                 while not condition():
@@ -79,7 +79,7 @@ class Child:
         return any(isinstance(report, kind) for report in self.reports)
 
     async def stop(self) -> None:
-        """SIGSTOP; returns when the kernel says that it stands still."""
+        """Sends SIGSTOP; returns when the kernel says that the child is stopped."""
         self._send_signal(signal.SIGSTOP)
         stat = Path(f"/proc/{self._process.pid}/stat")
         async with asyncio.timeout(WAIT_TIMEOUT_S):
@@ -87,16 +87,16 @@ class Child:
                 pass
 
     def cont(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         self._send_signal(signal.SIGCONT)
 
     async def kill(self) -> None:
-        """SIGKILL, now; returns when every report is read. AssertionError when it had failed by itself."""
+        """Sends SIGKILL; returns when every report is read. AssertionError when the child had failed by itself."""
         self._send_signal(signal.SIGKILL)
         await self.end()
 
     async def end(self) -> None:
-        """Waits for its end, by SIGKILL or cleanly."""
+        """Waits until the child has ended, by SIGKILL or cleanly."""
         code = await self._process.wait()
         await self._reading
         assert self._process.stdin is not None

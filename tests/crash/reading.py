@@ -1,4 +1,4 @@
-"""Reading: the whole of a log after a crash, through scanners, as the ledger wants to see it, and each way to resume compared with it."""
+"""Reading: reads a whole log after a crash through scanners, in the ledger's form, and compares each way to resume with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_resuming", "names_by_pchannel", "read_log"]
 
 
 async def names_by_pchannel(log: WALAccesser) -> dict[str, list[str]]:
-    """The vchannels of each pchannel."""
+    """Returns the vchannels of each pchannel."""
     names: dict[str, list[str]] = {pchannel.name: [] for pchannel in log.statistics().pchannels}
     for info in await log.vchannels():
         names[info.pchannel].append(info.name)
@@ -22,7 +22,7 @@ async def names_by_pchannel(log: WALAccesser) -> dict[str, list[str]]:
 
 
 async def read_log(log: WALAccesser) -> dict[str, list[Event]]:
-    """Everything, a scanner for each pchannel."""
+    """Returns all events, read by a scanner for each pchannel."""
     return {
         pchannel: await _read(log, names, None) if names else []
         for pchannel, names in (await names_by_pchannel(log)).items()
@@ -32,10 +32,10 @@ async def read_log(log: WALAccesser) -> dict[str, list[Event]]:
 async def check_resuming(
     log: WALAccesser, whole: dict[str, list[Event]], stored: Sequence[str], rng: random.Random
 ) -> None:
-    """Violation unless every read that begins somewhere else gives exactly the rest of `whole`.
+    """Raises Violation unless every read that begins elsewhere gives exactly the rest of `whole`.
 
-    From the `stored` positions (texts, of followers that were killed); and on a random pchannel from a position taken at a random place
-    of a read, after a random id, and of one vchannel alone.
+    The reads begin at the `stored` positions (texts, of followers that were killed); and on a random pchannel at a position taken from a
+    random point of a read, after a random id, and with one vchannel alone.
     """
     names = await names_by_pchannel(log)
     for text in stored:
@@ -60,7 +60,7 @@ async def check_resuming(
 
 
 def _bodies_on(name: str, events: Sequence[Event]) -> list[tuple[MessageID, list[ObservedBody]]]:
-    """The events that have bodies on this vchannel, with those."""
+    """Returns the events with bodies on this vchannel, with those bodies only."""
     parts = [(event.message_id, [body for body in event.bodies if body.content.vchannel == name]) for event in events]
     return [part for part in parts if part[1]]
 
@@ -76,7 +76,7 @@ async def _read(log: WALAccesser, names: Sequence[str], start: ReadPosition | St
 
 
 async def _position_after(log: WALAccesser, names: Sequence[str], count: int) -> ReadPosition:
-    """A scanner's position when it has handed over so many messages, through its text."""
+    """Returns a scanner's position after this many messages, parsed from its text."""
     async with log.read(names, follow=False) as scanner:
         for _ in range(count):
             await anext(scanner)

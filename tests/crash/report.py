@@ -1,7 +1,7 @@
-"""Reports: what a child tells its parent, a line of JSON each, and the plan the parent gives it.
+"""Reports of a child to its parent, a line of JSON each, and the plan that the parent gives it.
 
-An `Acked` is sent only after the await of the append has returned; what the parent has read of it therefore happened, whatever
-happens to the child next.
+An `Acked` is sent only after the append has returned; the events that the parent reads in it are therefore durable, whatever happens to the
+child next.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is to do: open the log in `directory` and load it, as `seed` and `round` say, until it is killed."""
+    """A child's task: it opens the log in `directory` and loads it, as `seed` and `round` say, until it is killed."""
 
     directory: str
     seed: int
@@ -45,7 +45,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True):
-    """What one body holds: its vchannel, its type, its payload's length and CRC32, its properties."""
+    """The content of one body: its vchannel, its type, its payload's length and CRC32, its properties."""
 
     vchannel: str
     message_type: int
@@ -55,7 +55,7 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AckedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event that an append answered: its id (text), its tick, and what was given to it."""
+    """An acknowledged event: its id (text), its tick, and the contents that were appended."""
 
     message_id: str
     time_tick: int
@@ -80,7 +80,7 @@ class Acked(msgspec.Struct, frozen=True, tag=True):
 
 
 class Absent(msgspec.Struct, frozen=True, tag=True):
-    """An operation that ended without being written, and how."""
+    """An operation that ended without being written, and its error."""
 
     round: int
     worker: int
@@ -89,7 +89,7 @@ class Absent(msgspec.Struct, frozen=True, tag=True):
 
 
 class Delivered(msgspec.Struct, frozen=True, tag=True):
-    """What a follower in the child was handed: (id, tick) of each message, and the scanner's position after them."""
+    """The messages that a follower in the child got: (id, tick) of each, and the scanner's position after them."""
 
     events: list[tuple[str, int]]
     position: str
@@ -104,7 +104,7 @@ class Closed(msgspec.Struct, frozen=True, tag=True):
 
 
 class LeasePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tests.crash.lease` is to do. Times in seconds."""
+    """The task of `tests.crash.lease`. Times are in seconds."""
 
     directory: str
     time_tick_interval_s: float
@@ -113,7 +113,7 @@ class LeasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RanOut(msgspec.Struct, frozen=True, tag=True):
-    """The control transaction, left alone by a running process, expired after so many seconds."""
+    """The control transaction, left idle by a running process, expired after this many seconds."""
 
     seconds: float
 
@@ -123,7 +123,7 @@ class TxnOpen(msgspec.Struct, frozen=True, tag=True):
 
 
 class Committed(msgspec.Struct, frozen=True, tag=True):
-    """Whether it could be committed, so many seconds of the monotonic clock after its last body; else the error's text."""
+    """Whether the transaction could be committed, this many monotonic seconds after its last body; else the error's text."""
 
     committed: bool
     idle_s: float
@@ -134,5 +134,5 @@ Report = Opening | Opened | Acked | Absent | Delivered | Closing | Closed | RanO
 
 
 def content(vchannel: str, message_type: int, payload: bytes, properties: Mapping[str, str]) -> Content:
-    """The content of a body, from what was given to an append or delivered by a scanner."""
+    """Returns the content of a body that was appended, or delivered by a scanner."""
     return Content(vchannel, int(message_type), len(payload), zlib.crc32(payload), dict(properties))

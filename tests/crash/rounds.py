@@ -1,4 +1,4 @@
-"""Rounds: one directory through many crashes. Each round a child loads the log and dies; then the whole log is read and judged.
+"""Rounds: takes one directory through many crashes. In each round a child loads the log and dies; then the whole log is read and judged.
 
 Owns the seed (printed, with the command that replays it; CRASH_SEED chooses it), the ledger, and the children of the next
 rounds, which are started ahead so that their imports cost no time.
@@ -28,14 +28,14 @@ SETTINGS: Final[dict[str, Any]] = {"pchannels": 2, "time_tick_interval_s": 0.05}
 
 
 def choose_seed(test: str) -> int:
-    """CRASH_SEED or a random one; prints how to replay the run (pytest shows it when the test fails)."""
+    """Returns CRASH_SEED or a random seed; prints how to replay the run (pytest shows it when the test fails)."""
     seed = int(os.environ.get("CRASH_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"seed {seed}; replay: CRASH_SEED={seed} python -m pytest 'tests/crash/test_kill.py::{test}' -s")
     return seed
 
 
 class Rounds:
-    """A log in `directory` that is killed again and again. Use it as `async with`, so that no child outlives it."""
+    """A log in `directory` whose process is killed repeatedly. Use it with `async with`, so that no child outlives it."""
 
     def __init__(self, directory: Path, *, test: str, settings: dict[str, Any] | None = None, **plan: Any) -> None:
         self.seed = choose_seed(test)
@@ -60,22 +60,22 @@ class Rounds:
             await child.kill()
 
     async def load_and_kill(self, acked: int) -> None:
-        """A round: kills the child when it has acknowledged about so many events."""
+        """Runs a round that kills the child when it has acknowledged about this many events."""
         child = await self._go()
         await child.until(lambda: child.acked >= acked, f"{acked} events were acknowledged")
         await self._collect(child, killed=True)
 
     async def kill_while_opening(self) -> None:
-        """A round: kills the child at a random moment of its opening."""
+        """Runs a round that kills the child at a random moment of its opening."""
         child = await self._go()
         await child.until_told(Opening, "it began to open the log")
         await asyncio.sleep(self.rng.uniform(0, self._open_s))  # the moment is the point, nothing is waited for
         opened = await self._collect(child, killed=True, wanted=Opened)
         self.killed_while_opening += not opened
-        self._open_s *= 0.7 if opened else 1.2  # aims at the next one from what this one was: too late, or in time
+        self._open_s *= 0.7 if opened else 1.2  # adjusts the next aim: this kill was too late, or in time
 
     async def load_and_close(self, acked: int, *, kill: bool) -> None:
-        """A round: has the child close its log under load, and kills it at a random moment of that."""
+        """Runs a round in which the child closes its log under load, and kills it at a random moment of the close."""
         child = await self._go()
         await child.until(lambda: child.acked >= acked, f"{acked} events were acknowledged")
         child.tell("close")
@@ -107,7 +107,7 @@ class Rounds:
         self._begun += 1
         began = time.monotonic()
         child.tell("go")
-        if self._begun == 1:  # how long an opening takes is needed for choosing moments in one
+        if self._begun == 1:  # the duration of an opening is needed to choose a moment in it
             await child.until_told(Opened, "the log was open")
             self._open_s = time.monotonic() - began
         return child
@@ -132,7 +132,7 @@ class Rounds:
         return child
 
     async def _collect(self, child: Child, *, killed: bool, wanted: type[Opened | Closed] = Opened) -> bool:
-        """Ends the child and tells the ledger what it said; whether it had said `wanted`."""
+        """Ends the child and passes its reports to the ledger; returns whether `wanted` was among them."""
         await (child.kill() if killed else child.end())
         self._children.remove(child)
         newest: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Killed at any moment, and at every persist point, while it broadcasts: all vchannels get each broadcast once, keys and acks hold (D9)."""
+"""After a kill at any moment or persist point of a broadcast, all vchannels get each broadcast once, and keys and acks hold (D9)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_TIMEOUT_S: Final = 60.0
 
 
 class Said(msgspec.Struct):
-    """What the killed processes said was durable."""
+    """Everything that the killed processes reported as durable."""
 
     appended: set[int] = msgspec.field(default_factory=set)
     acked: set[tuple[int, str]] = msgspec.field(default_factory=set)
@@ -46,7 +46,7 @@ class Said(msgspec.Struct):
 
 
 async def run(said: Said, mode: str, directory: Path, number: int, *, lines_max: int | None = None) -> int:
-    """A child, killed when it has said so much; its exit code."""
+    """Runs a child, kills it after `lines_max` lines, and returns its exit code."""
     command = [sys.executable, "-m", "tests.crash.broadcast_child", mode, str(directory), str(number)]
     child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
     assert child.stdout is not None
@@ -90,7 +90,7 @@ async def in_log(log: WALAccesser) -> InLog:
 
 
 async def settled(log: WALAccesser) -> list[BroadcastTask]:
-    """The tasks, when every copy that was missing is in, and every abort that had begun is over."""
+    """Returns the tasks once every missing copy is in the log, and every abort that had begun is finished."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             tasks = await log.broadcast().tasks()
@@ -100,7 +100,7 @@ async def settled(log: WALAccesser) -> list[BroadcastTask]:
 
 
 async def check(directory: Path, said: Said) -> None:
-    """Opens what the killed process left: everything begun is completed, nothing is there twice, nothing that was said is missing."""
+    """Opens the killed process's log: every broadcast that began is completed, none is duplicated, nothing that was reported is missing."""
     async with open_wal(directory, segment_bytes=1 << 20) as log:
         tasks = {task.broadcast_id: task for task in await settled(log)}
         found = await in_log(log)
@@ -132,7 +132,7 @@ async def check(directory: Path, said: Said) -> None:
 
 
 async def finish(directory: Path) -> None:
-    """Acknowledges whatever is left: nothing is, in this opening and the next."""
+    """Acknowledges all that is left; then nothing is left in this opening and the next."""
     async with open_wal(directory, segment_bytes=1 << 20) as log:
         for task in await settled(log):
             for name in task.missing_acks:
@@ -164,7 +164,7 @@ async def test_killed_while_it_broadcasts(data_dir: Path, soak: int) -> None:
 
 
 async def test_killed_at_persist_points(tmp_path: Path, soak: int) -> None:
-    """In a soak at every one of them."""
+    """A soak kills it at every one of them."""
     said = Said()
     await made(tmp_path / "whole")
     assert await run(said, "point", tmp_path / "whole", -1) == 0
@@ -178,7 +178,7 @@ async def test_killed_at_persist_points(tmp_path: Path, soak: int) -> None:
         place = tmp_path / str(point)
         said = Said()
         await made(place)
-        killed += await run(said, "point", place, point) != 0  # timers save, too: not every run has as many points
+        killed += await run(said, "point", place, point) != 0  # timers save, too: the number of points varies
         try:
             await check(place, said)
             await finish(place)

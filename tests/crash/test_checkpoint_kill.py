@@ -1,4 +1,4 @@
-"""Killed at any moment while checkpoints are written and segments given back, a log opens, and knows every key from its beginning."""
+"""After a kill at any moment while checkpoints are written and segments freed, a log opens, and knows every key from its beginning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACKED_MAX: Final = 150
 
 
 async def run_and_kill(directory: Path, first: int, acked: int) -> dict[int, tuple[str, int]]:
-    """Results by number, of a process that was killed after it had said so many."""
+    """Returns the results by number of a process that was killed after it had printed this many."""
     command = [sys.executable, "-m", "tests.crash.checkpoint_child", str(directory), str(first)]
     child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
     assert child.stdout is not None

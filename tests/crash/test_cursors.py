@@ -1,4 +1,4 @@
-"""A reader that is killed continues exactly where it saved and finds everything from there on, while retention drops what it has passed."""
+"""A killed reader continues exactly where it saved and finds every later event, while retention drops the events that it has passed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_killed_reader_goes_on_where_it_saved(tmp_path: Path, soak: int) -> No
 
 
 def run_and_kill(directory: str, first: int, after: int) -> list[tuple[str, int]]:
-    """Runs the process until it has said so many lines, kills it; everything that it said."""
+    """Runs the process until it has printed this many lines, kills it, and returns everything that it printed."""
     command = [sys.executable, "-m", "tests.crash.cursor", directory, str(first)]
     said: list[str] = []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""A process at its limit of open files: appends that need a new segment are refused and can be made again, none is lost."""
+"""A process at its limit of open files: appends that need a new segment are refused and can be retried; none is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk without a free byte is no dead end: after a crash the log opens, gives room back, closes, and takes appends again."""
+"""A disk without a free byte is no dead end: after a crash the log opens, frees space, closes, and accepts appends again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def fill_and_kill(disk: Path, *, keyed: bool = False) -> int:
-    """Has a process fill its log, then leaves no byte of the disk free, and kills it; the number of events acknowledged."""
+    """Has a process fill its log, then fills the disk to the last byte, and kills it; returns the number of acknowledged events."""
     command = [sys.executable, "-m", "tests.crash.full_disk_child", str(disk / "data"), json.dumps(SETTINGS)]
     command += ["keyed"] if keyed else []
     child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE, stderr=PIPE)
@@ -91,7 +91,7 @@ async def test_retention_makes_room_without_a_free_byte(disk: Path) -> None:
 
 
 async def test_a_service_that_is_killed_again_and_again_on_a_full_disk_opens_each_time(disk: Path) -> None:
-    """No opening may use up what the next one needs."""
+    """No opening may use up the space that the next one needs."""
     acknowledged = await fill_and_kill(disk)
     for _ in range(OPENINGS):
         assert await fill_and_kill(disk) == 0
@@ -100,7 +100,7 @@ async def test_a_service_that_is_killed_again_and_again_on_a_full_disk_opens_eac
 
 
 async def test_what_is_known_of_keys_does_not_keep_room_from_being_made(disk: Path) -> None:
-    """Segments go only once a checkpoint has the keys of their events, and that is a file of its own."""
+    """Segments are removed only once a checkpoint, which is a separate file, has the keys of their events."""
     acknowledged = await fill_and_kill(disk, keyed=True)
     for _ in range(2):
         assert await fill_and_kill(disk, keyed=True) == acknowledged, "its keys are known, and nothing is new"

@@ -1,4 +1,4 @@
-"""Killed at any moment and retried with the same keys, every keyed append is in the log exactly once, with its first result (D8)."""
+"""After kills at any moment and retries with the same keys, every keyed append is in the log exactly once, with its first result (D8)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from wal.pchannel.idempotency.producers import RESULTS_KEPT
 
 ROOT: Final = Path(__file__).parents[2]
 RETRIED: Final = 30
-"""Every process begins so many appends before the newest that was reported."""
+"""Every process begins this many appends before the newest that was reported."""
 ACKED_MAX: Final = 400
 NEWEST_MIN: Final = 100
-"""Every worker reaches this number before the killing ends: on a slow disk the others lag far behind one that pipelines."""
+"""Every worker reaches this number before the kills end: on a slow disk the others lag far behind the one that pipelines."""
 OPENING_S: Final = 0.05
-"""About what an opening takes: some are killed within it."""
+"""The approximate duration of an opening: some processes are killed within it."""
 
 
 class Results:
@@ -41,7 +41,7 @@ class Results:
         return [max(newest - RETRIED, 0) for newest in self.newest]
 
     def hear(self, done: Done) -> None:
-        """A report; AssertionError when it contradicts those before it."""
+        """Records a report; AssertionError when it contradicts earlier ones."""
         place = done.worker, done.number
         first = self.first.get(place)
         if first is None:
@@ -64,7 +64,7 @@ class Results:
             assert again == first, f"another result for {place}: first {first}, then {done}"
 
     async def check(self, log: WALAccesser) -> None:
-        """The log holds every append that was reported once, where it was said to be, and none twice."""
+        """Checks that the log holds every reported append exactly once, at the reported position."""
         found: dict[tuple[int, int], tuple[str, int]] = {}
         seen: Counter[bytes] = Counter()
         for vchannels in (["keyed"], ["other"], ["produced"], ["txns", "wide"]):
@@ -87,7 +87,7 @@ class Results:
 
 
 async def start(directory: Path, first: list[int]) -> Process:
-    """A process that has done its imports and waits for `go`."""
+    """Starts a process that has done its imports and waits for `go`."""
     plan = msgspec.json.encode(KeyedPlan(str(directory), first, 2)).decode()
     command = [sys.executable, "-m", "tests.crash.keyed_child", plan]
     child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
@@ -99,14 +99,14 @@ async def start(directory: Path, first: list[int]) -> Process:
 
 
 async def run_and_kill(child: Process, results: Results, *, acked: int, delay_s: float) -> int:
-    """Lets it go, kills it after so many reports or, for 0, after this time; answers how many were heard."""
+    """Starts the load, kills the child after this many reports or, for 0, after this time, and returns the number of reports read."""
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
     errors = asyncio.ensure_future(child.stderr.read())
     child.stdin.write(b"go\n")
     if not acked:
-        await asyncio.sleep(delay_s)  # the moment of the kill itself, not something that is waited for
+        await asyncio.sleep(delay_s)  # the moment of the kill is the point, nothing is waited for
         os.kill(child.pid, signal.SIGKILL)
     heard = 0
     while (line := await child.stdout.readline()).endswith(b"\n"):
@@ -122,7 +122,7 @@ async def run_and_kill(child: Process, results: Results, *, acked: int, delay_s:
 
 @pytest.mark.one_loop
 async def test_killed_and_retried(data_dir: Path, soak: int) -> None:
-    """Thirty kills on one directory and more, every fifth within the opening; three hundred in a soak."""
+    """At least thirty kills on one directory, every fifth within the opening; three hundred in a soak."""
     seed = int(os.environ.get("IDEMPOTENT_RETRIES_SEED") or random.SystemRandom().getrandbits(32))
     rng = random.Random(seed)
     results = Results()

@@ -1,6 +1,6 @@
-"""Readers in other processes after a kill: of a vchannel that was dropped and made again they show what was acknowledged.
+"""Readers in other processes after a kill: they show the acknowledged state of a vchannel that was dropped and recreated.
 
-The writer is killed with no time to bring the copy of the vchannels up to date; nobody opens the log for writing before the reader looks.
+The writer is killed before it can update the copy of the vchannels; no process opens the log for writing before the reader looks.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WAIT_TIMEOUT_S: Final = 60.0
 
 
 class Said(msgspec.Struct):
-    """What the killed process was told of a vchannel.
+    """The state of a vchannel that the killed process reported.
 
-    The number of its messages (-1: it was dropped, or never made) and how many there are; whether a drop was asked for; and the largest
-    number of a former incarnation, whose drop was acknowledged.
+    The number in its messages (-1: it was dropped, or never created) and the count of messages; whether a drop was requested; and the
+    largest number of a former incarnation, whose drop was acknowledged.
     """
 
     number: int = -1
@@ -40,7 +40,7 @@ class Said(msgspec.Struct):
 
 
 async def killed(*arguments: object, last: str | None = None, lines_max: int | None = None) -> dict[str, Said]:
-    """A child that is killed after this line, or after so many; what it had said of each vchannel."""
+    """Runs a child, kills it after this line or after this many lines, and returns its reports of each vchannel."""
     command = [sys.executable, "-m", "tests.crash.incarnation_child", *map(str, arguments)]
     child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=PIPE)
     assert child.stdout is not None
@@ -67,7 +67,7 @@ async def killed(*arguments: object, last: str | None = None, lines_max: int | N
 
 
 def check(name: str, said: Said, messages: list[ImmutableMessage]) -> None:
-    """What a reader shows is what was acknowledged, or one step on: what had been asked for may have happened."""
+    """Checks that a reader shows the acknowledged state, or that state after the one requested step, which may have happened."""
     shown = [int(message.payload) for message in messages]
     assert len(set(shown)) <= 1, f"{name} shows several incarnations"
     assert all(number > said.over for number in shown), (
@@ -78,7 +78,7 @@ def check(name: str, said: Said, messages: list[ImmutableMessage]) -> None:
 
 
 async def look(directory: Path, said: dict[str, Said]) -> None:
-    """Both kinds of readers in another process."""
+    """Checks both kinds of readers in another process."""
     async with open_wal(directory, read_only=True) as log:
         for name, told in said.items():
             found = [message async for message in log.read(name, follow=False)]

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment loses nothing that was acknowledged and leaves nothing half done (D1, D3, D5, D6, D10)."""
+"""SIGKILL at any moment loses nothing acknowledged and leaves nothing half done (D1, D3, D5, D6, D10)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.crash.rounds import Rounds
 
 @pytest.mark.one_loop
 async def test_killed_under_load(data_dir: Path, soak: int) -> None:
-    """Twenty rounds on one directory; two hundred in a soak, shorter ones, since each reads everything."""
+    """The test runs twenty rounds on one directory; a soak runs two hundred shorter ones, since each reads everything."""
     count, acked_max = (20, 900) if soak == 1 else (200, 200)
     async with Rounds(data_dir, test="test_killed_under_load") as rounds:
         for _ in range(count):
@@ -35,7 +35,7 @@ async def test_killed_while_opening(data_dir: Path, soak: int) -> None:
 
 
 async def test_killed_while_closing(data_dir: Path, soak: int) -> None:
-    """A close under load answers everything it took; a kill in the middle of it loses nothing that was answered."""
+    """A close under load answers every call that it accepted; a kill in the middle of it loses nothing acknowledged."""
     async with Rounds(data_dir, test="test_killed_while_closing") as rounds:
         await rounds.load_and_close(50, kill=False)
         await rounds.check()

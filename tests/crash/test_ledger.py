@@ -1,4 +1,4 @@
-"""The judge of the crash tests: an honest log passes, and each broken promise is seen for what it is."""
+"""The judge of the crash tests: a correct log passes, and each broken guarantee is reported as such."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _body(
 def _event(
     position: int, *bodies: bytes, pchannel: str = "p-0", tick: int | None = None, transaction: bool = False
 ) -> Event:
-    """An event at this position whose tick is ten times it, unless given."""
+    """Returns an event at this position; its tick is ten times the position, unless given."""
     at = MessageID(pchannel, 7, position, 0)
     tick = position * 10 if tick is None else tick
     observed = [
@@ -59,7 +59,7 @@ def _acked(*events: Event, op: int, worker: int = 0, round: int = 0) -> Acked:
 
 
 def _story() -> tuple[Ledger, Log]:
-    """An honest run: what was said, and a log that holds it beside what was under way."""
+    """Returns a correct run: its reports, and a log that holds the reported events and those in flight."""
     log = {
         "p-0": [
             _event(1, _body(1, "v-0")),

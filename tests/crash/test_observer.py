@@ -1,6 +1,6 @@
-"""Readers of other processes: stopped in the middle of a segment while it is recycled; and of writers that are killed.
+"""Readers in other processes that are stopped in the middle of a segment while it is recycled, or whose writers are killed.
 
-What a reader delivers is what was written, in order, or the read ends with TruncatedError; nothing else.
+A reader delivers the written messages in order, or its read ends with TruncatedError; nothing else happens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Reader:
-    """A reading process, and what it has said so far."""
+    """A reading process, and its reports so far."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -53,7 +53,7 @@ class Reader:
             await reader._hearing
 
     async def until(self, number: int) -> None:
-        """Waits until it has read this number; AssertionError for anything that was not right."""
+        """Waits until it has read this number; AssertionError for any wrong report."""
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             while self.at < number:
                 self.check()
@@ -66,7 +66,7 @@ class Reader:
         assert self.process.returncode is None, "it ended by itself"
 
     async def stop(self) -> None:
-        """SIGSTOP; returns when the kernel says that it stands still."""
+        """Sends SIGSTOP; returns when the kernel says that the process is stopped."""
         self.process.send_signal(signal.SIGSTOP)
         stat = Path(f"/proc/{self.process.pid}/stat")
         async with asyncio.timeout(WAIT_TIMEOUT_S):
@@ -93,7 +93,7 @@ class Reader:
 
 
 class Numbers:
-    """Appends the numbers in their order, some at a time."""
+    """Appends the numbers in order, some at a time."""
 
     def __init__(self, log: WALAccesser) -> None:
         self._log = log
@@ -101,7 +101,7 @@ class Numbers:
         self.results: list[AppendResult] = []
 
     async def append(self, segments: int) -> None:
-        """About so many segments full."""
+        """Appends about this many segments of numbers."""
         goal = self._segment + segments
         while self._segment < goal:
             some = range(self.following, self.following + 12)
@@ -116,7 +116,7 @@ class Numbers:
 @pytest.mark.one_loop
 @pytest.mark.parametrize("how", ["pages", "scanner"])
 async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, soak: int) -> None:
-    """Many times over: read, stop anywhere, truncate and write over all that it knew, go on."""
+    """Many times over, a reader is stopped anywhere, the log is truncated and overwritten, and the reader continues."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -132,7 +132,7 @@ async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, s
                 await reader.until(min(numbers.following - 1, reader.at + rng.randrange(1, 20)))
                 await reader.stop()
                 await ahead
-                # All of it up to near the end goes, and what it leaves is written over.
+                # The log is truncated up to near its end, and the freed segments are overwritten.
                 keep = rng.randrange(1, 30)
                 await log.truncate(up_to=numbers.results[-keep].message_id)
                 await numbers.append(3)
@@ -148,7 +148,7 @@ async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, s
 
 
 async def test_what_killed_writers_acknowledged_is_read(data_dir: Path) -> None:
-    """A reader that stays: also vchannels that were made a moment before the kill, and what the next writer adds."""
+    """A lasting reader also gets vchannels that were created a moment before the kill, and the messages of the next writer."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""A process that was stopped does not lose its transactions for it: a gap counts for at most twice `time_tick_interval_s`."""
+"""A stopped process does not lose its transactions: a gap counts for at most twice `time_tick_interval_s`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_stopped_for_longer_than_the_keepalive(data_dir: Path) -> None:
         assert ran_out.seconds >= plan.control_keepalive_s
         for _ in range(STOPS):
             await child.stop()
-            await asyncio.sleep(1.2 * plan.keepalive_s)  # being stopped for so long is what is tested
+            await asyncio.sleep(1.2 * plan.keepalive_s)  # the test is about being stopped for this long
             child.cont()
         child.tell("commit")
         await child.until_told(Committed, "it had tried to commit")

@@ -1,6 +1,6 @@
-"""A process that makes vchannels by appending to them until it is killed: `python -m tests.crash.vchannel_maker DIRECTORY NUMBER`.
+"""A process that creates vchannels by appending to them until it is killed: `python -m tests.crash.vchannel_maker DIRECTORY NUMBER`.
 
-It says the name of each, which is also what it has appended there, when that is durable.
+It prints the name of each, which is also the message that it appended there, when that is durable.
 """
 
 from __future__ import annotations

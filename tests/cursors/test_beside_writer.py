@@ -1,4 +1,4 @@
-"""Cursors in a KV that a process beside the writer saves: a truncation never passes one that was saved without anybody hearing of it."""
+"""A process beside the writer saves cursors in a KV: a truncation never passes a cursor, even if the writer did not hear of the save."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wal.kv import MemoryKV
 
 
 class Log:
-    """The earliest event of a log, as its metadata says."""
+    """The earliest event of a log, according to its metadata."""
 
     def __init__(self) -> None:
         self.earliest = (0, 0)
@@ -82,7 +82,7 @@ async def test_the_next_writer_removes_the_mark_of_one_that_was_killed() -> None
 async def test_a_mark_goes_although_the_metadata_cannot_be_reached_for_a_while(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The removal fails once, or the answer to the save of the mark is lost: other processes can save their cursors soon after."""
+    """The removal fails once, or the answer to the save of the mark is lost: other processes can soon save their cursors again."""
     kv = MemoryKV()
     writer, beside = CursorsInKV(kv), CursorsBesideWriter(kv)
     real = getattr(kv, lost)
@@ -111,7 +111,7 @@ async def test_a_mark_goes_although_the_metadata_cannot_be_reached_for_a_while(
 
 @pytest.mark.parametrize("rounds", [30])
 async def test_every_cursor_is_saved_above_the_earliest_event_or_refused(rounds: int) -> None:
-    """A writer truncates as far as the cursors allow, again and again, while another process saves cursors at positions of its own."""
+    """A writer repeatedly truncates up to the limit that the cursors set, while another process saves cursors at its own positions."""
     writer, beside = await stores()
     log = Log()
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""The bytes of a cursor: decoding returns what was encoded, and nothing else ever."""
+"""The bytes of a cursor: decoding returns the encoded cursor or raises, and never returns another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cursor files between processes: a process that is stopped or killed in the middle of a save harms no other for good."""
+"""Cursor files shared by processes: a process that is stopped or killed in the middle of a save does no lasting harm to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status of a saved cursor, given the log as it is."""
+"""The status of a saved cursor, given the current log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises of every store of cursors, in memory and in files."""
+"""The guarantees of every cursor store, in memory and in files."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_wait_for_the_lock_is_bounded(store: CursorStore) -> None:
 
 
 def test_a_save_looks_at_the_earliest_event_under_the_lock(store: CursorStore) -> None:
-    """A truncation does the same, so neither overtakes the other."""
+    """A truncation does the same, so that neither overtakes the other."""
     earliest = [(0, 0)]
     begun = threading.Event()
     outcomes: list[object] = []

@@ -1,8 +1,8 @@
-"""The code in Markdown pages, run as it stands there.
+"""Runs the code in Markdown pages as it is written there.
 
 Every ```python block of a page is run, in order, in one namespace a page (so that a page can tell one story), with top-level
-`await` and `async with` as in `python -m asyncio`. A ```text block right after it is what the block prints: compared line by line,
-where `…` stands for anything and a number of 17 digits or more (a tick) for any such number.
+`await` and `async with` as in `python -m asyncio`. A ```text block right after it is the expected output: compared line by line, where `…`
+matches anything and a number of 17 digits or more (a tick) any such number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TICK: Final = re.compile(r"\b\d{17,20}\b")
 
 
 class Block(msgspec.Struct):
-    """Code, the line of the page where it begins, and what it should print (None: not said)."""
+    """Code, the line of the page where it begins, and its expected output (None: unspecified)."""
 
     page: Path
     line: int
@@ -41,7 +41,7 @@ class Block(msgspec.Struct):
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The ```python blocks of a page, each with the ```text block right after it."""
+    """Returns the ```python blocks of a page, each with the ```text block right after it."""
     text = page.read_text()
     fences = list(_FENCE.finditer(text))
     for at, fence in enumerate(fences):
@@ -56,14 +56,14 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def blocks_before_spark(page: Path) -> list[Block]:
-    """The blocks of a page up to the first one that needs Spark. Pages with such a block are run whole by tests/spark, in its session."""
+    """Returns the blocks of a page up to the first that needs Spark. tests/spark runs pages with such a block in full, in its session."""
     return list(itertools.takewhile(lambda block: "wal.spark" not in block.code, blocks(page)))
 
 
 async def run(block: Block, namespace: dict[str, Any]) -> str:
-    """Runs the block in this namespace; what it printed. Errors point at the line of the page.
+    """Runs the block in this namespace and returns its output. Errors point at the line of the page.
 
-    One that awaits nothing runs in a thread: as in a program before its loop begins, where it may wait for a file.
+    A block that awaits nothing runs in a thread: like a program before its loop begins, it may wait for a file.
     """
     source = "\n" * (block.line - 1) + block.code
     code = compile(source, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -77,6 +77,6 @@ async def run(block: Block, namespace: dict[str, Any]) -> str:
 
 
 def matches(printed: str, expected: str) -> bool:
-    """Whether it printed what the page says."""
+    """Returns whether the output is what the page says."""
     pattern = re.escape(_TICK.sub("TICK", expected.rstrip())).replace("…", ".*")
     return re.fullmatch(pattern, _TICK.sub("TICK", printed.rstrip())) is not None

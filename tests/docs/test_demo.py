@@ -1,4 +1,4 @@
-"""The demo's own parts: its totals come from the CSV, and it says so when the log differs. The whole of it runs in `.ci/run`."""
+"""The demo's own parts: its totals come from the CSV, and it reports when the log differs. `.ci/run` runs the whole demo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def test_a_difference_is_named() -> None:
 
 
 def test_a_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, etcd_address: str) -> None:
-    """Its writer is killed, and what the next one and the reader find is compared with the CSV, as in the whole of it."""
+    """The demo's writer is killed, and the messages that the next writer and the reader find are compared with the CSV, as in the whole
+    demo."""
     servers = {
         "WAL_TEST_PULSAR": f"pulsar://{pulsar_host}",
         "WAL_TEST_PULSAR_ADMIN": f"http://{pulsar_admin_host}",

@@ -1,4 +1,4 @@
-"""What the packages hand on: pinned for `wal`, in order and really there for every module."""
+"""The names that the packages export: pinned for `wal`; sorted and existing for every module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on the frame format is right: the reader on it reads every golden frame, and finds what they say."""
+"""The page on the frame format is right: the page's reader reads every golden frame, and finds the documented content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS: Final = {kind.name: int(kind) for kind in RunKind}
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
-    """What the first block of the page defines."""
+    """Returns the names that the first block of the page defines."""
     namespace: dict[str, Any] = {}
     exec(next(blocks(PAGE)).code, namespace)
     return namespace

@@ -1,4 +1,4 @@
-"""What `tests/conftest.py` guarantees every test: blocking calls are found, and both loops are used."""
+"""The guarantees of `tests/conftest.py` for every test: blocking calls are found, and both loops are used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests import conftest
 
 
 def as_if_in(package: Any, source: str) -> Callable[..., object]:
-    """A function `call` compiled as if it stood in a file of this package."""
+    """Returns a function `call` compiled as if it were in a file of this package."""
     namespace: dict[str, Any] = {}
     exec(compile(source, str(Path(package.__path__[0]) / "pretend.py"), "exec"), namespace)
     return namespace["call"]

@@ -1,4 +1,4 @@
-"""The page on logging names every logger in the code with every level that it is used at, and none that is not."""
+"""The page on logging names exactly the loggers in the code, each with exactly the levels that it uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.docs.snippets import ROOT
 PAGE: Final = ROOT / "docs" / "reference" / "logging.md"
 LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
 FROM_ELSEWHERE: Final = {("wal.pulsar", "ERROR")}
-"""What the client of Pulsar says at a level of its own."""
+"""The (logger, level) of lines that the Pulsar client writes at its own level."""
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:
@@ -23,7 +23,7 @@ def sources() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def logger_of(node: ast.AST) -> str | None:
-    """The name in `logging.getLogger("name")`."""
+    """Returns the name in `logging.getLogger("name")`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "getLogger":
         (name,) = node.args
         assert isinstance(name, ast.Constant)
@@ -32,7 +32,7 @@ def logger_of(node: ast.AST) -> str | None:
 
 
 def used(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(logger, level) of each call in a file."""
+    """Returns (logger, level) of each call in a file."""
     variables: dict[str, str] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -61,7 +61,7 @@ def test_every_logger_with_its_levels() -> None:
 
 
 def test_no_logger_is_named_in_another_way() -> None:
-    """Each is made at the top of its file, by a name that is written out: `wal`, `wal.` and a part, or `actors`."""
+    """Each logger is created at the top of its file with a literal name: `wal`, `wal.` and a part, or `actors`."""
     for path, tree in sources():
         names = [name for node in ast.walk(tree) if (name := logger_of(node)) is not None]
         assert len(names) <= 1, path

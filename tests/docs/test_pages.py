@@ -1,6 +1,6 @@
 """Every ```python block in README and docs runs and prints what the page says; links and file names in the pages exist.
 
-Those with Spark are run whole by tests/spark, and here up to there.
+Pages that use Spark are run in full by tests/spark, and here up to the first block that needs it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SERVERS: Final = {
     "public/default": "pulsar_namespace",
     "a.json.webtoken": "pulsar_token",
 }
-"""What the pages call a server, and the fixture that is one."""
+"""The name of each server in the pages, and the fixture that provides it."""
 ROOT_PATH: Final = "by-dev"
-"""What the pages call a root path; each run has one of its own."""
+"""The root path in the pages; each run uses its own instead."""
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=IDS)

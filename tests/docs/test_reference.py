@@ -1,4 +1,4 @@
-"""The reference pages name everything there is, and nothing that is not."""
+"""The reference pages name everything that exists, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wal import LogBroadcast, Scanner, Settings, Txn, WALAccesser, bridge, error
 
 REFERENCE: Final = ROOT / "docs" / "reference"
 PLUMBING: Final = {"begin", "wait_open", "ended", "vchannels", "page", "hand_over"}
-"""Public for the rooms around them, not for users."""
+"""Names that are public for neighbouring packages, not for users."""
 UNITS: Final = {"": 1, " MiB": 1 << 20}
 
 

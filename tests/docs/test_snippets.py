@@ -1,4 +1,4 @@
-"""The runner of snippets itself: a page that is wrong must fail."""
+"""The runner of snippets itself: a wrong page must fail."""
 
 from __future__ import annotations
 

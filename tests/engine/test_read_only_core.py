@@ -1,4 +1,4 @@
-"""ReadOnlyCore over a source that the tests make up: what it looks for, what changes mean to a read, and what it closes."""
+"""ReadOnlyCore over a fake source: its lookups, the effects of changes on a read, and the objects that it closes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class EmptyLog(ReadOnlyPChannelLog):
 
 
 class MadeUpSource(ReadOnlySource):
-    """A source with the pchannels and vchannels that a test gives it."""
+    """A source with the pchannels and vchannels of a test."""
 
     name = "made up"
     form = FORM_JOURNAL

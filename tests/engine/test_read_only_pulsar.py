@@ -1,4 +1,4 @@
-"""The source of a log on Pulsar, without a Pulsar: what it makes of the metadata."""
+"""The source of a log on Pulsar, tested without a Pulsar: how it reads the metadata."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def source(metadata: Metadata) -> Any:
 
 
 def test_the_view_is_made_again_only_when_something_is_new(source: Any, metadata: Metadata) -> None:
-    """A reader asks every 50 ms, and there may be 65,536 vchannels."""
+    """A reader looks every 50 ms, and there may be 65,536 vchannels."""
     view = source.vchannels()
     assert source.vchannels() is view
     metadata.known = KnownVChannels({"a": ("p0", 1)}, 3)
@@ -78,7 +78,7 @@ def test_closing_ends_the_wait_for_a_broker_that_is_away() -> None:
 
 
 def test_metadata_that_do_not_answer_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that follows a log outlasts a restart of etcd, as it outlasts one of the broker."""
+    """A reader that follows a log survives a restart of etcd, as it survives a restart of the broker."""
     monkeypatch.setattr(read_only, "RETRY_S", 0.01)
     answers = [
         UnavailableError("as if etcd were away"),

@@ -1,4 +1,4 @@
-"""Makes a system call fail in this process from now on, by a filter of the kernel: as on file systems without that call."""
+"""Makes a system call fail in this process from now on, by a kernel filter, as on file systems without that call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of another user of the machine, who is in one more group at most; only root can start them."""
+"""Processes of another user of the machine, who is in at most one more group; only root can start them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ root_only = pytest.mark.skipif(
 
 
 class OtherUser(Other):
-    """A process of user `uid` and group `gid` that runs `job(line, *args)`, as `Other` does.
+    """Starts a process of user `uid` and group `gid` that runs `job(line, *args)`, as `Other` does.
 
     `uses_log`: it first imports the modules that a log needs, because it might not be allowed to later.
     """
@@ -46,7 +46,7 @@ class OtherUser(Other):
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Yields a directory that every user can enter, and that hands its group, READERS, to everything created below it."""
+    """Yields a directory that every user can enter, and whose group, READERS, everything created below it inherits."""
     directory = Path(tempfile.mkdtemp(prefix="wal-place-"))
     try:
         os.chown(directory, -1, READERS)

@@ -1,4 +1,4 @@
-"""A forked child that outlives the writer keeps no lock; where one does, LockedError names that process."""
+"""A forked child that outlives the writer keeps no lock; if one does, LockedError names that process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def by_subprocess() -> int:
 
 
 def by_the_c_library() -> int:
-    """Forks as an extension module does, which tells Python nothing."""
+    """Forks as an extension module does, without notifying Python."""
     libc = ctypes.PyDLL(None)
     pid: int = libc.fork()
     if pid == 0:
@@ -62,7 +62,7 @@ async def write_and_fork(line: Line, directory: str, fork: Callable[[], int]) ->
 
 
 async def append_all_the_time_and_fork(line: Line, directory: str) -> None:
-    """Forks from a thread, so that children are made at any moment of an append."""
+    """Forks from a thread, so that children are created at any moment of an append."""
     warnings.simplefilter("ignore", DeprecationWarning)
     log = await open_wal(directory)
     loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ async def open_and_close(directory: str) -> None:
 
 
 async def test_a_child_that_opens_the_log_of_its_killed_parent_is_told_why_it_cannot(data_dir: Path) -> None:
-    """Sqlite refuses the file to the child; a process that was started on its own can open it."""
+    """Sqlite refuses the file to the child; a separately started process can open it."""
     parent = Other(write_and_let_a_child_open, str(data_dir))
     assert "forked" in await parent.hear()
     await open_and_close(str(data_dir))
@@ -191,7 +191,7 @@ def fork_within_the_lock(line: Line, directory: str) -> None:
             line.tell(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             line.hear_now()
     if pid == 0:
-        os._exit(7)  # the child left the block, where it had nothing to release
+        os._exit(7)  # the child left the block, and had nothing to release
 
 
 def test_a_child_leaves_its_parents_lock_alone(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_a_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: 
 
 
 async def test_a_pid_that_was_given_to_another_process_is_not_named(data_dir: Path) -> None:
-    """After a restart in a container the same few pids are given again."""
+    """After a restart in a container the same few pids are reused."""
     parent = Other(write_and_fork, str(data_dir), by_os_fork)
     child = await parent.hear()
     try:

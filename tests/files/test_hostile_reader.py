@@ -1,4 +1,4 @@
-"""A user who may read the files of a log, and locks every one that it can open, stops nobody."""
+"""A user who may read the files of a log, and locks every file that it can open, blocks no other process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["place"]
 
 MIB = 1 << 20
 ENOUGH_S = 60
-"""Far more than these tests take: a lock that is waited for is not released before the test ends."""
+"""Far longer than these tests take: no lock is released before the test ends."""
 LOCKS = [fcntl.LOCK_EX, fcntl.LOCK_SH]
 
 

@@ -1,4 +1,4 @@
-"""A file system that refuses a lock: every public call that needs one says so in an error of the log."""
+"""A file system that refuses a lock: every public call that needs one raises an error of the log that says so."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ERRORS = [errno.ENOLCK, errno.EIO, errno.EACCES, errno.ENOTSUP]
 
 
 async def meet_it(line: Line, directory: str, number: int) -> None:
-    """Prepares what needs no lock, then reports what each call raises."""
+    """Prepares everything that needs no lock, then reports the error of each call."""
     async with open_wal(directory) as log:
         await log.raw_append(Message("orders", b"1"))
         async with log.read("orders", cursor="billing") as scanner:
@@ -42,7 +42,7 @@ async def meet_it(line: Line, directory: str, number: int) -> None:
 
 
 def raised_by(call: Callable[[], object]) -> tuple[bool, str]:
-    """Returns whether a call raises a StorageError, and what it raises."""
+    """Returns whether a call raises a StorageError, and the error that it raises."""
     try:
         call()
     except (StorageError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Which users of the machine may do what with the files of a log, whatever the umask is."""
+"""The rights of the machine's users to the files of a log, whatever the umask is."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_directories_above_the_log_are_made_as_mkdir_makes_them(tmp_path: 
 
 
 def loosen(directory: Path) -> None:
-    """Gives all files the modes that they had before the log's files were private."""
+    """Sets all files to the modes that they had before the log's files were private."""
     for root, _, files in os.walk(directory):
         os.chmod(root, 0o755)
         for name in files:
@@ -278,7 +278,7 @@ async def test_a_service_writes_in_a_directory_that_another_user_owns(place: Pat
 
 @root_only
 async def test_files_that_root_creates_belong_to_the_service(place: Path) -> None:
-    """An administrator uses a journal with sudo: the service can still use all of it, also the cursor that root saved."""
+    """An administrator uses a journal with sudo: the service can still use all of it, even the cursor that root saved."""
     directory = place / "data"
     place.chmod(0o2777)
     async with OtherUser(append_and_save, str(directory), uid=SERVICE) as service:

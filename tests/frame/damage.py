@@ -1,6 +1,6 @@
-"""Damage for the tests: ways to break a frame under a wrong or a right CRC, and the allowed outcomes.
+"""Damage for the tests: ways to break a frame with an invalid or a valid CRC, and the allowed outcomes.
 
-`outcome` reads everything in a frame, as a reader would, and compares it with the documented laws, which are written out plainly here.
+`outcome` reads everything in a frame, as a reader would, and compares it with the documented laws, which are stated plainly here.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def check_laws(view: FrameView, held: list[tuple[RunRow, Any]]) -> None:
 
 
 def break_openly(frame: bytes, dice: random.Random) -> bytes:
-    """Damages bytes under a wrong CRC: flips bits, removes bytes, inserts them, or copies them from another part."""
+    """Damages bytes without updating the CRC: flips bits, removes bytes, inserts them, or copies them from another part."""
     data = bytearray(frame)
     for _ in range(dice.randint(1, 3)):
         at, length = dice.randrange(len(data) + 1), dice.randint(1, 40)
@@ -124,7 +124,7 @@ def break_openly(frame: bytes, dice: random.Random) -> bytes:
 
 
 def break_cleverly(frame: bytes, dice: random.Random) -> bytes:
-    """Changes fields of header and tables, or the body, under right CRCs, as a writer with a defect might."""
+    """Changes fields of header and tables, or the body, with valid CRCs, as a writer with a defect might."""
     data = bytearray(frame)
     for _ in range(dice.choice((1, 1, 2, 3))):
         tables_end = HEADER_BYTES + struct.unpack_from("<I", data, 72)[0]

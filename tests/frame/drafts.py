@@ -1,4 +1,4 @@
-"""Drafts for the tests: a plan is a list of calls on a FrameDraft, and a naive model says what a reader has to find.
+"""Drafts for the tests: a plan is a list of calls on a FrameDraft, and a naive model says what a reader must find.
 
 The model keeps a list of rows for each run, in Python's own objects, and knows nothing of tables, blocks or bytes.
 """
@@ -107,7 +107,7 @@ def encode(draft: FrameDraft) -> EncodedFrame:
 
 
 def view_of(data: bytes) -> FrameView:
-    """Returns the view of a frame whose bytes lie in one piece."""
+    """Returns the view of a frame whose bytes are contiguous."""
     base = FrameView.decode(data, lambda start, end: b"").header.head_bytes
     return FrameView.decode(data, lambda start, end: data[base + start : base + end])
 

@@ -1,4 +1,4 @@
-"""FrameDraft refuses a call that no frame can hold, and is unchanged then."""
+"""FrameDraft refuses a call that no frame can hold, and is then unchanged."""
 
 import pytest
 

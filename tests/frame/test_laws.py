@@ -1,4 +1,4 @@
-"""A frame that breaks one law of the tables under a right CRC is refused, and the error names the law."""
+"""A frame that breaks one law of the tables but has a valid CRC is refused, and the error names the law."""
 
 import struct
 

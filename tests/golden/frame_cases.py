@@ -1,4 +1,4 @@
-"""The drafts whose bytes are kept as `frame_v1_<case>.bin`, and how a decoded frame is written down in `frame_v1.json`.
+"""The drafts whose bytes are kept as `frame_v1_<case>.bin`, and the form of a decoded frame in `frame_v1.json`.
 
 A case never changes once format version 1 is frozen; new ones may be added.
 """
@@ -74,7 +74,7 @@ def broadcast() -> Case:
 
 
 def broadcasts_beside_each_other() -> Case:
-    """Two broadcasts, one with vchannels without a copy in this frame; a keyed message; a vchannel that also has a run of its own."""
+    """Two broadcasts, one with vchannels without a copy in this frame; a keyed message; a vchannel that also has its own run."""
     draft = FrameDraft()
     draft.append(A, [Record(b"before", ext=encode_key("order-8"))], keyed=True)
     keys = (ResourceKey("collection", "orders"), ResourceKey("database", "shop", shared=True))
@@ -156,7 +156,7 @@ def path_of(name: str) -> Path:
 
 
 def describe(data: bytes) -> dict[str, Any]:
-    """Returns what these bytes decode to, in types of JSON."""
+    """Returns the decoded content of these bytes, in types of JSON."""
     head_bytes = FrameView.decode(data, lambda start, end: b"").header.head_bytes
     view = FrameView.decode(data, lambda start, end: data[head_bytes + start : head_bytes + end])
     term = view.term_start()

@@ -1,7 +1,7 @@
 """Writes the golden frames: `python -m tests.golden.write_frames CASE…` (or `--all`).
 
-The files are the format. A case that is already there is written again only with `--force`, which is a change of the format and
-needs a new FORMAT_VERSION once version 1 is frozen.
+The files are the format. An existing case is rewritten only with `--force`, which is a change of the format and needs a new FORMAT_VERSION
+once version 1 is frozen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.golden.frame_cases import CASES, FOLDER, describe, encode_case, path_
 
 
 def main() -> None:
-    """Writes the bytes of the given cases, and what all cases decode to."""
+    """Writes the bytes of the given cases, and the decoded content of all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="the cases to write")
     parser.add_argument("--all", action="store_true", help="every case")

@@ -1,4 +1,4 @@
-"""The promises of every KV, as tests. A KV joins by adding one line to FACTORIES in test_conformance.py.
+"""The guarantees of every KV, as tests. A KV joins by adding one line to FACTORIES in test_conformance.py.
 
 The class needs a fixture `kv`: an open, empty KV that the fixture closes.
 """

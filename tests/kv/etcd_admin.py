@@ -1,4 +1,4 @@
-"""What tests do to an etcd without the client: calls of etcd's own JSON gateway, off the loop."""
+"""Calls of the tests to an etcd without the client: through etcd's own JSON gateway, off the loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["call", "compact", "leases", "revoke", "text", "watchers"]
 
 
 def text(value: str) -> str:
-    """Returns bytes as the gateway has them."""
+    """Returns bytes in the gateway's encoding."""
     return base64.b64encode(value.encode()).decode()
 
 
@@ -42,7 +42,7 @@ async def leases(address: str) -> set[int]:
 
 
 async def watchers(address: str) -> int:
-    """Returns the number of watchers that the server holds, as its metrics say."""
+    """Returns the number of the server's watchers, from its metrics."""
     page = await asyncio.to_thread(_page, f"http://{address}/metrics")
     (line,) = [line for line in page.splitlines() if line.startswith("etcd_debugging_mvcc_watcher_total ")]
     return int(float(line.split()[1]))

@@ -1,4 +1,4 @@
-"""Every KV against the same promises."""
+"""Every KV keeps the same guarantees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EtcdKV on real servers: the promises of every KV, on etcd 3.6 and 3.4, and what only a server has: bounds, sizes, other clients."""
+"""EtcdKV on real servers: the guarantees of every KV, on etcd 3.6 and 3.4, and those of a server only: bounds, sizes, other clients."""
 
 from __future__ import annotations
 

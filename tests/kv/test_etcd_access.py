@@ -1,4 +1,5 @@
-"""TLS with client certificates, users and passwords, on real servers: which clients get in, what a refusal says, tokens that expire."""
+"""TLS with client certificates, users and passwords, on real servers: the clients that get access, the text of a refusal, tokens that
+expire."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ WAIT_S = 60.0
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes an authority, a certificate of 127.0.0.1, one of a client, and one of a client of another authority."""
+    """Creates an authority, a certificate of 127.0.0.1, one of a client, and one of a client of another authority."""
     openssl = shutil.which("openssl")
     if openssl is None:
         if os.environ.get("CI"):
@@ -148,7 +149,7 @@ async def test_users_may_do_what_their_roles_allow(guarded: EtcdServer, data_dir
 
 
 async def test_an_expired_token_is_renewed_by_the_call_that_meets_it(guarded: EtcdServer) -> None:
-    """A restart forgets all tokens, as their expiry does: reads, writes, sessions and watches go on."""
+    """A restart forgets all tokens, as their expiry does: reads, writes, sessions and watches continue."""
     async with (
         await EtcdKV.open([guarded.address], root_path="ours", user=("app", "app-password"), timeout_s=30) as kv,
         await kv.watch_with_prefix("") as watch,

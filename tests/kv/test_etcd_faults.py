@@ -130,7 +130,7 @@ async def test_kill_9_loses_and_repeats_nothing_of_a_busy_watch(server: EtcdServ
 
 
 async def test_an_idle_watch_sees_what_was_written_while_its_connection_was_cut(server: EtcdServer, kv: EtcdKV) -> None:
-    """The watch has seen no event yet: it goes on at its own start, not at the revision that the store names when it comes back."""
+    """The watch has seen no event yet: it continues at its own start, not at the revision that the store names when it comes back."""
     async with await kv.watch_with_prefix("k/") as watch:
         await asyncio.to_thread(server.kill)
         waiting = asyncio.ensure_future(anext(watch))
@@ -234,7 +234,7 @@ async def test_a_compaction_below_the_seen_revision_disturbs_no_watch(new_server
 
 
 async def test_progress_keeps_a_quiet_watch_above_compactions(etcd_binary: Path) -> None:
-    """Other clients write and compact; the watch has no event for long, and etcd tells it how far it is."""
+    """Other clients write and compact; the watch has no event for long, and etcd sends it the current revision."""
     server = EtcdServer(etcd_binary, options=["--experimental-watch-progress-notify-interval=100ms"])
     await asyncio.to_thread(server.start)
     try:

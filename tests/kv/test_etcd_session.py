@@ -72,7 +72,7 @@ async def test_the_owner_of_a_revoked_lease_is_told(kv: EtcdKV, etcd_address: st
 
 
 async def test_a_defect_in_the_renewal_is_told_at_once(kv: EtcdKV) -> None:
-    """The owner does not have to wait until the lease has run out."""
+    """The owner does not have to wait until the lease has expired."""
     broken = False
 
     def clock() -> float:
@@ -137,7 +137,7 @@ async def test_a_machine_that_slept_loses_the_session_at_the_next_look(kv: EtcdK
     assert session.alive
     now += 49.9
     assert session.alive
-    now += 0.2  # five sixths of the TTL are over
+    now += 0.2  # five sixths of the TTL have passed
     assert not session.alive
     now -= 50
     assert not session.alive, "what was lost was found again"
@@ -348,8 +348,8 @@ async def test_over_kill_9_and_freezes_at_most_one_believes_that_it_leads(server
 
 
 async def test_a_candidate_of_unknown_outcome_never_leads(server: EtcdServer) -> None:
-    """Freezes etcd, so that nobody knows whether the candidate's key was put, and nobody can remove it: the session goes, and the key
-    with it."""
+    """Freezes etcd, so that it is unknown whether the candidate's key was put, and no call can remove it: the session ends, and so does the
+    key."""
     root = new_root()
     async with (
         await EtcdKV.open([server.address], root_path=root, timeout_s=0.5) as hasty,

@@ -142,7 +142,7 @@ def event(revision: int, key: str) -> WatchEvent:
 def test_a_watch_over_broken_streams_gives_each_event_once_and_revisions_whole(
     sizes: list[int], cuts: list[tuple[int, bool]], start: int
 ) -> None:
-    """The model is a store with `sizes[n]` events in revision n+1, and streams that hand over some events and then may break."""
+    """The model is a store with `sizes[n]` events in revision n+1, and streams that deliver some events and then may break."""
     store = [event(revision, f"{index}") for revision, size in enumerate(sizes, 1) for index in range(size)]
     position, given_out = WatchPosition(start), []
     sent = None

@@ -1,4 +1,4 @@
-"""What only a KV in a file can get wrong: crashes, damage, room, ownership, and the thread."""
+"""The risks of a KV in a file: crashes, damage, disk space, ownership, and the thread."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_kill_9_leaves_every_multi_operation_whole_and_every_acknowledged_one_th
         for _ in range(random.randint(2, 40)):
             acknowledged = int(child.stdout.readline())
         child.kill()
-        # whole lines only: each printed number was acknowledged, and the last line may be cut
+        # complete lines only: each printed number was acknowledged, and the last line may be cut off
         acknowledged = max([acknowledged, *map(int, child.stdout.read().split("\n")[:-1])])
         child.wait()
         child.stdout.close()
@@ -348,7 +348,7 @@ def test_another_loop_is_refused_and_a_dead_loop_frees_the_file(path: Path) -> N
 
 
 async def test_a_defect_in_the_thread_reaches_its_callers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for ever: neither earlier calls nor later ones nor a close."""
+    """No call waits for ever: neither an earlier nor a later one, nor a close."""
     defect = MemoryError("no memory")
 
     def broken(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""A disk without a free byte: existing records can be changed all the same, and a save without room is refused whole."""
+"""A disk without a free byte: existing records can still be changed, and a save without room is refused as a whole."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_openings_on_a_full_disk_use_up_no_room(disk: Path) -> None:
 
 
 async def test_a_save_without_room_is_refused_whole_and_leaves_room_for_changes(disk: Path) -> None:
-    """New records make the file grow until the reserve cannot hold what folding it would take: then they are refused."""
+    """New records make the file grow until the reserve is too small to fold it: then they are refused."""
     path = disk / "kv.sqlite3"
     async with await SqliteKV.open(path) as kv:
         await kv.save("term", "0")

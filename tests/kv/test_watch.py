@@ -1,4 +1,4 @@
-"""Watch by itself, and the order of keys on which prefix scans rest."""
+"""Watch alone, and the order of keys on which prefix scans depend."""
 
 from __future__ import annotations
 

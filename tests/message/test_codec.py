@@ -1,4 +1,4 @@
-"""The wire codec: round trips, the encodings of every system field, and what it refuses."""
+"""The wire codec: round trips, the encodings of every system field, and the refused inputs."""
 
 import base64
 import math

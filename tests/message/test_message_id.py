@@ -1,4 +1,4 @@
-"""MessageID: its order, its text, its bytes, and what it refuses."""
+"""MessageID: its order, its text, its bytes, and the refused inputs."""
 
 import operator
 import struct

@@ -1,4 +1,4 @@
-"""Virtual environments for tests of what is installed: made by the clone's own uv, from the clone, as a user would."""
+"""Virtual environments for tests of installations: created by the clone's own uv, from the clone, as a user would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S: Final = 300
 
 
 class Environment:
-    """A fresh virtual environment in a directory of its own, with nothing installed."""
+    """A fresh virtual environment in its own directory, with nothing installed."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -26,12 +26,12 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """The directory that packages are installed into."""
+        """The directory into which packages are installed."""
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         return self.directory / "lib" / version / "site-packages"
 
     def install(self, *requirements: str) -> None:
-        """Installs these, in one call of `pip install`, over what is there; a clone as it is now."""
+        """Installs these, in one call of `pip install`, over existing packages; a clone in its current state."""
         python = str(self.directory / "bin" / "python")
         self._run_uv("pip", "install", "--quiet", "--refresh-package", "wal-runtime", "--python", python, *requirements)
 

@@ -1,4 +1,4 @@
-"""Every hint of how to install something names an extra that there is, in a form that works as it is written."""
+"""Every hint of how to install something names an existing extra, in a form that works as written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MISSING: Final = {
     "pyspark": ("spark", "import wal.spark\nwal.spark.session()"),
     "rocksdict": ("rocksmq", OPEN.format(opening="RocksMQ.open('{place}')")),
 }
-"""A package, its extra, and what needs it."""
+"""A package, its extra, and the code that needs it."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""Importing the package loads nothing that only some programs need, and of the rest only what the imported names need."""
+"""Importing the package loads no module that only some programs need, and otherwise only modules that the imported names need."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ asyncio.run(open_and_close())
 
 
 def loaded(code: str) -> set[str]:
-    """The modules of a fresh process after this code."""
+    """Returns the modules of a fresh process after this code."""
     command = [sys.executable, "-c", f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     return set(json.loads(ran.stdout.splitlines()[-1]))

@@ -1,4 +1,4 @@
-"""Another distribution's `broadcaster` or `actors`: told when `wal` is imported, with whose it is and what to do."""
+"""Another distribution's `broadcaster` or `actors`: the import of `wal` reports it, with the distribution and the remedy."""
 
 from __future__ import annotations
 

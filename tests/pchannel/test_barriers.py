@@ -33,7 +33,7 @@ class BarrierMachine(RuleBasedStateMachine):
 
     @rule(barrier=st.integers(0, 8))
     def take_out(self, barrier: int) -> None:
-        """Takes out an arbitrary choice: the things of one barrier, and every third of all."""
+        """Removes an arbitrary choice: the things of one barrier, and every third of all."""
         wanted = [thing for at, (one, thing) in enumerate(self.waiting) if one == barrier or at % 3 == 0]
         self.waiting = [entry for entry in self.waiting if entry[1] not in wanted]
         assert self.heap.take_out(wanted.__contains__) == wanted

@@ -1,4 +1,4 @@
-"""CopyTable against a model of a few lines: the broadcasts that are not over and each vchannel's first copy, across restarts."""
+"""CopyTable against a model of a few lines: the unfinished broadcasts and each vchannel's first copy, across restarts."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def keys() -> IdempotencyTable:
 
 
 class Copies(RuleBasedStateMachine):
-    """Writes frames with copies for some of a broadcast's vchannels, ends broadcasts, makes checkpoints, and restarts."""
+    """Writes frames with copies for some of a broadcast's vchannels, ends broadcasts, writes checkpoints, and restarts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = CopyTable()
         self.headers: dict[int, BroadcastHeader] = {}
         self.model: dict[tuple[int, bool, str], tuple[int, int, int, int]] = {}
-        """(broadcast, aborts, vchannel) → position, index, tick, incarnation of the first."""
+        """(broadcast, aborts, vchannel) → position, index, tick, incarnation of the first copy."""
         self.over: set[int] = set()
         self.frames: list[tuple[int, FrameView]] = []
         self.position = 100
@@ -87,7 +87,8 @@ class Copies(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Recovers broadcasts that were forgotten since the checkpoint; their owner, who knows that they are over, forgets them again."""
+        """Recovers broadcasts that were forgotten since the checkpoint; their owner knows that they are finished, and forgets them
+        again."""
         position, blob = self.checkpoint
         self.table = CopyTable()
         self.table.restore(blob)

@@ -26,7 +26,7 @@ def names_of_set(number: int) -> tuple[RunName, ...]:
 
 
 def frame(broadcast_id: int, names: tuple[RunName, ...]) -> FrameView:
-    """Returns the frame as a backend does: every name is an object of its own."""
+    """Returns the frame as a backend does: every name is a separate object."""
     draft = FrameDraft()
     texts = [name for name, _ in names]
     header = BroadcastHeader(broadcast_id, tuple(texts))
@@ -106,7 +106,7 @@ def test_the_pool_returns_equal_names_and_holds_each_once(
 
 
 def _anew(name: str) -> str:
-    """Returns an equal name that is another object, where Python makes one."""
+    """Returns an equal name that is another object, if Python creates one."""
     return name.encode().decode()
 
 

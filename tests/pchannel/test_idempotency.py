@@ -53,7 +53,7 @@ def view_of(draft: FrameDraft, first_tick: int) -> FrameView:
 
 
 class Machine(RuleBasedStateMachine):
-    """A pchannel as its table sees it: calls in their turn, frames that become durable or fail, checkpoints and openings."""
+    """A pchannel as its table sees it: calls in their order, frames that become durable or fail, checkpoints and openings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Machine(RuleBasedStateMachine):
         self.pending: list[Claim] = []
         self.events: list[
             tuple[tuple[RunName, ...], Key, Kept] | str
-        ] = []  # the durable events; a text is a producer that was forgotten
+        ] = []  # the durable events; a text is a forgotten producer
         self.dropped: set[RunName] = set()
         self.left_out: set[int] = set()  # those of `events` that left the window when the log was opened
         self.frames: list[tuple[int, FrameView]] = []  # written after the checkpoint
@@ -369,7 +369,7 @@ def test_a_producer_whose_first_append_failed_takes_no_room() -> None:
 
 
 def test_one_producer_may_fill_all_the_room_in_flight() -> None:
-    """No claim is searched for: otherwise this would take many minutes."""
+    """The table searches for no claim: otherwise this would take many minutes."""
     table = new_table()
     count = 200_000
     claims: list[Claim] = []

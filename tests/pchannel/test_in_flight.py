@@ -17,7 +17,7 @@ SIZES = st.sampled_from([1, 3, 5, 10, 25])
 
 
 class InFlightMachine(RuleBasedStateMachine):
-    """Callers take room, wait for it, give up and give back: none is overtaken, and no room is lost."""
+    """Callers reserve room, wait for it, give up and release it: none is overtaken, and no room is lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class InFlightMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held and self.line)
     @rule()
     def give_up_just_when_served(self) -> None:
-        """Cancels a caller that was given room and has not run since."""
+        """Cancels a caller that got room and has not run since."""
         size = self.held.pop()
         served = self.line[0]
         fits = self.fits(served[0])
@@ -113,7 +113,7 @@ class InFlightMachine(RuleBasedStateMachine):
 
     @rule()
     def fail(self) -> None:
-        """Fails the bound: no caller gets room any more, neither a waiting nor a new one."""
+        """Fails the bound: no caller gets room any more, whether it waits or is new."""
         self.bound.fail(lambda: ClosedError("over"))
         self.over = True
         self.settle()

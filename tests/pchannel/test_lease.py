@@ -53,7 +53,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_the_clock_never_goes_back_and_never_outruns_real_time(steps: list[tuple[int, bool, bool]]) -> None:
-    """Takes steps in sixteenths of a second: each is a timer turn or a reading, with or without a frame in flight."""
+    """Takes steps in sixteenths of a second: each is a timer tick or a reading, with or without a frame in flight."""
     clock = LeaseClock(monotonic=0.0, interval_s=INTERVAL)
     real = lease = 0.0
     since: float | None = None

@@ -10,7 +10,7 @@ from wal.pchannel.promised_tick import PromisedTick
 
 
 class PromiseMachine(RuleBasedStateMachine):
-    """Submits and settles frames in order; each tick is given once, to a frame or as a promised tick."""
+    """Submits and settles frames in order; each tick is used once, for a frame or as a promised tick."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ SCANNERS = 100
 
 
 class CountedLog(ThreadedLog):
-    """A log that counts what it is asked, and can be damaged for the reads that scanners share."""
+    """A log that counts its calls, and can be damaged for the reads that scanners share."""
 
     def __init__(self, log: ReadOnlyJournalLog, pool: ThreadPoolExecutor) -> None:
         super().__init__(log, pool, log.refresh())
@@ -109,7 +109,7 @@ async def test_nothing_is_looked_for_while_no_scanner_waits(log: JournalLog, pch
         while looks != (looks := counted(pchannel).looks):
             await asyncio.sleep(0.05)
         await append(log, FrameMaker(1).data(("v", b"y")))
-        await asyncio.sleep(0.1)  # that nothing happens can only be seen by giving it time
+        await asyncio.sleep(0.1)  # only time can show that nothing happens
         assert counted(pchannel).looks == looks
         assert (await anext(reading)).payload == b"y"
 
@@ -118,7 +118,7 @@ async def test_looks_are_rarer_while_nothing_moves(log: JournalLog, pchannel: Re
     async with scanner(pchannel) as reading:
         taking = asyncio.ensure_future(anext(reading))
         looks = counted(pchannel)
-        backed_off = looks.looks + 40  # each look waits longer than the one before, up to 20 ms, long before that
+        backed_off = looks.looks + 40  # the wait between looks reaches its maximum of 20 ms long before that
         while looks.looks < backed_off:
             await asyncio.sleep(0.005)
         before, began = looks.looks, time.monotonic()
@@ -152,7 +152,7 @@ async def test_the_newest_event_is_known_after_catching_up(log: JournalLog, pcha
 async def test_a_frame_that_cannot_be_read_for_all_is_left_to_each_scanner(
     log: JournalLog, pchannel: ReadOnlyPChannel
 ) -> None:
-    """Scanners of vchannels whose runs are whole go on."""
+    """Scanners of vchannels with undamaged runs continue."""
     maker = FrameMaker(1)
     async with scanner(pchannel) as reading:
         taking = asyncio.ensure_future(_take(reading, 3))
@@ -190,7 +190,7 @@ async def test_a_server_that_does_not_answer_is_its_own_error(log: JournalLog, p
 
 
 class AwayLog(ReadOnlyJournalLog):
-    """A log whose server is away: what asks it waits until the log is closed."""
+    """A log whose server is unreachable: its calls wait until the log is closed."""
 
     refresh_waits = True
 
@@ -212,7 +212,7 @@ class AwayLog(ReadOnlyJournalLog):
 
 
 async def test_closing_ends_calls_that_wait_for_a_server(tmp_path: Path, log: JournalLog) -> None:
-    """It asks the server too, so it does not run on the event loop."""
+    """The call also asks the server, so it does not run on the event loop."""
     with ThreadPoolExecutor(1) as pool:
         away = await asyncio.to_thread(AwayLog, tmp_path / "pchannels" / PCHANNEL)
         threaded = ThreadedLog(away, pool, away.refresh())

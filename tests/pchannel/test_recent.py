@@ -91,7 +91,7 @@ def test_one_frame_larger_than_the_window_leaves_it_empty() -> None:
 
 
 def test_small_frames_are_counted_with_the_objects_that_they_become() -> None:
-    """A window that counted only the frames' own bytes held hundreds of megabytes of objects."""
+    """A window that counted only the frames' own bytes would hold hundreds of megabytes of objects."""
     maker = FrameMaker(1)
     frame = maker.data(("a", b"1"))
     recent = RecentFrames(0, bytes_max=1 << 20)

@@ -6,7 +6,7 @@ from wal.pchannel.tail import Tail
 
 
 async def test_waiting_readers_that_give_up_are_forgotten() -> None:
-    """One reader of an idle log waits on, while many others give up after a timeout."""
+    """One reader of an idle log keeps waiting, while many others give up after a timeout."""
     tail = Tail(durable_end=0, promised_tick=0, newest=None)
     patient = tail.waiter(ticks=False)
     for _ in range(10_000):

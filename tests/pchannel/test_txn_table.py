@@ -1,4 +1,4 @@
-"""TxnTable against a model: a dict of open transactions, and a dict of the reasons why the others are over."""
+"""TxnTable against a model: a dict of open transactions, and a dict of the reasons why the others ended."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TxnMachine(RuleBasedStateMachine):
         self.last_id = 0
 
     def due(self, txn_id: int) -> None:
-        """Ends a transaction whose lease ran out, as any call does, even before the timer."""
+        """Ends a transaction whose lease has expired, as any call does, even before the timer."""
         txn = self.open.get(txn_id)
         if txn is not None and txn.deadline <= self.now:
             del self.open[txn_id]

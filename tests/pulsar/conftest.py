@@ -36,7 +36,7 @@ def own(server: PulsarServer) -> PulsarAddress:
 
 
 def token_of(server: PulsarAddress) -> str | None:
-    """Returns the token that this server asks for; None where it asks for none."""
+    """Returns the token that this server requires; None if it requires none."""
     return None if server.token is None else server.token.reveal()
 
 
@@ -46,7 +46,7 @@ def new_namespace(server: PulsarAddress) -> PulsarAddress:
 
 
 def admin(server: PulsarAddress, method: str, path: str, body: object = None) -> bytes:
-    """Makes a request to the admin REST, which has to succeed, and returns the answer."""
+    """Makes a request to the admin REST, which must succeed, and returns the answer."""
     status, answer = admin_request(server.admin, method, path, body, token=token_of(server))
     assert 200 <= status < 300, (status, answer)
     return answer

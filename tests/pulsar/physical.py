@@ -1,8 +1,8 @@
 """A topic as it may look after lost connections and takeovers, and which of its messages are the log: a naive model, one pass from the
 beginning.
 
-`Physical` plays a broker and its writers: frames sent again because their answer was lost, frames of a fenced writer after the mark of
-the next owner, marks of owners that never wrote. `FencingFloor`, `FloorSearch` and the readers are compared with it.
+`Physical` plays a broker and its writers: frames sent again because their answer was lost, frames of a fenced writer after the next owner's
+mark, marks of owners that never wrote. `FencingFloor`, `FloorSearch` and the readers are compared with it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Physical:
         self.take_over()
 
     def take_over(self) -> None:
-        """Begins the next term. Frames that the writer before had on its way may still arrive, and do not count."""
+        """Begins the next term. The previous writer's frames in flight may still arrive, and do not count."""
         stale = [Item(self._term, sequence) for sequence in self._unanswered]
         if self._rng.random() < 0.2:
             self._term += 1  # an owner that died after its mark
@@ -46,7 +46,7 @@ class Physical:
         self._unanswered = []
 
     def step(self) -> None:
-        """Lets one thing happen."""
+        """Performs one random step."""
         chance = self._rng.random()
         if chance < 0.02:
             self.take_over()
@@ -60,7 +60,7 @@ class Physical:
             self._unanswered.pop(0)
 
     def _lose_connection(self) -> None:
-        """Sends every unanswered frame again, as far as the next connection lasts; sometimes after another mark of the writer."""
+        """Resends the unanswered frames until the next connection is lost; sometimes after another mark of the writer."""
         if self._rng.random() < 0.3:
             self.items.append(Item(self._term, None))
         again = self._unanswered[: self._rng.randint(0, len(self._unanswered))]

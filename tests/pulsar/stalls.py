@@ -1,8 +1,8 @@
-"""StallWatch: notes where the event loop stood still inside Pulsar's client.
+"""StallWatch: records where the event loop was blocked inside Pulsar's client.
 
-Owns a thread that looks, while the loop does not turn, at the code that the loop's thread is in. A machine that is short of processors
-delays any loop; what counts is whether the product waits there. So the time that the loop's thread was ready to run and did not (Linux's
-schedstat) is not a stall, and neither is a delay before it entered the client.
+Owns a thread that checks, while the loop does not turn, which code the loop's thread runs. A machine that is short of processors delays any
+loop; only waits of the product count. So the time in which the loop's thread was ready to run but did not (Linux's schedstat) is not a
+stall, and neither is a delay before it entered the client.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ BEAT_S: Final = 0.005
 
 
 class StallWatch:
-    """`async with` it. `stalls`: for each time that the loop stood still for longer than STALL_S inside a call into Pulsar's client,
-    the call."""
+    """Use it with `async with`. `stalls`: each call into Pulsar's client in which the loop was blocked for longer than STALL_S."""
 
     def __init__(self) -> None:
         self.stalls: list[str] = []
@@ -61,7 +60,7 @@ class StallWatch:
 
 
 def _without_processor(thread: int) -> float:
-    """Returns how long a thread of this process has been ready to run and did not, in seconds (proc(5), schedstat)."""
+    """Returns the seconds in which a thread of this process was ready to run but did not (proc(5), schedstat)."""
     return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
 
 

@@ -1,5 +1,5 @@
 """Processes that exit while threads of Pulsar's client still end: whether they closed their logs or not, they exit with their own status
-and print nothing. A thread of the client that enters Python then would abort the process."""
+and print nothing. A thread of the client that entered Python then would abort the process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wal.backends.pulsar import PulsarAddress
 
 TOGETHER: Final = 3
 CONNECTIONS: Final = 32
-"""Connections beside the log's, closed all at once, so that many threads of the client end about when the process does."""
+"""Connections in addition to the log's, closed all at once, so that many client threads end at about the same time as the process."""
 STATUS: Final = 3
-"""The status that the processes exit with."""
+"""The exit status of the processes."""
 
 COMMON: Final = """
 import asyncio, json, logging, sys, threading

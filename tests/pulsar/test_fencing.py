@@ -1,4 +1,4 @@
-"""A new owner takes a log over while the old owner goes on writing with its open producer; on a real Pulsar, under load from both."""
+"""A new owner takes over a log while the old owner continues to write with its open producer; on a real Pulsar, under load from both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITERS = 6
 
 
 class Owner:
-    """The writers of one term, and what they were told."""
+    """The writers of one term, and their results."""
 
     def __init__(self, log: PChannelLog) -> None:
         self.log = log
@@ -33,7 +33,7 @@ class Owner:
         self.errors: list[BaseException] = []
         self.enough = asyncio.Event()
         self.go_on = asyncio.Event()
-        """Set when the next owner begins to take over, so that what is written while the test reads the log has a bound."""
+        """Set when the next owner begins to take over, so that the writes during the test's read are bounded."""
         self._stop = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -78,7 +78,7 @@ def payloads(frames: list[StoredFrame]) -> dict[bytes, int]:
 
 
 async def follow(log: PChannelLog, start: int, frames: list[StoredFrame], stopped: asyncio.Event) -> None:
-    """Reads on until it is stopped and has reached the end."""
+    """Reads until it is stopped and has reached the end."""
     while True:
         last = stopped.is_set()
         end = log.durable_end
@@ -182,7 +182,7 @@ async def test_an_idle_owner_that_lost_its_term_is_fenced(address: PulsarAddress
 
 
 async def test_of_concurrent_claims_the_highest_term_wins(address: PulsarAddress) -> None:
-    """The highest term has the log in the end, in whichever order the fences come."""
+    """The highest term owns the log in the end, in whatever order the fences come."""
     kv = MemoryKV()
     backends = [PulsarBackend(address, kv) for _ in range(4)]
     try:

@@ -1,4 +1,4 @@
-"""The fencing floor: which messages of a topic are the log, and how that is found from the middle, against one pass from the beginning."""
+"""The fencing floor: it decides which messages of a topic are the log; a search from the middle is compared with a pass from the start."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_floor_found_from_the_middle_is_right(seed: int, steps: int, data: st.
     items = grown(seed, steps)
     _, floors = meaning(items)
     begin = data.draw(st.integers(0, len(items)))
-    # The metadata knows the last term whose owner noted its mark below. An owner that died after its mark noted nothing.
+    # The metadata knows the last term whose owner recorded its mark below. An owner that died after its mark recorded nothing.
     noted = [
         item.term for at, item in enumerate(items[:begin]) if item.sequence is not None and floors[at][0] <= item.term
     ]

@@ -1,5 +1,5 @@
-"""A broker that stands still (SIGSTOP): connections stay open and it answers nothing, so that frames on their way may or may not get into
-the log."""
+"""A frozen broker (SIGSTOP): connections stay open but it does not answer, so that frames in flight may or may not be written to the
+log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wal.kv import MemoryKV
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client gives a frame up after a second."""
+    """The client gives up a frame after a second."""
     monkeypatch.setattr(connection, "SEND_TIMEOUT_MS", 1_000)
     monkeypatch.setattr(connection, "OPERATION_TIMEOUT_S", 2)
 
@@ -44,7 +44,7 @@ async def test_unanswered_frames_are_sent_again_only_if_the_topic_does_not_hold_
             await asyncio.to_thread(pulsar_process.stop)
             try:
                 futures += [append(log, maker.data(("v", b"during"))) for _ in range(20)]
-                # Longer than the client waits for an answer: it reports timeouts, and the writer takes the log up again.
+                # Longer than the client waits for an answer: it reports timeouts, and the writer reopens the log.
                 await asyncio.wait(futures, timeout=3)
                 assert not all(future.done() for future in futures)
             finally:

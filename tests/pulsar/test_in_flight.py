@@ -1,4 +1,4 @@
-"""Frames in flight: what Pulsar's client may send again reaches back by its window at most, so a floor found from the middle is right."""
+"""Frames in flight: Pulsar's client may resend frames of its window only, so a floor found from the middle is right."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from wal.errors import InvalidArgumentError, StorageError
 
 
 def topic_of(seed: int, steps: int) -> list[Item]:
-    """Returns the topic of a writer that keeps to its window: connections are lost at random, and the client sends everything it holds
-    again, as far as the next connection lasts."""
+    """Returns the topic of a writer that keeps to its window: connections are lost at random, and the client resends all its frames until
+    the next connection is lost."""
     rng = random.Random(seed)
     window = ClientWindow(frames_max=FRAMES_IN_FLIGHT, bytes_max=1 << 20)
     items: list[Item] = [Item(1, None)]
@@ -77,7 +77,7 @@ def test_the_window_counts_what_the_client_holds(steps: list[tuple[bool, int]]) 
 
 
 def ignored(position: int, error: BaseException | None) -> None:
-    """An answer that nobody looks at."""
+    """An answer that no caller reads."""
 
 
 def test_frames_are_sent_in_order_up_to_the_window() -> None:
@@ -117,7 +117,7 @@ def test_frames_that_were_read_in_the_topic_are_not_sent_again() -> None:
         flights.add(maker.data(("v", b"x")), ignored, refused=None)
     sent = [flight for _ in range(4) if (flight := flights.take()) is not None]
     sent[0].position, sent[0].is_read = 7, True
-    sent[1].position = 8  # as Pulsar answered, and nobody has looked
+    sent[1].position = 8  # as Pulsar answered, but no caller has looked
     flights.producer_replaced()
     assert list(flights.to_resend()) == sent[1:]
     assert sent[0].position == 7

@@ -31,7 +31,7 @@ SMALL: Final[dict[str, Any]] = {"txn_bytes_max": 400_000, "message_bytes_max": 3
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[PulsarServer]:
-    """Starts a broker that takes messages of a mebibyte at most."""
+    """Starts a broker that accepts messages of at most a mebibyte."""
     require(find_pulsar)
     options = {"maxMessageSize": MESSAGE_BYTES, "nettyMaxFrameSizeBytes": MESSAGE_BYTES + 100_000}
     with PulsarServer(options=options) as server:
@@ -80,7 +80,7 @@ async def test_a_limit_that_the_admin_rest_does_not_tell_is_found_by_trying(narr
 async def test_a_frame_that_the_client_refuses_ends_the_log_without_a_gap(
     narrow: PulsarServer, silent: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit could not be found out: frames before the refused one are written, none after it, and the log opens again."""
+    """The limit is unknown: frames before the refused one are written, none after it, and the log opens again."""
     monkeypatch.setattr(Connection, "largest_message", lambda self, topic: None)
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     try:

@@ -1,4 +1,4 @@
-"""A log on Pulsar writes TimeTick frames for those that read the topic, and its durable cursor follows what is truncated."""
+"""A log on Pulsar writes TimeTick frames for readers of the topic, and its durable cursor follows truncation."""
 
 from __future__ import annotations
 

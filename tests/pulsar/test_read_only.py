@@ -1,4 +1,4 @@
-"""read_only=True and the bridge on Pulsar: a log that another process writes is read while it is written, on a real Pulsar and etcd."""
+"""read_only=True and the bridge on Pulsar: a log is read while another process writes it, on a real Pulsar and etcd."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT_S = 30.0
 
 @pytest.fixture
 def log_at(address: PulsarAddress, etcd_address: str) -> tuple[str, dict[str, Any]]:
-    """A location where no log is yet, and its settings."""
+    """A location without a log, and its settings."""
     location, settings = location_of(address, Path("kv"))
     return location, {**settings, "kv": f"etcd://{etcd_address}/wal-test-{secrets.token_hex(6)}"}
 
@@ -131,7 +131,7 @@ async def test_truncation_and_cursors(log_at: tuple[str, dict[str, Any]]) -> Non
 
 
 async def write(line: Line, location: str, settings: dict[str, Any]) -> None:
-    """A writer that appends what it is told, and says so when it is acknowledged, until it is killed."""
+    """Appends on request, and reports each acknowledgement, until it is killed."""
     async with open_wal(location, **settings) as log:
         line.tell("open")
         while (word := await line.hear()) is not None:

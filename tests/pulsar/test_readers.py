@@ -1,7 +1,7 @@
 """Topics that hold more than the log (duplicates, frames of fenced writers, marks) on a real Pulsar: every reader sees the same log.
 
-A producer of the test puts the messages there, as `tests.pulsar.physical` plays them; the metadata holds what the owners of the terms
-would have stored.
+A producer of the test writes the messages as `tests.pulsar.physical` plays them; the metadata holds the records that the owners of the
+terms would have stored.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def put(address: PulsarAddress, pchannel: str, items: list[Item]) -> list[int]:
 
 
 async def note(kv: MemoryKV, pchannel: str, items: list[Item], positions: list[int]) -> None:
-    """Stores the marks of the terms' owners, except of those that died after their mark and wrote no frame."""
+    """Stores the marks of the terms' owners, except of owners that died after their mark and wrote no frame."""
     control = Control(kv, pchannel)
     await control.load()
     owners = {item.term for item in items if item.sequence is not None} | {items[-1].term}
@@ -124,7 +124,7 @@ async def test_missing_frames_are_loud_wherever_a_read_begins(address: PulsarAdd
 
 
 async def test_a_writer_finds_the_first_position_of_each_frame(address: PulsarAddress) -> None:
-    """A producer of the test fences the writer's while it writes. The term is still the writer's, so it takes the log up again."""
+    """A producer of the test fences the writer's while it writes. The term is still the writer's, so it reopens the log."""
     kv = MemoryKV()
     backend = PulsarBackend(address, kv)
     client = raw_client(address)

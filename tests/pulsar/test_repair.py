@@ -25,7 +25,7 @@ def test_every_pair_is_in_the_table_but_for_those_that_cannot_happen() -> None:
 
 @given(st.lists(st.sampled_from(WriterEvent), max_size=40))
 def test_the_writer_does_one_thing_at_a_time(events: list[WriterEvent]) -> None:
-    """A shell as simple as can be: it is busy from READ or REPLACE until it reports how that ended."""
+    """A minimal shell: it is busy from READ or REPLACE until it reports the outcome."""
     repair = Repair()
     busy, failures = False, 0
     for event in events:

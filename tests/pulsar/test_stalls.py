@@ -1,4 +1,4 @@
-"""The watch by which other tests of Pulsar judge the loop: it notes a call that waits, and not a short one."""
+"""The watch by which other tests of Pulsar judge the loop: it records a call that waits, but not a short one."""
 
 from __future__ import annotations
 

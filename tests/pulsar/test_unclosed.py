@@ -1,4 +1,4 @@
-"""A log on Pulsar that was never closed, and a journal with its metadata in etcd: what they held is released."""
+"""A log on Pulsar that was never closed, and a journal with its metadata in etcd: their resources are released."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Opening = Callable[[], Any]
 
 @pytest.fixture(params=["pulsar", "etcd"])
 def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Opening:
-    """Opens the same log again and again."""
+    """Opens the same log repeatedly."""
     if request.param == "etcd":
         kv = f"etcd://{request.getfixturevalue('etcd_address')}/wal-test-{secrets.token_hex(6)}"
         return lambda: open_wal(tmp_path / "data", kv=kv)

@@ -1,4 +1,4 @@
-"""The writer over a client whose answers the test gives: duplicates, refused frames, lost producers, too long an outage."""
+"""The writer over a client whose answers come from the test: duplicates, refused frames, lost producers, too long an outage."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Stored:
 
 
 class Client:
-    """A producer, its connection, the topic, and the control record of an owner that nobody disputes.
+    """A producer, its connection, the topic, and the control record of an undisputed owner.
 
-    `answers` holds what the writer waits for, one call for each frame sent; `at_once`: what the client says within `send_async`.
+    `answers` holds the answers that the writer waits for, one call for each frame sent; `at_once`: the client's answer within `send_async`.
     `gate`: readers wait for it.
     """
 
@@ -166,7 +166,7 @@ class Answers:
         self._writer.append(self._maker.data(("v", payload)), done)
 
     async def wait_for(self, count: int) -> None:
-        """Waits until so many frames are answered."""
+        """Waits until this many frames are answered."""
         async with asyncio.timeout(10):
             while len(self.positions) + len(self.errors) < count:
                 self._told.clear()
@@ -196,7 +196,7 @@ async def test_the_client_holds_a_frame_until_it_has_answered_it() -> None:
 
 
 async def test_a_producer_lost_while_the_writer_reads_is_replaced_and_every_frame_answered() -> None:
-    """Two frames are in the topic, after somebody's message, and the third is not: the first two are found by reading. Meanwhile the
+    """Two frames are in the topic, after a foreign message, and the third is not: the first two are found by reading. Meanwhile the
     producer is lost, so the third frame is sent again by a new one."""
     client = Client()
     writer = writer_on(client)
@@ -244,7 +244,7 @@ async def test_no_frame_is_sent_after_a_refused_one(refusal: Any) -> None:
 
 
 async def test_producers_that_get_no_frame_through_end_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each new producer is lost again before it has an answer: over all of them, that has a bound."""
+    """Each new producer is lost again before it has an answer: the time of all attempts together is bounded."""
     monkeypatch.setattr(Outage, "limit_s", 0.2)
     monkeypatch.setattr(Outage, "pause_max_s", 0.02)
     client = Client()

@@ -1,4 +1,4 @@
-"""Random frames, and the events of each as a plain list that says what a reader should see."""
+"""Random frames, and the events of each as a plain list of what a reader should see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log of random frames as plain lists, the pages that a backend would return of it, and what a read of it should deliver."""
+"""A log of random frames as plain lists, the pages that a backend would return, and the messages that a read should deliver."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class ModelLog:
         )
 
     def delivered(self, options: ReadOptions, bound: dict[str, int], *, begun: int) -> list[tuple[Any, ...]]:
-        """Returns, as `seen` shows it, what a read delivers that begins with `begun` durable frames and goes on to the end of the log."""
+        """Returns the messages, in the form of `seen`, of a read that begins with `begun` durable frames and continues to the end of the
+        log."""
         messages: list[tuple[Any, ...]] = []
         for number, events in enumerate(self.events):
             position = number * STRIDE

@@ -1,4 +1,4 @@
-"""RowColumns: frames added as they lie, and the same messages one by one, give the same rows, whatever the batch held before."""
+"""RowColumns: whole frames, and the same messages added one by one, give the same rows, whatever the batch held before."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def row_of(body: ImmutableMessage) -> tuple[Any, ...]:
 
 
 def select(row: tuple[Any, ...], wanted: Sequence[str]) -> tuple[Any, ...]:
-    """Returns the row without the columns that are not wanted."""
+    """Returns the row with the wanted columns only."""
     names = ("message_id", "time_tick", "vchannel", "message_type", "txn_id", "payload", "properties")
     return tuple(value if name in wanted else None for name, value in zip(names, row, strict=True))
 
@@ -182,7 +182,7 @@ def test_a_transaction_that_contradicts_itself_is_damage(change: str) -> None:
 
 
 def broken_commit(view: FrameView, change: str) -> FrameView:
-    """Returns the frame with another ext of its second commit, under CRCs that are right."""
+    """Returns the frame with another ext of its second commit, with valid CRCs."""
     view.check_body()
     run = view.runs[1]
     body = bytearray(view.whole_body() or b"")
@@ -197,7 +197,7 @@ def broken_commit(view: FrameView, change: str) -> FrameView:
 
 
 def test_indices_of_every_width() -> None:
-    """The index in an id is big-endian, and written byte by byte only as far as a frame needs it."""
+    """The index in an id is big-endian, and only the bytes that a frame needs are written."""
     columns = RowColumns()
     frame, _ = build([("plain", [Row(("b", 2), b"x", 2, {}) for _ in range(70_000)], ())])
     origin = Origin("p0", 7, 4096)

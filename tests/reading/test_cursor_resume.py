@@ -1,4 +1,4 @@
-"""A read resumes exactly at the log position that another one had reached, even if everything below is gone."""
+"""A read resumes exactly at the log position that another read had reached, even if everything below is truncated."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ STOPS = st.lists(
     ),
     max_size=5,
 )
-"""Pieces of a read: messages taken, `follow`, `until_time_tick`, and whether it drops what is at hand, as a closed scanner does."""
+"""Parts of a read: messages taken, `follow`, `until_time_tick`, and whether it drops its fetched messages, as a closed scanner does."""
 
 
 class ResumedReader(Reader):
-    """A reader that resumes where another one was, in a log that begins there."""
+    """A reader that resumes at another reader's position, in a log that begins there."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Deliver filters: their arguments, and that a message has to pass all filters of a read."""
+"""Deliver filters: their arguments, and a message must pass all filters of a read."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Reader:
         assert self.progress.begin(LOG, selection, log.tail(), (0, 0)) is None
 
     def next(self) -> ImmutableMessage | None:
-        """Returns the next message; None when the read has ended, or waits at the end of a log that does not grow any more."""
+        """Returns the next message; None when the read has ended, or waits at the end of a log that no longer grows."""
         progress = self.progress
         while progress.following >= len(progress.messages):
             if self.log.durable < len(self.log.frames) and self.random.random() < 0.3:
@@ -196,7 +196,7 @@ def test_frames_as_rows_equal_their_assembled_messages(read: tuple[ModelLog, Rea
             break
     messages = twin.rest()
     assert rows_of(rows) == [row_of(body) for message in messages for body in message.bodies()]
-    if options.until_time_tick is None:  # how far it passes events above that tick depends on the pages
+    if options.until_time_tick is None:  # the pages decide how many events above that tick it passes
         assert progress.reached == other.reached
     assert other.message_count == len(messages)
 

@@ -1,4 +1,4 @@
-"""SharedCopies: each broadcast of a frame is fetched, checked and decoded by itself, and once for all readers."""
+"""SharedCopies: each broadcast of a frame is fetched, checked and decoded separately, and once for all readers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from wal.message import BroadcastHeader
 from wal.reading import EventFilter, Selection, assemble, shared_by, shared_copies
 
 SIZE = 20_000
-"""More than the least size of a block: a payload ends its block, and the header after it lies in the next one."""
+"""More than the minimum size of a block: a payload ends its block, and the header after it is in the next block."""
 SETS: list[tuple[RunName, ...]] = [(("a", 1), ("b", 2)), (("b", 2), ("c", 3)), (("d", 4),)]
 EVERYTHING = EventFilter()
 
 
 class Body:
-    """The body of a frame, which records what is fetched of it and can be damaged."""
+    """The body of a frame, which records the fetched ranges and can be damaged."""
 
     def __init__(self, blocks: list[bytes]) -> None:
         self.data = bytearray(b"".join(blocks))

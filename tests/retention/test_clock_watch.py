@@ -1,4 +1,4 @@
-"""A wall clock is believed while it moves with monotonic time."""
+"""A wall clock is trusted while it moves with monotonic time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy against a model of a few lines, and the promises that hold in every case."""
+"""The policy against a model of a few lines, and the guarantees that hold in every case."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EARLIEST = st.tuples(st.integers(0, 400), st.integers(0, 2))
 def model(
     extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earliest: tuple[int, int], now_s: float | None
 ) -> int | None:
-    """Drops the first extent while there is a reason and no pin needs anything of it."""
+    """Drops the first extent while there is a reason to, and no pin needs any part of it."""
     left = [extent for extent in extents if extent.end > earliest[0]]
     dropped = None
     while len(left) > 1:

@@ -1,4 +1,4 @@
-"""Fixtures: a RocksMQ of the test's own, and how to reopen one."""
+"""Fixtures: a RocksMQ for each test, and a way to reopen it."""
 
 from __future__ import annotations
 

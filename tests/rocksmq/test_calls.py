@@ -1,4 +1,4 @@
-"""The calls, one by one: effects, refusals, and what they leave on disk."""
+"""The calls, one by one: effects, refusals, and the resulting records on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A caller that is cancelled in any turn: its messages go to the group's next call, in order, also of the next opening."""
+"""A caller that is cancelled in any turn: its messages go to the group's next call, in order, even after a reopening."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_a_consumer_cancelled_while_there_is_no_room_has_taken_nothing(dir
                 cancelled += 1
                 found: list[bytes] = []
                 while messages := payloads(await mq.consume("g", "x", 4)):
-                    found += messages  # messages that were given back come in an answer of their own
+                    found += messages  # returned messages come in a separate answer
                 assert found == [b"0", b"1", b"2", b"3"], (others, turns)
     assert cancelled
     await mq.close()

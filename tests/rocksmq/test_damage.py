@@ -89,7 +89,7 @@ async def test_a_database_of_something_else_is_refused(directory: Path) -> None:
 
 
 async def test_a_database_opened_with_other_options_fails_clearly_or_works(directory: Path) -> None:
-    """The binding then rewrites a file of its own; whatever the next opening finds, it never returns other messages."""
+    """The binding then rewrites one of its own files; whatever the next opening finds, it never returns other messages."""
     await fill(directory, 100)
     rocksdict.Rdict(str(directory)).close()
     for _ in range(2):

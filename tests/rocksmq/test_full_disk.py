@@ -104,7 +104,7 @@ async def test_a_disk_that_takes_no_more(directory: Path) -> None:
 async def test_waiting_calls_fail_when_a_position_cannot_be_written(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The calls are in hand then: neither in the inbox nor among the waiting ones."""
+    """The calls are then being handled: neither in the inbox nor among the waiting ones."""
     mq = await RocksMQ.open(directory)
     await mq.create_channel("x")
     await mq.create_consumer_group("g", "x")

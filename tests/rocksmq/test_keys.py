@@ -1,4 +1,4 @@
-"""Keys: no channel's records lie among another's, whatever the names; names come back from stored keys."""
+"""Keys: no channel's records are among another's, whatever the names; names come back from stored keys."""
 
 from __future__ import annotations
 

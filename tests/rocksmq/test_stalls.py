@@ -1,4 +1,4 @@
-"""A write that RocksDB would stall is tried again until it is taken; no caller notices, and the loop goes on meanwhile."""
+"""A write that RocksDB would stall is retried until it succeeds; no caller notices, and the loop continues meanwhile."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """`python -m tests.servers etcd pulsar -- COMMAND…`: runs COMMAND beside real servers, whose addresses are in its environment.
 
-Without a command the servers are installed into the cache and not started. A server that the environment names already
-(WAL_TEST_ETCD, WAL_TEST_PULSAR with WAL_TEST_PULSAR_ADMIN) is used as it is. Ends with COMMAND's code; the servers end with it.
+Without a command the servers are installed into the cache and not started. A server that the environment already names (WAL_TEST_ETCD,
+WAL_TEST_PULSAR with WAL_TEST_PULSAR_ADMIN) is used as it is. Exits with COMMAND's code, after stopping the servers that it started.
 
-A server's module has `install()`, and `started()`: a context manager that gives the variables to be set.
+A server's module has `install()`, and `started()`: a context manager that yields the variables to set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The cache of installed servers, outside the tree: `$XDG_CACHE_HOME/wal/servers/`, by default `~/.cache/wal/servers/`.
 
-Owns: one folder for each installation. Promises: a folder that is there is complete, because it is made under another name and then
-renamed; two processes that want the same one make it once, the second waits and says so. Never removes what another one made.
+Owns one folder for each installation. An existing folder is complete, because it is created under another name and then renamed; if two
+processes want the same folder, one creates it, and the other waits and says so. It never removes a folder that another process created.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["MissingServerError", "cache_folder", "installed", "say"]
 
 
 class MissingServerError(Exception):
-    """A server can neither be found nor installed here; the text says what was tried."""
+    """A server can neither be found nor installed here; the text says which ways were tried."""
 
 
 def installed(name: str, install: Callable[[Path], None]) -> Path:
-    """The folder of the installation `name` (with its version in it), made by `install(empty folder)` where it is missing.
+    """Returns the folder of the installation `name` (which includes its version), creating it with `install(empty folder)` if missing.
 
     If `install` raises, nothing is kept, and the next call tries again.
     """
@@ -52,10 +52,10 @@ def installed(name: str, install: Callable[[Path], None]) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where installations lie."""
+    """Returns the folder of all installations."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wal" / "servers"
 
 
 def say(text: str) -> None:
-    """Prints one line to the terminal, also while pytest captures what tests print."""
+    """Prints one line to the terminal, even while pytest captures the output of tests."""
     print(f"servers: {text}", file=sys.__stderr__, flush=True)

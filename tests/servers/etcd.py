@@ -1,7 +1,7 @@
-"""EtcdServer: a real etcd of one member, and where its program comes from.
+"""EtcdServer: a real etcd of one member, and the source of its program.
 
-Owns: the server's directory and ports. `find_etcd` looks on PATH, then builds VERSION with Go into the cache (about 45 s, once);
-`find_old_etcd` takes Debian's 3.4 out of its package, without installing the package. Never listens beyond 127.0.0.1.
+Owns the server's directory and ports. `find_etcd` looks on PATH, then builds VERSION with Go into the cache (about 45 s, once);
+`find_old_etcd` extracts Debian's 3.4 from its package, without installing the package. Listens on 127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ADDRESS_VARIABLE", "VERSION", "EtcdServer", "cluster", "find_etcd", 
 
 VERSION: Final = "3.6.6"
 ADDRESS_VARIABLE: Final = "WAL_TEST_ETCD"
-"""`host:port` of an etcd that runs already; tests that kill their server start one of their own all the same."""
+"""`host:port` of an etcd that already runs; tests that kill their server still start their own."""
 _INSTALL_TIMEOUT_S: Final = 900
 
 
@@ -51,7 +51,7 @@ class EtcdServer(ServerProcess):
         self.folder = folder or Path(tempfile.mkdtemp(prefix="wal-etcd-"))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.data_dir = data_dir or self.folder / "data"
-        """What the server keeps; a copy of it, taken while the server is down, is a backup."""
+        """The server's data directory; a copy of it, taken while the server is down, is a backup."""
         client, peer, metrics = free_ports(3)
         peers = peers or (peer,)
         peer = peers[member]
@@ -82,7 +82,7 @@ class EtcdServer(ServerProcess):
         )
 
     def close(self) -> None:
-        """Kills it and removes its directory, if that is its own."""
+        """Kills the server and removes its directory, if it created that."""
         self.kill()
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -97,11 +97,11 @@ class EtcdServer(ServerProcess):
 
 @contextlib.contextmanager
 def cluster(binary: Path, count: int) -> Iterator[list[EtcdServer]]:
-    """Members of one cluster, all started."""
+    """Yields members of one cluster, all started."""
     peers = free_ports(count)
     members = [EtcdServer(binary, member=number, peers=peers) for number in range(count)]
     try:
-        with ThreadPoolExecutor(count) as starters:  # none is ready before most of them are there
+        with ThreadPoolExecutor(count) as starters:  # none is ready before most of them run
             list(starters.map(EtcdServer.start, members))
         yield members
     finally:
@@ -117,7 +117,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def started() -> Iterator[Mapping[str, str]]:
-    """A server for the time of the block, and the variable that names it; the one that the environment names, if it does."""
+    """Runs a server during the block and yields the variable that names it; uses the environment's server if it names one."""
     named = os.environ.get(ADDRESS_VARIABLE)
     if named is not None:
         yield {ADDRESS_VARIABLE: named}
@@ -127,7 +127,7 @@ def started() -> Iterator[Mapping[str, str]]:
 
 
 def find_etcd() -> Path:
-    """The program `etcd` on PATH, or the one in the cache, built first where it is missing. MissingServerError without Go."""
+    """Returns the program `etcd` on PATH, or the one in the cache, built first if missing. MissingServerError without Go."""
     on_path = shutil.which("etcd")
     if on_path is not None:
         return Path(on_path)
@@ -135,7 +135,7 @@ def find_etcd() -> Path:
 
 
 def find_old_etcd() -> Path:
-    """etcd 3.4 as Debian and Ubuntu package it. MissingServerError where apt-get has no such package."""
+    """Returns etcd 3.4 as Debian and Ubuntu package it. MissingServerError if apt-get has no such package."""
     return installed("etcd-3.4-debian", _extract) / "usr" / "bin" / "etcd"
 
 

@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 
 
 def require(find: Callable[[], Found], *, optional: bool = False) -> Found:
-    """What `find` gives. Where it is a MissingServerError: a failure under CI, which has to have all that are not optional, else a skip."""
+    """Returns the result of `find`. On MissingServerError a required server fails the test under CI; otherwise the test is skipped."""
     try:
         return find()
     except MissingServerError as error:
@@ -31,19 +31,19 @@ def require(find: Callable[[], Found], *, optional: bool = False) -> Found:
 
 @pytest.fixture(scope="session")
 def etcd_binary() -> Path:
-    """The program, for tests that start servers of their own."""
+    """Returns the program, for tests that start their own servers."""
     return require(find_etcd)
 
 
 @pytest.fixture(scope="session")
 def old_etcd_binary() -> Path:
-    """etcd 3.4, where the system has a package of it."""
+    """Returns etcd 3.4, if the system has a package of it."""
     return require(find_old_etcd, optional=True)
 
 
 @pytest.fixture(scope="session")
 def etcd_address() -> Iterator[str]:
-    """`host:port` of an etcd that all tests of the session share: each uses a root path of its own."""
+    """Yields `host:port` of an etcd that all tests of the session share: each uses its own root path."""
     server = etcd_started()
     (address,) = require(server.__enter__).values()
     yield address
@@ -52,6 +52,6 @@ def etcd_address() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def old_etcd_address(old_etcd_binary: Path) -> Iterator[str]:
-    """The same of etcd 3.4."""
+    """Yields `host:port` of a shared etcd 3.4."""
     with EtcdServer(old_etcd_binary) as server:
         yield server.address

@@ -1,7 +1,7 @@
 """ServerProcess: a real server as a child of this process, which tests start, freeze, kill and start again.
 
-Owns: the child and its log file. Promises: when `start` returns the server answered; whatever ends this process, kill -9 included, ends
-the child too. Never restarts a server by itself, and never hides why one did not come up: the end of its log is in the error.
+Owns the child and its log file. When `start` returns, the server has answered; whatever ends this process, even kill -9, ends the child
+too. It never restarts a server by itself, and never hides why a server did not start: the end of its log is in the error.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LOG_TAIL_BYTES: Final = 4000
 
 
 class ServerProcess:
-    """One server. `command` is run with `environment` over this process' own; what it prints goes to `log`.
+    """One server. `command` runs with `environment` added to this process's own; its output goes to `log`.
 
-    `is_ready` is asked until it says True: one look that neither waits long nor raises.
+    `is_ready` is called until it returns True; a call neither waits long nor raises.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of the running server."""
+        """Returns the process id of the running server."""
         return self._running().pid
 
     @property
@@ -59,7 +59,7 @@ class ServerProcess:
         return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
-        """Starts it and waits until it answers; RuntimeError with the end of its log when it ends first or takes too long."""
+        """Starts the server and waits until it answers; RuntimeError with the end of its log when it ends first or takes too long."""
         if self.running:
             raise RuntimeError(f"{self.name} is running already, as process {self.pid}")
         self._child = _spawn(self.command, self._environment, self.log)
@@ -73,13 +73,13 @@ class ServerProcess:
             time.sleep(POLL_S)
 
     def kill(self) -> None:
-        """kill -9, and waits for the end. Idempotent."""
+        """Kills the server (kill -9), and waits for its end. Idempotent."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
 
     def terminate(self) -> None:
-        """Asks it to end (SIGTERM), and kills it when it takes more than ten seconds. Idempotent."""
+        """Stops the server with SIGTERM, and kills it when that takes more than ten seconds. Idempotent."""
         if self._child is not None and self.running:
             self._child.send_signal(signal.SIGCONT)
             self._child.terminate()
@@ -89,16 +89,16 @@ class ServerProcess:
                 self.kill()
 
     def stop(self) -> None:
-        """Freezes it (SIGSTOP), and waits until it is: its connections stay open, and nothing answers."""
+        """Freezes the server (SIGSTOP), and waits until it is frozen: its connections stay open, but it does not answer."""
         self._running().send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def cont(self) -> None:
-        """Lets it go on after `stop`."""
+        """Resumes the server after `stop`."""
         self._running().send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """kill -9 if it runs, then starts it on the same ports and directory."""
+        """Kills the server (kill -9) if it runs, then starts it on the same ports and directory."""
         self.kill()
         self.start()
 
@@ -116,7 +116,7 @@ class ServerProcess:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago; all different."""
+    """Returns different ports of 127.0.0.1 that were free a moment ago."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -134,7 +134,7 @@ if os.getppid() != int(sys.argv[1]):  # it ended before the line above
     sys.exit(1)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""What the child runs before it becomes the server. A `preexec_fn` would do, but for the threads of gRPC, which mind a plain fork."""
+"""The code that the child runs before it becomes the server. A `preexec_fn` needs a plain fork, which gRPC's threads do not tolerate."""
 
 _Order = tuple[list[str], dict[str, str], Path, "Future[subprocess.Popen[bytes]]"]
 _orders: Final[queue.SimpleQueue[_Order]] = queue.SimpleQueue()
@@ -143,8 +143,8 @@ _spawner_lock: Final = threading.Lock()
 
 
 def _spawn(command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    # The kernel sends PR_SET_PDEATHSIG when the *thread* that made the child ends, so one thread, which runs as long as this
-    # process, makes all of them: a test may then start a server from any thread.
+    # The kernel sends PR_SET_PDEATHSIG when the *thread* that created the child ends, so one thread, which lives as long as this process,
+    # creates all of them: a test may then start a server from any thread.
     global _spawner
     with _spawner_lock:
         if _spawner is None:

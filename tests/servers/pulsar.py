@@ -40,7 +40,7 @@ __all__ = [
 VERSION: Final = "4.0.7"
 """4.0.8 cannot be installed from Maven Central: one of its dependencies is missing there."""
 ADDRESS_VARIABLE: Final = "WAL_TEST_PULSAR"
-"""`pulsar://host:port` of a running Pulsar. Tests that kill their server start one themselves all the same."""
+"""`pulsar://host:port` of a running Pulsar. Tests that kill their server still start their own."""
 ADMIN_VARIABLE: Final = "WAL_TEST_PULSAR_ADMIN"
 """`http://host:port` of its admin REST."""
 _INSTALL_TIMEOUT_S: Final = 900
@@ -90,8 +90,8 @@ class PulsarServer(ServerProcess):
             "managedLedgerDefaultWriteQuorum": 1,
             "managedLedgerDefaultAckQuorum": 1,
             "loadBalancerEnabled": "false",
-            # The one bookie stays in use: after errors, as of a kill, the broker would exclude it for half an hour ("not enough
-            # non-faulty bookies"), and on a disk that other tests have filled it would accept no ledger any more.
+            # The only bookie stays in use: after errors, such as a kill, the broker would exclude it for half an hour ("not enough
+            # non-faulty bookies"), and on a disk that other tests have filled it would accept no more ledgers.
             "bookkeeperClientHealthCheckEnabled": "false",
             "diskUsageThreshold": "0.99",
             "diskUsageWarnThreshold": "0.99",
@@ -166,7 +166,7 @@ class PulsarServer(ServerProcess):
 
 
 def install() -> None:
-    """Installs Pulsar where it is missing."""
+    """Installs Pulsar if it is missing."""
     find_pulsar()
 
 
@@ -181,7 +181,7 @@ def started() -> Iterator[dict[str, str]]:
 
 
 def find_pulsar() -> Path:
-    """Returns the folder of the installation, with the jars in `lib`, and installs it where it is missing. MissingServerError without
+    """Returns the folder of the installation, with the jars in `lib`, and installs it if missing. MissingServerError without
     Java or Maven."""
     if shutil.which("java") is None:
         raise MissingServerError(

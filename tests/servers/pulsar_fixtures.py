@@ -1,6 +1,6 @@
 """Fixtures of a real Pulsar, one for the session, and of namespaces on it, one for each test.
 
-Its ledgers hold a hundred entries, so that every longer test goes over several. It asks for a token, and speaks TLS on a second port.
+Its ledgers hold a hundred entries, so that every longer test uses several. It requires a token, and speaks TLS on a second port.
 A server that the environment names (WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN) is used as it is, except by tests that kill it or need its
 TLS.
 """
@@ -38,7 +38,7 @@ _numbers: Final = itertools.count()
 
 @pytest.fixture(scope="session")
 def pulsar_process() -> Iterator[PulsarServer]:
-    """A server that belongs to the session, which a test may kill and start again."""
+    """Yields a server that belongs to the session, which a test may kill and restart."""
     require(find_pulsar)
     with PulsarServer(options=SMALL_LEDGERS, secured=True) as server:
         yield server
@@ -61,7 +61,7 @@ def pulsar_admin_host(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def pulsar_token(request: pytest.FixtureRequest) -> str:
-    """The token that the server asks for; empty where it asks for none."""
+    """The token that the server requires; empty if it requires none."""
     return "" if os.environ.get(ADDRESS_VARIABLE) else str(request.getfixturevalue("pulsar_process").token)
 
 

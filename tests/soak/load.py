@@ -1,6 +1,7 @@
-"""A process that loads a log at full rate and says what it takes: `python -m tests.soak.load '<json of a Load>'`.
+"""A process that loads a log at full rate and reports its resource usage: `python -m tests.soak.load '<json of a Load>'`.
 
-A measure each half second until its time is over; then it closes the log and ends. It stands alone so that what it takes is its own.
+It measures every half second until its time is over, then closes the log and ends. It is a separate process so that it measures only
+itself.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MEASURE_S = 0.5
 
 
 class Load(msgspec.Struct):
-    """`writers` append messages of `message_bytes` for so long; one reader follows and saves a cursor."""
+    """`writers` append messages of `message_bytes` for this long; one reader follows and saves a cursor."""
 
     directory: str
     duration_s: float
@@ -33,11 +34,12 @@ class Load(msgspec.Struct):
     writers: int = 256
     message_bytes: int = 1024
     messages_min: int = 0
-    """It goes on after its time until so many are appended, on a slow machine."""
+    """On a slow machine it continues after its time until this many messages are appended."""
 
 
 class Measure(msgspec.Struct):
-    """`at_s` after the beginning; what the files of the pchannels take, what the log says it holds, and what the process takes."""
+    """A measurement `at_s` after the beginning: the size of the pchannels' files, the size that the log reports, and the process's
+    usage."""
 
     at_s: float
     messages: int
@@ -75,7 +77,7 @@ async def write(log: WALAccesser, load: Load, counts: dict[str, int]) -> None:
 
 
 async def follow(log: WALAccesser, counts: dict[str, int]) -> None:
-    """Reads all of it, or it could not stay within its bound, and saves every few thousand messages."""
+    """Reads everything, without which the log could not stay within its bound, and saves every few thousand messages."""
     async with log.read("orders", cursor="soak") as scanner:
         unsaved = 0
         async for page in scanner.batches():
@@ -89,7 +91,7 @@ async def follow(log: WALAccesser, counts: dict[str, int]) -> None:
 def disk_bytes(directory: Path) -> int:
     total = 0
     for path in directory.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # they come and go
+        with contextlib.suppress(FileNotFoundError):  # files may disappear meanwhile
             total += path.stat().st_blocks * 512
     return total
 

@@ -14,14 +14,14 @@ CALLERS: Final = 32
 KEYS: Final = 64
 NAMES: Final = tuple(f"shard-{number}" for number in range(8))
 CRASHES: Final = 0.05
-"""The share of messages that a consumer crashes on, after handling and before it acknowledges."""
+"""The share of messages at which a consumer crashes, after handling and before it acknowledges."""
 BROADCASTS: Final = 1_000
 PAGE_BYTES: Final = 4096
 GROWTH_BYTES_MAX: Final = 32 << 20
 
 
 class _Keys:
-    """What consumers see of keys: a key is its broadcast's until every vchannel has begun to acknowledge."""
+    """The keys as consumers see them: a key belongs to its broadcast until every vchannel has begun to acknowledge."""
 
     def __init__(self) -> None:
         self._holders: dict[str, int] = {}
@@ -30,7 +30,7 @@ class _Keys:
         self.crashes = 0
 
     def seen(self, message: ImmutableMessage) -> None:
-        """A copy was delivered."""
+        """Records that a copy was delivered."""
         header = message.broadcast
         assert header is not None
         key, number = header.resource_keys[0].key, header.broadcast_id
@@ -43,7 +43,7 @@ class _Keys:
         self._acking.setdefault(number, set())
 
     def acking(self, message: ImmutableMessage) -> None:
-        """Its consumer is about to acknowledge."""
+        """Records that the consumer is about to acknowledge."""
         assert message.broadcast is not None
         self._acking[message.broadcast.broadcast_id].add(message.vchannel)
 

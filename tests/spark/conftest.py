@@ -17,7 +17,7 @@ from wal.spark.local_session import session
 
 @pytest.fixture(scope="session")
 def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session, on two cores of this host. Its tests are skipped where there is no Java, but not in CI."""
+    """Yields the session, on two cores of this host. Without Java its tests are skipped, except in CI."""
     require_java()
     place = tmp_path_factory.mktemp("spark")
     with warnings.catch_warnings():
@@ -38,7 +38,7 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSess
 
 @pytest.fixture
 def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
-    """The session for one test: its streams are stopped when the test ends, and Spark's own warnings are ignored."""
+    """Yields the session for one test: its streams are stopped when the test ends, and Spark's own warnings are ignored."""
     with warnings.catch_warnings():
         for kind in (DeprecationWarning, FutureWarning, ResourceWarning):
             warnings.filterwarnings("ignore", category=kind, module=r"pyspark\.|py4j\.")
@@ -50,7 +50,7 @@ def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
-    """The checkpoint location of a query."""
+    """Returns the checkpoint location of a query."""
     return str(tmp_path / "checkpoint")
 
 
@@ -58,5 +58,5 @@ def checkpoint(tmp_path: Path) -> str:
 def place(
     pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, etcd_address: str
 ) -> Place:
-    """An empty place for a log on Pulsar."""
+    """Yields an empty place for a log on Pulsar."""
     return new_place(pulsar_host, pulsar_admin_host, pulsar_token, pulsar_namespace, etcd_address)

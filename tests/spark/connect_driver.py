@@ -1,6 +1,6 @@
-"""A client of Spark Connect with a server of its own: `python -m tests.spark.connect_driver <journal> <folder>`.
+"""A client of Spark Connect with its own server: `python -m tests.spark.connect_driver <journal> <folder>`.
 
-Reads the journal as a batch, streams it through `foreachBatch` to Parquet until there is no more, and says what it saw as JSON. Nothing is
+Reads the journal as a batch, streams it through `foreachBatch` to Parquet until the end, and prints the results as JSON. Nothing is
 registered: the server finds the format by itself.
 """
 

@@ -1,10 +1,10 @@
-"""Two queries that stream a journal into Parquet and into another journal, and a process with a Spark of its own that runs them until it
-is killed.
+"""Two queries that stream a journal into Parquet and into another journal, and a process with its own Spark that runs them until it is
+killed.
 
     python -m tests.spark.driver <journal> <folder> <rows a trigger>
 
-In the folder are `sink`, the Parquet of each batch, `target`, the other journal, and a checkpoint of each query. The process says `ready`
-when Spark runs and waits for a line; then it says `begun N` and `written N` of each batch of the first query.
+In the folder are `sink`, the Parquet of each batch, `target`, the other journal, and a checkpoint of each query. The process prints `ready`
+when Spark runs and waits for a line; then it prints `begun N` and `written N` for each batch of the first query.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUICK = {
 
 
 class Driver:
-    """The process, as its parent holds it: it leads a process group with its JVM and their workers."""
+    """The parent's handle of the process, which leads a process group with its JVM and their workers."""
 
     def __init__(self, data: Path, folder: Path, *, rows: int) -> None:
         self.last_words: list[str] = []
@@ -72,7 +72,7 @@ class Driver:
         return said
 
     def kill(self) -> None:
-        """Kills all of them with SIGKILL."""
+        """Kills the whole process group with SIGKILL."""
         if self.process.returncode is None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ class Driver:
 def queries(
     spark: SparkSession, data: str | Path, folder: str | Path, *, say: Callable[[str], None], rows: int = 1 << 31
 ) -> list[DataStreamWriter]:
-    """Returns both queries, ready to be started, with at most so many rows a trigger."""
+    """Returns both queries, ready to be started, with at most this many rows per trigger."""
 
     def write(frame: DataFrame, batch_id: int) -> None:
         say(f"begun {batch_id}")

@@ -1,4 +1,4 @@
-"""Tells whether Spark can run here: in CI it must."""
+"""Checks whether Spark can run here: in CI it must."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["require_java"]
 
 
 def require_java() -> None:
-    """Skips the test, loudly, where Spark cannot run; in CI that is a failure."""
+    """Skips the test, with a warning, if Spark cannot run; in CI that is a failure."""
     reason = why_no_session()
     if reason is None:
         return

@@ -1,4 +1,4 @@
-"""Journals for the readers of Spark, with a bit of everything over several pchannels."""
+"""Journals for the readers of Spark, with messages of every kind over several pchannels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wal import BroadcastMessage, bridge
 __all__ = ["NAMES", "write_everything"]
 
 NAMES = ("orders", "payments", "returns", "ü")
-"""The first two lie on p0, the others on p1."""
+"""The first two are on p0, the others on p1."""
 
 
 def write_everything(data: str | Path, random: Random, *, steps: int = 60, pchannels: int = 2, **settings: Any) -> None:

@@ -13,7 +13,7 @@ __all__ = ["end_of", "place_behind", "vchannels_of"]
 
 
 def end_of(directory: Path) -> StreamOffset:
-    """Returns the offset after everything that is durable."""
+    """Returns the offset after all durable events."""
     journal = ReadOnlyCore(ReadOnlyJournalSource(directory))
     journal.open()
     try:

@@ -1,4 +1,4 @@
-"""Places for logs on the session's Pulsar, with their metadata in its etcd, and how Spark is told about them."""
+"""Places for logs on the session's Pulsar, with their metadata in etcd, and the options with which Spark finds them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Place", "new_place", "rows_of"]
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A namespace and a root path that are empty at first; how a log is opened there, and how Spark is told about it."""
+    """A namespace and a root path, empty at first; a way to open a log there, and the options with which Spark finds it."""
 
     address: PulsarAddress
     kv: str
@@ -39,7 +39,7 @@ class Place(msgspec.Struct, frozen=True):
         return bridge.blocking(self.location, **self.settings, **settings)
 
     def expected(self, *names: str) -> list[Row]:
-        """Returns what the log's own readers deliver of these vchannels. It takes the log over."""
+        """Returns the messages that the log's own readers deliver of these vchannels. It takes over the log."""
         with self.open() as log:
             return [row for name in names for row in rows_of(log, name)]
 

@@ -1,4 +1,4 @@
-"""Does what Spark does around a reader, without a JVM: planning, pickling to tasks, micro-batches with a checkpoint, and restarts."""
+"""Plays Spark's part around a reader, without a JVM: planning, pickling to tasks, micro-batches with a checkpoint, and restarts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def batch(data: Where, **options: object) -> list[Row]:
 
 
 def read_all(reader: Any, partitions: Sequence[WALPartition], columns: StructType | None = None) -> list[Row]:
-    """Returns the rows of the tasks, in the order of the partitions, and checks that each batch is as Spark demands it."""
+    """Returns the rows of the tasks, in the order of the partitions, and checks that each batch is as Spark requires it."""
     wanted = to_arrow_schema(columns or schema(), timezone="UTC")
     rows: list[Row] = []
     for partition in partitions:
@@ -105,11 +105,11 @@ class StreamQuery:
         self.logged: list[str] = []
         """The offset log: the end of each batch."""
         self.committed = 0
-        """The number of batches that are done."""
+        """The number of finished batches."""
         self.start()
 
     def start(self, *, available_now: bool = False) -> None:
-        """Begins the query, or goes on after its process was lost."""
+        """Begins the query, or continues it after its process was lost."""
         self.reader = source(self.data, **self.options).streamReader(schema())
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
@@ -119,7 +119,7 @@ class StreamQuery:
     def plan(self) -> str | None:
         """Returns the end of the next batch, or None, as Spark constructs it."""
         if self.committed < len(self.logged):
-            return self.logged[self.committed]  # it was begun, and runs again
+            return self.logged[self.committed]  # it had begun, and runs again
         start = self.begin()
         end = json.dumps(self.reader.latestOffset(json.loads(start), self.limit))
         self.report = self.reader.reportLatestOffset()

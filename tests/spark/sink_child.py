@@ -23,7 +23,7 @@ __all__ = ["POINTS", "Attempt", "run", "serve"]
 
 
 class Attempt(msgspec.Struct):
-    """The work of the child: it writes these rows as this batch, and dies when `point` is reached for the `nth` time, or never ("")."""
+    """The child's task: it writes these rows as this batch, and dies when it reaches `point` for the `nth` time, or never ("")."""
 
     journal: str
     query_id: str | None

@@ -1,4 +1,4 @@
-"""Does what Spark does around a writer, without a JVM: planning, tasks, pickling in between; and reads what the log then holds."""
+"""Plays Spark's part around a writer, without a JVM: planning, tasks, pickling in between; and reads the resulting log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def schema(*names: str, **types: Any) -> StructType:
 
 
 def planned(kind: type, options: Mapping[str, str], columns: StructType | None = None) -> Any:
-    """Returns a writer as Spark has it: created where the write is planned, and pickled on its way."""
+    """Returns a writer as Spark has it: created where the write is planned, and pickled on its way to the task."""
     make = batch_writer if kind is BatchWriter else stream_writer
     return pickle.loads(pickle.dumps(make(options, columns or schema("vchannel", "payload"), False)))
 
@@ -114,7 +114,7 @@ class Sink:
 
 
 def rows_of(label: str, *, count: int = 40, tasks: int = 2, vchannels: int = 3) -> list[Task]:
-    """Returns rows whose payloads tell their label, task and number."""
+    """Returns rows whose payloads contain their label, task and number."""
     return [
         [(f"v{number % vchannels}", f"{label}/{task}/{number:05}".encode()) for number in range(count)]
         for task in range(tasks)

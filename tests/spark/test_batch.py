@@ -1,4 +1,4 @@
-"""Batch reads: the rows that an iteration gives, each once, of what was asked for, in columns as Spark demands them."""
+"""Batch reads: the requested rows of an iteration, each once, in columns as Spark requires them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wal.spark.row_reader import COLUMNS
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal with a bit of everything that no process writes any more."""
+    """Returns a journal with messages of every kind that no process writes any more."""
     path = tmp_path_factory.mktemp("everything") / "data"
     random = Random(5)
     write_everything(path, random)
@@ -140,7 +140,7 @@ def test_a_partition_is_read_again_with_the_same_rows_and_can_be_left_early(data
     first = read_all(reader, partitions)
     rows = reader.read(partitions[0])
     next(rows)
-    rows.close()  # what a LIMIT does
+    rows.close()  # as a LIMIT does
     assert read_all(reader, partitions) == first
 
 

@@ -1,4 +1,4 @@
-"""The examples and the pages on Spark run, and print what they promise; so does the last act of the demo."""
+"""The examples and the pages on Spark run, and print their documented output; so does the last part of the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""foreach_batch: what it refuses, where it finds the end of a batch, and the whole of it on a real query."""
+"""foreach_batch: its refusals, its search for the end of a batch, and the whole of it on a real query."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(
     return query
 
 
-# -- what it refuses
+# -- refusals
 
 
 class Waiting:
@@ -125,7 +125,7 @@ def test_the_reference_names_everything() -> None:
         assert {name for name in dir(struct) if not name.startswith("_")} - text == set(), struct
 
 
-# -- where a batch ends
+# -- the end of a batch
 
 
 def test_the_entry_of_a_batch(data_dir: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_checkpoint_is_required_without_access_to_the_query(tmp_path: Path) 
 
 
 def test_a_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_path: Path, checkpoint: str) -> None:
-    """Each row arrives once, and the cursor is at the end of what is done, and nowhere else, whatever happens."""
+    """Whatever happens, each row arrives once, and the cursor is exactly at the end of the finished batches."""
     write(data_dir)
     target = str(tmp_path / "target")
     batches: list[Batch] = []

@@ -1,4 +1,4 @@
-"""The cursor of a query, without a JVM: it holds the log at the end of what is done, for a few vchannels of each pchannel."""
+"""The cursor of a query, without a JVM: it holds the log at the end of the finished batches, for a few vchannels of each pchannel."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_a_table_is_a_plain_name(table: str, connection: sqlite3.Connection) -> 
 
 
 class Frame:
-    """Notes what is written, as a DataFrame's writer would."""
+    """Records the writes, in place of a DataFrame's writer."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, str]] = []

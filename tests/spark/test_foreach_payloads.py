@@ -1,4 +1,4 @@
-"""Payloads to values, without a JVM: what a decoder may give, and which message is named when it gives something else."""
+"""Payloads to values, without a JVM: the values that a decoder may return, and the message that the error names when it returns another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL of a Spark driver, its JVM and its workers in mid-stream, again and again: both sinks have every committed row once.
+"""Repeated SIGKILL of a Spark driver, its JVM and its workers in mid-stream: both sinks have every committed row once.
 
 Kills where a sink of ours is at each of its persist points, without a JVM, are those of test_sink_kill.py.
 """
@@ -25,7 +25,7 @@ from wal.spark.sink import pending
 KILLS = 3
 """The session of the other tests reads what they leave: starting another one takes some twenty seconds of both cores."""
 STEPS = ("staged", "manifests", "published")
-"""Folders in which the sink of ours shows how far a batch has got."""
+"""Folders in which our sink shows the progress of a batch."""
 
 
 def test_killed_drivers_lose_and_duplicate_nothing(
@@ -91,7 +91,7 @@ def wait_for_change(folder: Path, driver: Driver) -> None:
 
 
 def check_parquet(folder: Path, committed: list[Row]) -> None:
-    """Every committed row once, each transaction whole and in one batch."""
+    """Checks that every committed row is there once, and each transaction whole and in one batch."""
     rows = pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive").to_table().to_pylist()
     found = [(row["vchannel"], row["message_id"]) for row in rows]
     assert len(set(found)) == len(found), "a row came twice"

@@ -1,4 +1,4 @@
-"""Offsets: the same place is the same text, every text comes back, and nothing else is taken for one."""
+"""Offsets: equal offsets have equal texts, every text can be parsed back, and no other text is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options: each is taken in its forms, and a wrong name or value is an error that says what would be right."""
+"""Options: each is accepted in all its forms, and a wrong name or value is an error that names the valid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log on a real Pulsar, its metadata in a real etcd: Spark's readers have of it what the log's own readers have."""
+"""A log on a real Pulsar, its metadata in a real etcd: Spark's readers get the same messages as the log's own readers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_rows_snapshots_and_streams_of_everything(place: Place, monkeypatch: pyt
 
 
 def test_beside_a_writer(place: Place, log: BlockingWAL) -> None:
-    """A batch has all that was appended before; a stream goes on with what comes; time ticks make no batch."""
+    """A batch has all earlier appends; a stream continues with later ones; time ticks create no batch."""
     query = StreamQuery(place.options)
     assert query.step() == []
     for count in (1, 2, 3):
@@ -180,7 +180,7 @@ with bridge.blocking(sys.argv[1], pchannels=2, **json.load(sys.stdin)) as log:
 
 
 def test_a_killed_writer_promises_no_more_ticks(place: Place) -> None:
-    """A snapshot shows what the writer promised last; everything in the log can be read all the same."""
+    """A snapshot shows the writer's last promised tick; everything in the log can still be read."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, place.location],
         cwd=Path(__file__).parents[2],

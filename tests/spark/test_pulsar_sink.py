@@ -1,4 +1,4 @@
-"""The sink on a real Pulsar, its metadata in a real etcd: it keeps there what it promises for a journal."""
+"""The sink on a real Pulsar, its metadata in a real etcd: it gives the same guarantees as for a journal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def small_chunks(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def ended() -> Iterator[Callable[[PulsarSink, Attempt], int]]:
-    """Runs an attempt of this sink in a process of its own, and returns how that ended."""
+    """Runs an attempt of this sink in a separate process, and returns its exit status."""
     command = [sys.executable, "-m", "tests.spark.sink_child"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         stdin, stdout = server.stdin, server.stdout

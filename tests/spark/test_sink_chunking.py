@@ -1,4 +1,4 @@
-"""Which rows make a chunk: every row once, in order, no bound passed, no chunk shorter than it has to be."""
+"""The rows of each chunk: every row once, in order, no bound exceeded, no chunk shorter than necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 at every point between the first staged chunk and the last file that goes: each row once, or none of them.
+"""kill -9 at every point between the first staged chunk and the last removed file: each row once, or none of them.
 
 Whether a manifest was stored decides a write: then exactly its rows are in the log in the end, and the rows that a replay offers are
 not; else exactly the replay's.
@@ -30,7 +30,7 @@ SETTINGS = "txn_bodies_max = 8\nproducers_max = 4\npchannels = 2\n"
 
 @pytest.fixture(scope="module")
 def ended() -> Iterator[Callable[[Attempt], int]]:
-    """Runs an attempt in a process of its own; how that ended."""
+    """Runs an attempt in a separate process and returns its exit status."""
     command = [sys.executable, "-m", "tests.spark.sink_child"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         stdin, stdout = server.stdin, server.stdout

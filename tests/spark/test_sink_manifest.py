@@ -1,4 +1,4 @@
-"""A manifest comes back as it was stored, or it is damage; what it says of producers is its own."""
+"""A manifest is read back as it was stored, or is damage; its producers are its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink under Spark itself: a batch job, and a stream that is started again. Drivers are killed in test_kill.py."""
+"""The sink under Spark itself: a batch job, and a stream that is restarted. Drivers are killed in test_kill.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writers as Spark drives them, without a JVM: what is visible when, what is left over, and what a replay does."""
+"""The writers as Spark drives them, without a JVM: the visible rows at each step, the files left over, and the effect of a replay."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_abort_leaves_nothing(tmp_path: Path, query_id: str | None) -> None:
     assert files_below(sink.journal) == []
     assert not (sink.journal / "FORMAT").exists()
     second = rows_of("second")
-    sink.run(second)  # what was aborted is no reason not to write
+    sink.run(second)  # an aborted batch is no reason not to write
     assert flat(held(sink.journal)) == expected(second)
     nothing_left(sink)
 
@@ -173,7 +173,7 @@ def test_a_write_that_failed_midway_goes_on_from_its_manifest(
             sink.commit(writer, messages)
     if query_id is None:
         assert "do not run the job again" in caught.value.__notes__[0]
-    sink.abort(writer, messages)  # Spark does, and nothing of it may go
+    sink.abort(writer, messages)  # as Spark does; no part of it may be removed
     (waiting,) = pending(str(sink.journal))
     chunks = sum(message.file.chunks for message in messages)
     assert (waiting.rows, waiting.chunks, waiting.published, waiting.error) == (80, chunks, 0, "")

@@ -1,4 +1,4 @@
-"""Snapshots: exactly what was committed at or before a tick, over all vchannels and pchannels, beside a writer or without one."""
+"""Snapshots: exactly the rows committed at or before a tick, over all vchannels and pchannels, with a writer or without one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_tick_that_is_still_to_come_is_waited_for(data_dir: Path) -> None:
         reading.start()
         between = log.raw_append(Message("b", b"2"))
         while log.raw_append(Message("a", b"3")).time_tick <= tick:
-            time.sleep(0.001)  # the clock has to go on
+            time.sleep(0.001)  # the clock must advance
         reading.join()
         assert between.time_tick <= tick
         (rows,) = found
@@ -121,7 +121,7 @@ def test_a_snapshot_after_a_killed_writer_is_what_all_pchannels_promised(data_di
 
 
 def promised(data: Path) -> int:
-    """Returns the tick that all pchannels have promised."""
+    """Returns the largest promised tick that all pchannels have reached."""
     journal = ReadOnlyCore(ReadOnlyJournalSource(data))
     journal.open()
     try:

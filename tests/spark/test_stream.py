@@ -1,4 +1,4 @@
-"""Streams: each row once over all batches, also when they fail and are done again; limits; and what happens to the log meanwhile."""
+"""Streams: each row once over all batches, even when they fail and are repeated; limits; and changes to the log meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from wal.timestamp import parse
 
 @pytest.fixture
 def log(data_dir: Path) -> Iterator[BlockingWAL]:
-    """A journal of two pchannels, open for writing here."""
+    """Yields a journal of two pchannels, open for writing here."""
     with bridge.blocking(data_dir, pchannels=2, segment_bytes=1 << 20) as found:
         found.create_vchannel("a", pchannel="p0")
         found.create_vchannel("b", pchannel="p1")
@@ -48,7 +48,7 @@ def flat(batches: list[list[Row]]) -> list[Row]:
     return [row for rows in batches for row in rows]
 
 
-# -- where a query begins
+# -- the start of a query
 
 
 def test_the_first_batch_is_empty_and_pins_where_the_query_begins(data_dir: Path, log: BlockingWAL) -> None:
@@ -64,14 +64,14 @@ def test_the_first_batch_is_empty_and_pins_where_the_query_begins(data_dir: Path
 
 
 def test_rows_that_race_the_beginning_are_not_lost(data_dir: Path, log: BlockingWAL) -> None:
-    """Rows come between initialOffset and the first batch, which fails; the query that is begun again has them."""
+    """Rows come between initialOffset and the first batch, which fails; the restarted query has them."""
     put(log, "before")
     query = StreamQuery(data_dir)
     query.begin()
     put(log, *range(5))
     assert query.plan() is not None
     put(log, "later")
-    query.start()  # the first batch was planned and not done
+    query.start()  # the first batch was planned but not finished
     put(log, "last")
     assert query.step() == []
     assert query.plan() is not None
@@ -251,7 +251,7 @@ def test_available_now_from_the_end_of_a_new_query(data_dir: Path, log: Blocking
     assert query.run() == [[]]
 
 
-# -- what progress shows
+# -- progress
 
 
 def test_the_reported_end_is_that_of_a_batch_without_limits(data_dir: Path, log: BlockingWAL) -> None:
@@ -268,7 +268,7 @@ def test_the_reported_end_is_that_of_a_batch_without_limits(data_dir: Path, log:
     assert json.dumps(query.report) == query.logged[-1]
 
 
-# -- what happens to the log meanwhile
+# -- changes to the log meanwhile
 
 
 def test_vchannels_that_are_created_while_a_query_runs(data_dir: Path, log: BlockingWAL) -> None:
@@ -351,7 +351,7 @@ def test_truncation_under_a_query(data_dir: Path, log: BlockingWAL) -> None:
 
 
 def test_dropping_segments_that_a_query_has_read_is_no_loss(data_dir: Path, log: BlockingWAL) -> None:
-    """Retention truncates between two frames; a query that has read everything below stands there or before."""
+    """Retention truncates between two frames; a query that has read everything below is there or earlier."""
     query = StreamQuery(data_dir, startingOffsets="earliest", vchannels="a")
     query.step()
     for _ in range(6):
@@ -390,7 +390,7 @@ def test_columns_and_options_are_checked_before_anything_runs(data_dir: Path) ->
         StreamQuery(data_dir, endingTimeTick=5)
 
 
-# -- beside a writer that is killed, with a query that fails at any step
+# -- with a writer that is killed, and a query that fails at any step
 
 
 @pytest.mark.parametrize("seed", range(3))

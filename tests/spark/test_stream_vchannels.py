@@ -1,4 +1,4 @@
-"""Streams and the cursors of queries over vchannels that are dropped, created again, or not read any more."""
+"""Streams and the cursors of queries over vchannels that are dropped, recreated, or no longer read."""
 
 from __future__ import annotations
 

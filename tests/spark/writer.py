@@ -1,4 +1,4 @@
-"""A process that appends transactions, plain messages and rollbacks to each pchannel of a journal until it is told to stop.
+"""A process that appends transactions, plain messages and rollbacks to each pchannel of a journal until it gets the request to stop.
 
     python -m tests.spark.writer <journal> <pchannels> <pause between transactions, seconds> <name of this run>
 
@@ -41,7 +41,7 @@ class Payload(NamedTuple):
 
 
 class Writer:
-    """The process, as its parent holds it: it has appended something everywhere when this returns."""
+    """The parent's handle of the process, which has appended to every pchannel when this returns."""
 
     def __init__(self, data: Path, *, pchannels: int = 2, pause_s: float = 0.005, run: str = "0") -> None:
         self.process = subprocess.Popen(
@@ -56,7 +56,7 @@ class Writer:
         assert said == "writing", f"the writer said {said!r}"
 
     def stop(self) -> None:
-        """Has it close the log and end."""
+        """Has the process close the log and end."""
         self._end()
         assert self.process.returncode == 0
 

@@ -1,4 +1,4 @@
-"""A clock that moves only when told, and a KV that fails when told: nothing of the oracle is faked."""
+"""A clock that moves only on request, and a KV that fails on request: no part of the oracle is faked."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FakeClock:
 
 
 async def settle() -> None:
-    """Lets every task run that can; nothing here waits for anything but other tasks."""
+    """Lets every ready task run; tasks here wait for other tasks only."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -69,7 +69,7 @@ class Fault(enum.Enum):
 
 
 class FailingKV(KVBase):
-    """A KV with faults over another one. `hold()` keeps answers back until `release()`."""
+    """A KV with faults over another one. `hold()` withholds answers until `release()`."""
 
     def __init__(self, inner: KVBase) -> None:
         super().__init__()

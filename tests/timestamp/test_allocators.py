@@ -340,7 +340,7 @@ async def test_the_numbers_end() -> None:
 async def test_a_defect_fails_all_waiting_calls(
     source: Source, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that fails ends the one task that refills: no caller may be left waiting for it."""
+    """A clock that fails ends the only task that refills: no caller may keep waiting for it."""
 
     def broken() -> float:
         raise RuntimeError("no time")

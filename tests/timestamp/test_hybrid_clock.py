@@ -33,7 +33,7 @@ class HybridClockMachine(RuleBasedStateMachine):
         first = self.clock.take(self.now_ms, count, limit)
         if first is None:
             assert self.clock.last == before
-            # There was really no room: the next possible range ends above the limit.
+            # There was indeed no room: the next possible range ends above the limit.
             place = max(before + 1, compose(self.now_ms))
             if (place & LOGICAL_MAX) + count > COUNT_MAX:
                 place = compose((place >> 18) + 1)

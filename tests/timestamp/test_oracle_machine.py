@@ -23,7 +23,7 @@ counts = st.one_of(st.integers(1, 3), st.just(COUNT_MAX), st.integers(1, COUNT_M
 
 
 class OracleMachine(RuleBasedStateMachine):
-    """The model is one number: the largest tick that any caller was given."""
+    """The model is one number: the largest tick that any caller got."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Uses that type checkers have to accept, and the types that they give. mypy and pyright check this file; nothing runs it."""
+"""Uses that type checkers must accept, and the types that they infer. mypy and pyright check this file; it is never run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def opening(location: str, anything: dict[str, Any], **overrides: Unpack[S
 
 
 async def results(log: WALAccesser, key: str | None, either: str | ProducerKey | None) -> None:
-    """Without a ProducerKey a result is whole: nobody has to look whether it is there."""
+    """Without a ProducerKey no field of a result is None, so no caller has to check for that."""
     message = Message("orders", b"1")
     assert_type(await log.raw_append(message), AppendResult)
     assert_type(await log.raw_append(message, idempotency_key=key), AppendResult)

@@ -1,4 +1,4 @@
-"""The types that users see are true: mypy and pyright accept what is right, mypy refuses what is wrong, and the pages pass too."""
+"""The types that users see are correct: mypy and pyright accept right uses, mypy refuses wrong ones, and the pages pass too."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ collect_ignore = (
         )
     ]
 )
-"""These take minutes and run in a soak."""
+"""Tests that take minutes and run only in a soak."""
 _VIRTUAL = "runs by a virtual clock, in memory"
 NOT_HERE: Final = {
     "test_a_running_reader_of_a_stale_cursor_hears_of_it_at_its_save": _VIRTUAL,
@@ -63,7 +63,7 @@ NOT_HERE: Final = {
 
 @pytest.fixture
 def settings(address: PulsarAddress, tmp_path: Path) -> dict[str, Any]:
-    """The settings that `open_wal` gets beside the location."""
+    """The settings that `open_wal` gets in addition to the location."""
     return location_of(address, tmp_path / "meta.sqlite3")[1]
 
 
@@ -97,6 +97,6 @@ async def log(location: str, settings: dict[str, Any]) -> AsyncIterator[WALAcces
 
 @pytest.fixture
 async def log4(location: str, settings: dict[str, Any]) -> AsyncIterator[WALAccesser]:
-    """A log with four pchannels."""
+    """Yields an open log with four pchannels."""
     async with wal.open_wal(location, pchannels=4, **settings) as opened:
         yield opened
