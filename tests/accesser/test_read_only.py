@@ -226,6 +226,32 @@ async def test_many_read_only_openings_in_one_process(data: str) -> None:
         assert await payloads(writer, "orders") == [b"1"]
 
 
+async def test_a_read_begins_with_everything_durable_though_answers_are_reused(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log on a server answers `refresh` from its last answer for a while; a read that does not follow must not end there."""
+    refresh, reach = ReadOnlyJournalLog.refresh, ReadOnlyJournalLog.reach
+    answers: dict[int, LogSnapshot] = {}
+
+    def reused(log: ReadOnlyJournalLog) -> LogSnapshot:
+        if id(log) not in answers:
+            answers[id(log)] = refresh(log)
+        return answers[id(log)]
+
+    def asked(log: ReadOnlyJournalLog) -> LogSnapshot:
+        answers.pop(id(log), None)
+        answers[id(log)] = reach(log)
+        return answers[id(log)]
+
+    monkeypatch.setattr(ReadOnlyJournalLog, "refresh_waits", True)
+    monkeypatch.setattr(ReadOnlyJournalLog, "refresh", reused)
+    monkeypatch.setattr(ReadOnlyJournalLog, "reach", asked)
+    async with open_wal(data) as writer, open_wal(data, read_only=True) as reader:
+        for count in (1, 2):
+            await writer.raw_append(Message("orders", b"%d" % count))
+            assert len(await payloads(reader, "orders")) == count
+
+
 async def test_a_pchannel_that_could_not_be_asked_is_opened_again(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refresh = ReadOnlyJournalLog.refresh
     failing: list[ReadOnlyJournalLog] = []

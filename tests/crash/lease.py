@@ -42,8 +42,8 @@ async def run(plan: LeasePlan) -> None:
 
 async def _let_run_out(log: WALAccesser, keepalive_s: float) -> float:
     """Opens a transaction, waits until the log reports that one expired, checks that it is this one, and returns how long it took."""
+    began = time.monotonic()  # before the call, since the lease begins within it
     txn = await log.txn("orders", keepalive=keepalive_s)
-    began = time.monotonic()
     async with log.read("orders", include_time_ticks=True) as scanner:
         async for _ in scanner:  # a message at least every tick
             if sum(pchannel.expired_transactions for pchannel in log.statistics().pchannels):

@@ -71,6 +71,7 @@ class ReadOnlyPChannel(ReadablePChannel):
 
     async def catch_up(self) -> None:
         """Shows readers everything that is durable now, with certainly the newest event. Raises CorruptionError or TruncatedError."""
+        await self.log.renew()
         await self._move(certainly=True)
 
     async def first_event(self) -> MessageID | None:
@@ -242,6 +243,11 @@ class ThreadedLog(ReadableLog):
         """Returns the log as it is now; `newest` may be older than its end. Raises ClosedError if another log was created in its place."""
         self.known = await self._in_thread(self._log.refresh) if self._log.refresh_waits else self._log.refresh()
         return self.known
+
+    async def renew(self) -> None:
+        """Makes sure that the next `refresh` finds everything that is durable now: a server's answer may be reused for a while."""
+        if self._log.refresh_waits:
+            await self.reach()
 
     async def reach(self) -> LogSnapshot:
         """Returns the log as it is now, with certainly the newest event."""
