@@ -27,8 +27,20 @@ def log(place: Place) -> Iterator[BlockingWAL]:
     with place.open(pchannels=2) as found:
         found.create_vchannel("a", pchannel="p0")
         found.create_vchannel("b", pchannel="p1")
-        time.sleep(0.3)  # sources hear of vchannels some tenths of a second later
+        wait_for_vchannels(place, {"a", "b"})
         yield found
+
+
+def wait_for_vchannels(place: Place, names: set[str]) -> None:
+    """Returns when the sources of this process know the vchannels, which takes some tenths of a second."""
+    logs = source_of(Location.named(None, place.options)).open()
+    try:
+        deadline = time.monotonic() + 20
+        while not names <= set(logs.vchannels().names()):
+            assert time.monotonic() < deadline, f"no source knows {names} after 20 s"
+            time.sleep(0.01)
+    finally:
+        logs.close()
 
 
 def save(place: Place, *queries: StreamQuery, name: str = "delays", pattern: str | None = None) -> None:
