@@ -1,0 +1,61 @@
+"""Reading pages one after the other uses the memory of the page before, instead of fresh memory from the system."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+PASSES: Final = 4
+MESSAGES: Final = 16_384
+WRITER: Final = """
+import asyncio, sys
+from wal import Message, open_wal
+
+async def main(path, messages):
+    async with open_wal(path) as log:
+        for _ in range(messages // 256):
+            await asyncio.gather(*[log.append_nowait(Message("v", bytes(1024))) for _ in range(256)])
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+READER: Final = """
+import asyncio, resource, sys
+from wal import open_wal
+
+async def read(log):
+    async with log.read("v", follow=False) as scanner:
+        return sum([len(page) async for page in scanner.batches()])
+
+async def main(path, messages, passes):
+    async with open_wal(path, read_only=True) as log:
+        await read(log)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(passes):
+            assert await read(log) == messages
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has this limit")
+def test_a_read_faults_in_a_small_part_of_what_it_reads(tmp_path: Path) -> None:
+    """The reader is a process of its own: a large block that was freed there before would hide what this is about."""
+    place = str(tmp_path / "log")
+    run(WRITER, place, str(MESSAGES))
+    faults = int(run(READER, place, str(MESSAGES), str(PASSES)))
+    assert faults < PASSES * MESSAGES * 1024 // resource.getpagesize() // 4
+
+
+def run(program: str, *arguments: str) -> str:
+    answer = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
