@@ -51,7 +51,7 @@ format: setup ## ruff format, and ruff's safe fixes
 	.venv/bin/ruff format $(SOURCES)
 	.venv/bin/ruff check --fix $(SOURCES)
 
-bench: setup ## beside the bare disk and SQLite, a quarter of an hour; BENCH="w1 w3" for some, BENCH_ARGS=--quick for 2 minutes
+bench: setup ## beside the bare disk and SQLite, 25 minutes; BENCH="w1 w3" for some, BENCH_ARGS=--quick for 3 minutes
 	@$(PYTHON) -m benchmarks $(BENCH) $(BENCH_ARGS)
 
 soak: servers ## all tests in their long form

@@ -1,4 +1,4 @@
-"""The benchmarks W1 to W9, Spark and the opening of a log, in one run: `python -m benchmarks [w1 … w9 spark opening] [--quick]`.
+"""The benchmarks W1 to W10, Spark and the opening of a log, in one run: `python -m benchmarks [w1 … w10 spark opening] [--quick]`.
 
 Prints medians with ratios and the targets, and writes everything to benchmarks/results/. README.md says what each measures and how to
 read it. The exit status is 1 when a cell failed; a missed target is not a failure.
@@ -68,12 +68,12 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("workloads", nargs="*", metavar="w1 … w9, spark, opening", help="some of them (all)")
+    parser.add_argument("workloads", nargs="*", metavar="w1 … w10, spark, opening", help="some of them (all)")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="every workload briefly: two minutes")
+    size.add_argument("--quick", action="store_true", help="every workload briefly: three minutes")
     size.add_argument("--smallest", action="store_true", help="every workload for a moment: whether it runs")
-    parser.add_argument("--rounds", type=int, help="rounds (3)")
-    parser.add_argument("--seconds", type=float, help="measured seconds a cell (1)")
+    parser.add_argument("--rounds", type=int, help="rounds (5)")
+    parser.add_argument("--seconds", type=float, help="measured seconds a cell (0.8)")
     parser.add_argument("--directory", default=".", help="where the files are made and removed; a real disk (.)")
     parser.add_argument("--output", help="the JSON file (in benchmarks/results/)")
     options = parser.parse_args()

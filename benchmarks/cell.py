@@ -18,6 +18,8 @@ from typing import Final
 
 import msgspec
 
+from benchmarks import engines
+
 __all__ = ["Cell", "CellError", "Measured", "Row", "payload", "run_cell"]
 
 CELL_TIMEOUT_S: Final = 300.0
@@ -31,6 +33,7 @@ _MODULES: Final = {
     "w7": "reading",
     "w8": "tailing",
     "w9": "broadcast",
+    "w10": "keyed",
 }
 """The module of this package that has `measure` for a workload."""
 
@@ -49,7 +52,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """For a log that is read: its number of messages. For a call that appends many: the number per call."""
     frame_messages: int = 256
     """For a log that is read: the number of messages that were committed together."""
-    uvloop: bool = True
     longer: int = 1
     """A factor for the plan's seconds: device bytes come in steps of a zero-filled segment, so their rate shows only over many steps."""
     recycling: bool = False
@@ -59,7 +61,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The row in a few words, unique in its workload; targets and the JSON use this name."""
         words = []
-        if self.workload in ("w1", "w5", "w6", "w9"):
+        if self.workload in ("w1", "w5", "w6", "w9", "w10"):
             words.append(f"{self.writers:,} writer{'s' * (self.writers != 1)}")
         if self.readers:
             words.append(f"{self.readers} scanner{'s' * (self.readers != 1)}")
@@ -70,8 +72,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             words.append(f"{self.properties} properties")
         if self.recycling:
             words.append("recycling")
-        if not self.uvloop:
-            words.append("asyncio")
         return ", ".join(words)
 
 
@@ -134,7 +134,7 @@ def run_cell(cell: Cell) -> Measured:
 def main() -> None:
     cell = msgspec.json.decode(sys.argv[1], type=Cell)
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    if cell.row.uvloop:
+    if cell.engine != engines.ASYNCIO:
         import uvloop
 
         factory = uvloop.new_event_loop

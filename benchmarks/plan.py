@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from benchmarks import engines
 from benchmarks.cell import Row
-from benchmarks.stores import ALONE_FULL, ALONE_SAME, APART_ENGINE, AS_IT_COMES_ENGINE
 
 __all__ = ["OPENING", "WORKLOADS", "Plan", "full", "quick", "smallest"]
 
@@ -23,16 +23,23 @@ WORKLOADS: Final = {
     "w7": "W7 one vchannel of many",
     "w8": "W8 tailing scanners",
     "w9": "W9 broadcasts, each to all vchannels",
+    "w10": "W10 keyed appends",
     "spark": "Spark reads everything, into its noop sink",
 }
 OPENING: Final = "opening"
 """The last workload: `opening.py`, which measures by itself."""
 
 _THREE: Final = ("floor", "wal", "sqlite")
-_FOUR: Final = (*_THREE, AS_IT_COMES_ENGINE)
-_TXN: Final = (*_THREE, APART_ENGINE)
+_W1: Final = ("floor", engines.LOOP_FLOOR, "wal", "sqlite")
+_W1_MORE: Final = {
+    1: (engines.ASYNCIO,),
+    16: (engines.ASYNCIO, engines.AS_IT_COMES),
+    256: (engines.ASYNCIO, engines.AS_IT_COMES),
+}
+_TXN: Final = (*_THREE, engines.APART)
+_KEYED: Final = (engines.NO_KEYS, engines.KEYS, engines.PRODUCER, "sqlite")
 _READ: Final = ("floor", "pages", "async for", "arrow", "sqlite")
-_ONE_OF_MANY: Final = ("floor", "wal", ALONE_SAME, ALONE_FULL, "sqlite")
+_ONE_OF_MANY: Final = ("floor", "wal", engines.ALONE_SAME, engines.ALONE_FULL, "sqlite")
 _TAIL: Final = ("wal", "sqlite")
 _BROADCAST: Final = ("wal", "sqlite")
 _SPARK: Final = Row(workload="spark", engines=("batch", "stream", "parquet", "pipe"), properties=4, vchannels=4)
@@ -54,42 +61,33 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def full() -> Plan:
-    """Returns the plan of everything, which takes about a quarter of an hour."""
+    """Returns the plan of everything, which takes about 25 minutes."""
     rows = [
-        Row(workload="w1", engines=_THREE, writers=writers, payload_bytes=payload_bytes, properties=properties)
-        if (payload_bytes, properties) != (1024, 0)
-        else Row(workload="w1", engines=_FOUR, writers=writers, longer=3 if writers == 256 else 1)
-        for payload_bytes in (1024, 100, 16_384)
-        for properties in (0, 4)
-        for writers in (1, 16, 256, 4096)
-    ]
-    rows += [
-        Row(workload="w1", engines=("wal", "sqlite"), writers=256, uvloop=False),
+        *_appends(1, 4, 16, 64, 256, 1024, 4096),
+        Row(workload="w1", engines=_W1, writers=256, properties=4),
+        Row(workload="w1", engines=_W1, writers=256, payload_bytes=100),
+        Row(workload="w1", engines=_W1, writers=256, payload_bytes=16_384),
         Row(workload="w1", engines=("floor", "wal"), writers=256, recycling=True, messages=600_000, longer=3),
-        Row(workload="w2", engines=_THREE, payload_bytes=1024, messages=10_000),
-        Row(workload="w2", engines=_THREE, payload_bytes=100, messages=10_000),
-        Row(workload="w2", engines=_THREE, payload_bytes=16_384, messages=1_000),
+        Row(workload="w2", engines=_THREE, messages=10_000),
         Row(workload="w3", engines=_READ, payload_bytes=100, messages=2_000 * 256),
         Row(workload="w3", engines=_READ, payload_bytes=1024, messages=1_000 * 256),
         Row(workload="w4", engines=_THREE, readers=1),
         *[Row(workload="w5", engines=_TXN, writers=writers) for writers in (1, 16, 256)],
-        *[Row(workload="w6", engines=_THREE, writers=256, vchannels=vchannels) for vchannels in (1, 16, 128, 1024)],
+        *[Row(workload="w6", engines=_THREE, writers=256, vchannels=vchannels) for vchannels in (1, 128, 1024)],
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=2_000 * 256),
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
         *[Row(workload="w9", engines=_BROADCAST, writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)],
+        *[Row(workload="w10", engines=_KEYED, writers=writers) for writers in (1, 16, 256)],
         replace(_SPARK, payload_bytes=100, messages=8_000 * 256),
         replace(_SPARK, payload_bytes=1024, messages=2_400 * 256),
     ]
-    return Plan(rows=tuple(rows), rounds=3, seconds=1.0, warm_up_s=0.4, opening=())
+    return Plan(rows=tuple(rows), rounds=5, seconds=0.8, warm_up_s=0.3, opening=())
 
 
 def quick() -> Plan:
     """Returns a plan of every workload and every target, which takes two minutes."""
     rows = [
-        Row(workload="w1", engines=_THREE, writers=1),
-        Row(workload="w1", engines=_FOUR, writers=16),
-        Row(workload="w1", engines=_FOUR, writers=256, longer=3),
-        Row(workload="w1", engines=_THREE, writers=4096),
+        *_appends(1, 16, 256, 4096),
         Row(workload="w1", engines=_THREE, writers=256, properties=4),
         Row(workload="w1", engines=_THREE, writers=256, payload_bytes=100),
         Row(workload="w1", engines=_THREE, writers=256, payload_bytes=16_384),
@@ -103,6 +101,7 @@ def quick() -> Plan:
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=200 * 256),
         *[Row(workload="w8", engines=_TAIL, writers=256, readers=readers) for readers in (1, 100)],
         *[Row(workload="w9", engines=_BROADCAST, writers=4, vchannels=vchannels) for vchannels in (16, 128, 1024)],
+        Row(workload="w10", engines=_KEYED, writers=256),
         replace(_SPARK, payload_bytes=100, messages=3_200 * 256),
         replace(_SPARK, payload_bytes=1024, messages=1_600 * 256),
     ]
@@ -112,8 +111,8 @@ def quick() -> Plan:
 def smallest() -> Plan:
     """Returns a plan that runs every workload with every engine once, to check that it works. It omits Spark, which is slow to start."""
     rows = [
-        Row(workload="w1", engines=_FOUR, writers=2, properties=4),
-        Row(workload="w1", engines=("wal",), writers=2, recycling=True, messages=100, uvloop=False),
+        Row(workload="w1", engines=(*_W1, *_W1_MORE[16]), writers=2, properties=4),
+        Row(workload="w1", engines=("wal",), writers=2, recycling=True, messages=100),
         Row(workload="w2", engines=_THREE, messages=100),
         Row(workload="w3", engines=_READ, payload_bytes=100, messages=2_048),
         Row(workload="w4", engines=_THREE, readers=1),
@@ -122,6 +121,7 @@ def smallest() -> Plan:
         Row(workload="w7", engines=_ONE_OF_MANY, vchannels=64, messages=512),
         Row(workload="w8", engines=_TAIL, writers=2, readers=3),
         Row(workload="w9", engines=_BROADCAST, writers=2, vchannels=3),
+        Row(workload="w10", engines=_KEYED, writers=2),
     ]
     return Plan(
         rows=tuple(rows),
@@ -130,3 +130,16 @@ def smallest() -> Plan:
         warm_up_s=0.02,
         opening=("--rounds=1", "--log-bytes=1048576", "--keys=8192"),
     )
+
+
+def _appends(*counts: int) -> list[Row]:
+    """Returns the rows of appends of 1 KB; device bytes are read off that of 256 writers, which takes longer."""
+    return [
+        Row(
+            workload="w1",
+            engines=(*_W1, *_W1_MORE.get(writers, ())),
+            writers=writers,
+            longer=3 if writers == 256 else 1,
+        )
+        for writers in counts
+    ]

@@ -23,9 +23,10 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.cell import Cell, Measured, Row, payload
+from benchmarks.engines import ALONE_FULL, ALONE_SAME
 from benchmarks.floor import make_frame, read_floor, write_raw
 from benchmarks.gauge import Gauge, percentile
-from benchmarks.stores import ALONE_FULL, ALONE_SAME, log_path, open_sqlite, sqlite_path, vchannel_name
+from benchmarks.stores import log_path, open_sqlite, sqlite_path, vchannel_name
 from wal import Message, WALAccesser, open_wal
 
 __all__ = ["measure", "why_no_arrow"]

@@ -18,7 +18,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,9 @@ MANY: Final = Tuning(32_768, 2048)
 """Best for groups of some tens of KB and more."""
 
 _INSERT: Final = "INSERT INTO log (vchannel, payload, properties) VALUES (?, ?, ?)"
+_INSERT_KEYED: Final = "INSERT INTO log (vchannel, payload, key) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
 _Row = tuple[str, bytes, str | None]
+"""The vchannel, the payload, and the properties as JSON; in a table with keys the key."""
 _Waiting = asyncio.Future[int] | None
 """The callers that wait for rows; a caller that appended several at once waits for the last one."""
 _Group = tuple[list[_Row], list[_Waiting]]
@@ -51,16 +53,25 @@ _encode_json: Final = msgspec.json.Encoder().encode
 class SqliteGroup:
     """An append-only table. Create and use it within one running loop; `close` ends the thread.
 
-    With `readers` other connections may read the file meanwhile; with `index` they find the rows of a vchannel.
+    With `readers` other connections may read the file meanwhile; with `index` they find the rows of a vchannel. With `keys` every row has
+    a unique key, and all appends are `append_keyed`.
     """
 
     def __init__(
-        self, path: Path, *, tuning: Tuning = MANY, readers: bool = False, index: bool = False, apart: bool = False
+        self,
+        path: Path,
+        *,
+        tuning: Tuning = MANY,
+        readers: bool = False,
+        index: bool = False,
+        apart: bool = False,
+        keys: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._rows: list[_Row] = []
         self._waiting: list[_Waiting] = []
         self._apart = apart
+        self._keys = keys
         self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self.commits = 0
         """Transactions committed, each with one fsync."""
@@ -80,6 +91,15 @@ class SqliteGroup:
             self._loop.call_soon(self._hand_over)
         text = _encode_json(properties).decode() if properties else None
         self._rows.append((vchannel, payload, text))
+        self._waiting.append(future)
+        return await future
+
+    async def append_keyed(self, vchannel: str, payload: bytes, key: str) -> int:
+        """Appends a message unless one with this key is stored; returns the rowid of the stored one, which is durable then."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        if not self._rows:
+            self._loop.call_soon(self._hand_over)
+        self._rows.append((vchannel, payload, key))
         self._waiting.append(future)
         return await future
 
@@ -126,11 +146,13 @@ class SqliteGroup:
         execute("PRAGMA synchronous=FULL")
         execute(f"PRAGMA wal_autocheckpoint={tuning.checkpoint_pages}")
         execute(
-            "CREATE TABLE log (id INTEGER PRIMARY KEY, vchannel TEXT NOT NULL, payload BLOB NOT NULL, properties TEXT)"
+            "CREATE TABLE log (id INTEGER PRIMARY KEY, vchannel TEXT NOT NULL, payload BLOB NOT NULL, properties TEXT"
+            f"{', key TEXT NOT NULL UNIQUE' if self._keys else ''})"
         )
         if index:
             execute("CREATE INDEX by_vchannel ON log (vchannel)")  # ends with the rowid, like every index of SQLite
         executemany, commit = connection.executemany, connection.commit
+        insert = _INSERT_KEYED if self._keys else _INSERT
         open_for_more = True
         while open_for_more and (group := self._groups.get()) is not None:
             rows, waiting = group
@@ -143,15 +165,20 @@ class SqliteGroup:
             outcome: Callable[[], None]
             try:
                 execute("BEGIN IMMEDIATE")
-                executemany(_INSERT, rows)
+                inserted = executemany(insert, rows).rowcount
                 commit()
+                rowids: Iterable[int]
+                if inserted == len(rows):
+                    # The table has one writer and loses no rows, so the rowids of a group are the next ones.
+                    rowids = range(self.rows + 1, self.rows + 1 + inserted)
+                else:
+                    rowids = [execute("SELECT id FROM log WHERE key = ?", (row[2],)).fetchone()[0] for row in rows]
             except sqlite3.Error as error:
                 connection.rollback()
                 outcome = _Failed(waiting, error)
             else:
-                # The table has one writer and loses no rows, so the rowids of a group are the next ones.
-                outcome = _Committed(waiting, self.rows + 1, self.on_commit)
-                self.rows += len(rows)
+                outcome = _Committed(waiting, rowids, self.on_commit)
+                self.rows += inserted
                 self.commits += 1
             self._loop.call_soon_threadsafe(outcome)
         connection.close()
@@ -160,17 +187,17 @@ class SqliteGroup:
 class _Committed:
     """Calls the listener, and gives every caller of a group its rowid, on the loop."""
 
-    __slots__ = ("_first", "_listener", "_waiting")
+    __slots__ = ("_listener", "_rowids", "_waiting")
 
-    def __init__(self, waiting: list[_Waiting], first: int, listener: Callable[[], None] | None) -> None:
+    def __init__(self, waiting: list[_Waiting], rowids: Iterable[int], listener: Callable[[], None] | None) -> None:
         self._waiting = waiting
-        self._first = first
+        self._rowids = rowids
         self._listener = listener
 
     def __call__(self) -> None:
         if self._listener is not None:
             self._listener()
-        for rowid, future in enumerate(self._waiting, self._first):
+        for rowid, future in zip(self._rowids, self._waiting, strict=True):
             if future is not None and not future.done():
                 future.set_result(rowid)
 

@@ -12,14 +12,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+from benchmarks import engines
 from benchmarks.cell import Row
 from benchmarks.sqlite_group import AS_IT_COMES, MANY, SqliteGroup
 
 __all__ = [
-    "ALONE_FULL",
-    "ALONE_SAME",
-    "APART_ENGINE",
-    "AS_IT_COMES_ENGINE",
     "log_path",
     "open_sqlite",
     "properties_of",
@@ -27,11 +24,6 @@ __all__ = [
     "vchannel_name",
 ]
 
-AS_IT_COMES_ENGINE: Final = "sqlite as it comes"
-APART_ENGINE: Final = "sqlite, each by itself"
-"""Transactions that do not share a commit, so that one of them can be rolled back alone."""
-ALONE_SAME: Final = "wal alone, same frames"
-ALONE_FULL: Final = "wal alone, full frames"
 PROPERTIES: Final = {
     "tenant": "a-company-of-some-size",
     "trace": "4bf92f3577b34da6a3ce929d0e0e4736",
@@ -63,12 +55,17 @@ def sqlite_path(directory: str) -> Path:
 
 @contextlib.asynccontextmanager
 async def open_sqlite(
-    directory: str, row: Row, *, engine: str, readers: bool = False, index: bool = False
+    directory: str, row: Row, *, engine: str, readers: bool = False, index: bool = False, keys: bool = False
 ) -> AsyncIterator[SqliteGroup]:
-    """Opens SQLite for appending. `readers`: other connections read meanwhile. `index`: they read by vchannel."""
-    tuning = AS_IT_COMES if row.writers == 1 or engine in (AS_IT_COMES_ENGINE, APART_ENGINE) else MANY
+    """Opens SQLite for appending. `readers`: other connections read meanwhile. `index`: they read by vchannel. `keys`: see SqliteGroup."""
+    tuning = AS_IT_COMES if row.writers == 1 or engine in (engines.AS_IT_COMES, engines.APART) else MANY
     group = SqliteGroup(
-        sqlite_path(directory), tuning=tuning, readers=readers, index=index, apart=engine == APART_ENGINE
+        sqlite_path(directory),
+        tuning=tuning,
+        readers=readers,
+        index=index,
+        apart=engine == engines.APART,
+        keys=keys,
     )
     try:
         yield group

@@ -15,9 +15,11 @@ from typing import Any, Final
 
 import msgspec
 
+from benchmarks import engines
 from benchmarks.cell import Cell, Measured, payload
 from benchmarks.floor import write_floor
 from benchmarks.gauge import Gauge, percentile
+from benchmarks.loop_floor import open_loop_floor, why_no_loop_floor
 from benchmarks.stores import log_path, open_sqlite, properties_of, vchannel_name
 from wal import AppendResult, Message, MessageID, WALAccesser, open_wal
 
@@ -47,7 +49,9 @@ async def measure(cell: Cell) -> Measured:
     if cell.engine == "floor":
         bodies = TXN_BODIES if row.workload == "w5" else 0
         return write_floor(cell, messages=row.writers * each, txn_bodies=bodies)
-    engine = _wal if cell.engine == "wal" else _sqlite
+    if cell.engine == engines.LOOP_FLOOR and (reason := why_no_loop_floor()) is not None:
+        return Measured(skipped=reason)
+    engine = {"wal": _wal, engines.ASYNCIO: _wal, engines.LOOP_FLOOR: _loop_floor}.get(cell.engine, _sqlite)
     async with engine(cell) as load:
         return await closed_loops(cell, load)
 
@@ -90,6 +94,12 @@ async def _sqlite(cell: Cell) -> AsyncIterator[Load]:
         else:
             properties = properties_of(row)
             yield Load(lambda writer: group.append(name, data, properties), 1, syncs)
+
+
+@contextlib.asynccontextmanager
+async def _loop_floor(cell: Cell) -> AsyncIterator[Load]:
+    async with open_loop_floor(cell) as floor:
+        yield Load(floor.append, 1, lambda: floor.syncs)
 
 
 def _bulk(log: WALAccesser, data: bytes, count: int) -> Call:
