@@ -3,9 +3,21 @@
 from itertools import pairwise
 
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.frame.drafts import HEADER, Call, build, contents, encode, plans, view_of
-from wal.frame import BLOCK_BYTES_MIN, BROADCAST, FLAG_COMMIT, FrameDraft, FrameView, Record, RunKind, encode_frame
+from wal.frame import (
+    BLOCK_BYTES_MIN,
+    BROADCAST,
+    FLAG_COMMIT,
+    CopyNames,
+    FrameDraft,
+    FrameView,
+    Record,
+    RunKind,
+    RunName,
+    encode_frame,
+)
 
 
 @given(plans)
@@ -141,3 +153,28 @@ def test_runs_are_a_sequence() -> None:
     assert runs[-1] == runs[4]
     assert [run.incarnation for run in runs[1:3]] == [1, 2]
     assert next(iter(reversed(runs))) == runs[4]
+
+
+@given(
+    names=st.lists(st.sampled_from([("a", 1), ("bb", 7), ("ü", 3), ("a", 2)]), min_size=1, unique=True),
+    records=st.lists(
+        st.tuples(
+            st.sampled_from([0, 3, 16 * 1024, 40_000]), st.sampled_from([1, 2]), st.sampled_from([b"", b"properties"])
+        ),
+        min_size=2,
+        max_size=6,
+    ),
+)
+def test_broadcasts_to_the_same_vchannels_have_the_same_bytes_whether_they_share_their_names_or_not(
+    names: list[RunName], records: list[tuple[int, int, bytes]]
+) -> None:
+    frames = []
+    for given_names in (CopyNames(names), names):
+        draft = FrameDraft()
+        for number, (length, kind, properties) in enumerate(records):
+            draft.broadcast(given_names, Record(bytes(length), kind, 0, properties), header=bytes(number))
+        frames.append(encode(draft))
+    shared, apart = frames
+    assert b"".join(shared.buffers) == b"".join(apart.buffers)
+    assert (shared.header, shared.length, shared.vchannels) == (apart.header, apart.length, apart.vchannels)
+    assert not shared.pchannel_wide

@@ -5,6 +5,8 @@ Files:
 * layout      the bytes of a frame: constants, column order, and the header
 * draft       the records of the next frame, gathered until it is encoded
 * encode      from a draft to bytes
+* encode_copies  the tables of frames with the copies of broadcasts
+* packed_tables  the tables of a frame as bytes, and the blocks of its body
 * decode      from bytes to runs and columns, checked
 * tables      the runs and columns of a frame, checked against each other
 * lazy_table  the same for a reader that wants few of many runs

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.frame.ext import ExtTag, encode_ext, encode_txn
+from wal.frame.ext import encode_broadcast, encode_txn
 from wal.frame.layout import (
     BROADCAST,
     DEFAULT_TYPE,
@@ -45,22 +45,23 @@ class CopyNames:
     """The vchannels of a broadcast's copies in a frame, and the columns of their runs as stored in the tables of a frame.
 
     These bytes do not depend on the frame: many broadcasts go to the same thousand vchannels, and share one such object. `names` has at
-    least one vchannel, each once (InvalidArgumentError otherwise); `texts` are their names without the incarnations.
+    least one vchannel, each once (InvalidArgumentError otherwise); `texts` are their names without the incarnations. The columns `kinds`,
+    `name_lens` and `incarnations` begin with the SHARED run that precedes the copies; `joined` are the names in UTF-8.
     """
 
-    __slots__ = ("incarnations", "joined", "name_lens", "names", "texts")
+    __slots__ = ("count", "incarnations", "joined", "kinds", "name_lens", "names", "texts")
 
     def __init__(self, names: Sequence[RunName]) -> None:
         _check_names(names, set(names), of="a broadcast")
         self.names: tuple[RunName, ...] = tuple(names)
         self.texts: list[str] = [name for name, _ in self.names]
+        self.count: int = len(self.names)
         encoded = [text.encode() for text in self.texts]
-        self.name_lens: bytes = struct.pack(f"<{len(names)}H", *map(len, encoded))
-        self.incarnations: bytes = struct.pack(f"<{len(names)}I", *[incarnation for _, incarnation in self.names])
+        incarnations = [incarnation for _, incarnation in self.names]
+        self.kinds: bytes = bytes((RunKind.SHARED,)) + bytes((RunKind.COPY,)) * self.count
+        self.name_lens: bytes = struct.pack(f"<{1 + self.count}H", 0, *map(len, encoded))
+        self.incarnations: bytes = struct.pack(f"<{1 + self.count}I", 0, *incarnations)
         self.joined: bytes = b"".join(encoded)
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 class Run(msgspec.Struct, gc=False):
@@ -169,9 +170,9 @@ class FrameDraft:
         self.compatible |= BROADCAST
         first = self.indices
         record.flags = FLAG_COPY
-        record.ext = encode_ext({ExtTag.BROADCAST: header})
-        self.runs.append(Run(RunKind.SHARED, "", 0, [record], [first], copies))
-        self.indices = first + len(copies)
+        record.ext = encode_broadcast(header)
+        self.runs.append(Run(_SHARED, "", 0, [record], [first], copies))
+        self.indices = first + copies.count
         return first
 
     def pchannel(self, record: Record) -> int:
@@ -228,4 +229,5 @@ def _check_names(names: Sequence[RunName], distinct: Collection[RunName], *, of:
 
 
 _VCHANNEL: Final = RunKind.VCHANNEL  # an enum member costs a lookup of its own in the loop over 256 runs
+_SHARED: Final = RunKind.SHARED
 TERM_START: Final = struct.Struct("<QQ")

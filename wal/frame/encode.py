@@ -6,17 +6,15 @@ without a copy and only small ones are joined.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from itertools import accumulate, chain, pairwise
 from struct import pack
-from typing import Final
 
 import google_crc32c
 import msgspec
 
-from wal.frame.draft import FrameDraft, Record, Run, RunName
+from wal.frame.draft import FrameDraft, Record, Run
+from wal.frame.encode_copies import copy_columns, copy_vchannels, only_copies
 from wal.frame.layout import (
-    BLOCK_BYTES_MIN,
     BROADCAST,
     COLUMN_EXT,
     COLUMN_FLAGS,
@@ -28,6 +26,7 @@ from wal.frame.layout import (
     FrameHeader,
     RunKind,
 )
+from wal.frame.packed_tables import Tables, cut_blocks
 
 __all__ = ["EncodedFrame", "encode_frame"]
 
@@ -69,7 +68,7 @@ def encode_frame(
     ):
         tables = _one(runs[0])
     else:
-        tables = _many(draft)
+        tables = (draft.compatible & BROADCAST and only_copies(runs)) or _many(draft)
     blocks = tables.blocks
     header = FrameHeader(
         tables.incompatible,
@@ -99,21 +98,7 @@ def encode_frame(
     )
 
 
-class _Tables(msgspec.Struct, gc=False):
-    """The tables of a frame as bytes, its blocks, and the fields of the header that depend on them."""
-
-    packed: bytes
-    blocks: list[bytes]
-    incompatible: int
-    runs: int
-    records: int
-    body_len: int
-    names_len: int
-    vchannels: tuple[tuple[str, int], ...]
-    pchannel_wide: bool
-
-
-def _one(run: Run) -> _Tables:
+def _one(run: Run) -> Tables:
     """Returns the tables of a single plain message, the usual frame of a lone writer, without building columns."""
     record = run.records[0]
     payload, kind, properties, ext = record.payload, record.message_type, record.properties, record.ext
@@ -135,7 +120,7 @@ def _one(run: Run) -> _Tables:
         form += "I"
         columns.append(len(ext))
         parts.append(ext)
-    blocks, ends = _cut(parts, list(accumulate(map(len, parts), initial=0)))
+    blocks, ends = cut_blocks(parts, list(accumulate(map(len, parts), initial=0)))
     name = run.name.encode()
     packed = pack(
         f"{form}{2 * len(blocks)}I",
@@ -148,7 +133,7 @@ def _one(run: Run) -> _Tables:
         *ends,
         *map(google_crc32c.value, blocks),
     )
-    return _Tables(
+    return Tables(
         packed + name,
         blocks,
         incompatible,
@@ -161,7 +146,7 @@ def _one(run: Run) -> _Tables:
     )
 
 
-def _many(draft: FrameDraft) -> _Tables:
+def _many(draft: FrameDraft) -> Tables:
     """Returns the tables of any draft, built column by column."""
     runs = draft.runs
     records: list[Record] = runs[0].records if len(runs) == 1 else [record for run in runs for record in run.records]
@@ -205,11 +190,11 @@ def _many(draft: FrameDraft) -> _Tables:
         part_lens = list(map(len, parts))
     ends = list(accumulate(part_lens, initial=0))
     body_len = ends[-1]
-    blocks, block_ends = _cut(parts, ends)
+    blocks, block_ends = cut_blocks(parts, ends)
     offsets = [ends[start * len(fields)] for start in starts[:-1]]
     if draft.compatible & BROADCAST:
-        run_count, names_len, run_columns, name_bytes = _with_copies(runs, rows, offsets, body_len)
-        vchannels, pchannel_wide = _vchannels(runs), any(run.kind is RunKind.PCHANNEL for run in runs)
+        run_count, names_len, run_columns, name_bytes = copy_columns(runs, rows, offsets, body_len)
+        vchannels, pchannel_wide = copy_vchannels(runs), any(run.kind is RunKind.PCHANNEL for run in runs)
         form = f"<{form}{2 * len(blocks)}I"
         packed = b"".join(
             (
@@ -218,7 +203,7 @@ def _many(draft: FrameDraft) -> _Tables:
                 *name_bytes,
             )
         )
-        return _Tables(packed, blocks, incompatible, run_count, count, body_len, names_len, vchannels, pchannel_wide)
+        return Tables(packed, blocks, incompatible, run_count, count, body_len, names_len, vchannels, pchannel_wide)
     kinds, name_lens, joined = _names(runs)
     if len(draft.by_name) == len(runs):
         vchannels, pchannel_wide = tuple(draft.by_name), False
@@ -236,58 +221,9 @@ def _many(draft: FrameDraft) -> _Tables:
         *block_ends,
         *map(google_crc32c.value, blocks),
     )
-    return _Tables(
+    return Tables(
         packed + joined, blocks, incompatible, len(runs), count, body_len, len(joined), vchannels, pchannel_wide
     )
-
-
-def _with_copies(
-    runs: list[Run], rows: list[int], offsets: list[int], body_len: int
-) -> tuple[int, int, list[bytes], list[bytes]]:
-    """Returns the runs with the COPY runs after each SHARED run: their number, the bytes of their names, their columns and names in pieces.
-
-    They are built broadcast by broadcast, never copy by copy: there may be thousands of copies.
-    """
-    kinds: list[bytes] = []
-    name_lens: list[bytes] = []
-    incarnations: list[bytes] = []
-    counts: list[bytes] = []
-    starts: list[bytes] = []
-    names: list[bytes] = []
-    ordinal = 0
-    for run, count, (start, end) in zip(runs, rows, pairwise((*offsets, body_len)), strict=True):
-        name = run.name.encode()
-        kinds.append(bytes((run.kind,)))
-        name_lens.append(len(name).to_bytes(2, "little"))
-        incarnations.append(run.incarnation.to_bytes(4, "little"))
-        counts.append(count.to_bytes(4, "little"))
-        starts.append(start.to_bytes(4, "little"))
-        names.append(name)
-        if (copies := run.copies) is not None:
-            kinds.append(_COPY * len(copies))
-            name_lens.append(copies.name_lens)
-            incarnations.append(copies.incarnations)
-            counts.append(ordinal.to_bytes(4, "little") * len(copies))
-            starts.append(end.to_bytes(4, "little") * len(copies))
-            names.append(copies.joined)
-            ordinal += len(copies)
-        ordinal += 1
-    return ordinal, sum(map(len, names)), [*kinds, *name_lens, *incarnations, *counts, *starts], names
-
-
-def _vchannels(runs: list[Run]) -> tuple[RunName, ...]:
-    """Returns the vchannels of the runs, each once, in their order; a vchannel may have a run of its own and copies."""
-    several = {id(run.copies): run.copies for run in runs if run.copies is not None}
-    if len(several) == 1 and not any(run.name for run in runs):
-        (copies,) = several.values()
-        return copies.names
-    named: dict[RunName, None] = {}
-    for run in runs:
-        if run.copies is not None and several.pop(id(run.copies), None) is not None:
-            named.update(dict.fromkeys(run.copies.names))
-        elif run.name:
-            named[run.name, run.incarnation] = None
-    return tuple(named)
 
 
 def _names(runs: list[Run]) -> tuple[bytes, list[int], bytes]:
@@ -309,21 +245,3 @@ def _index_column(draft: FrameDraft, count: int) -> list[int] | None:
 def _by_run(fields: list[list[bytes]], starts: list[int]) -> list[bytes]:
     """Returns the parts of the body: run after run, the payloads of its records, then their properties, then their exts."""
     return [part for start, end in pairwise(starts) for field in fields for part in field[start:end]]
-
-
-def _cut(parts: list[bytes], ends: list[int]) -> tuple[list[bytes], list[int]]:
-    """Joins whole parts into blocks of at least BLOCK_BYTES_MIN; returns them with their ends. Part i is bytes [ends[i], ends[i + 1])."""
-    total = ends[-1]
-    blocks: list[bytes] = []
-    block_ends: list[int] = []
-    at = start = 0
-    while start < total:
-        last = min(bisect_left(ends, start + BLOCK_BYTES_MIN, at + 1), len(parts))
-        blocks.append(parts[at] if last == at + 1 else b"".join(parts[at:last]))
-        start = ends[last]
-        block_ends.append(start)
-        at = last
-    return blocks, block_ends
-
-
-_COPY: Final = bytes((RunKind.COPY,))

@@ -14,7 +14,16 @@ from typing import Final
 
 from wal.errors import CorruptionError, FormatError
 
-__all__ = ["ExtTag", "decode_ext", "decode_key", "decode_txn", "encode_ext", "encode_key", "encode_txn"]
+__all__ = [
+    "ExtTag",
+    "decode_ext",
+    "decode_key",
+    "decode_txn",
+    "encode_broadcast",
+    "encode_ext",
+    "encode_key",
+    "encode_txn",
+]
 
 
 class ExtTag(enum.IntEnum):
@@ -75,6 +84,11 @@ def encode_txn(*, txn_id: int, keepalive_ms: int, bodies: int, bodies_total: int
     return _TAG.pack(ExtTag.TXN, _TXN.size) + _TXN.pack(txn_id, keepalive_ms, bodies, bodies_total)
 
 
+def encode_broadcast(header: bytes) -> bytes:
+    """Returns the ext of a SHARED row."""
+    return _TAG.pack(_BROADCAST, len(header)) + header
+
+
 def decode_txn(fields: Mapping[ExtTag, bytes]) -> tuple[int, int, int, int]:
     """Returns `(txn_id, keepalive_ms, bodies, bodies_total)` of a COMMIT row; raises CorruptionError if they are missing."""
     value = fields.get(ExtTag.TXN, b"")
@@ -124,5 +138,6 @@ def decode_key(ext: bytes) -> tuple[str, int | None] | None:
     return None
 
 
+_BROADCAST: Final = int(ExtTag.BROADCAST)
 _IDEMPOTENCY_KEY: Final = int(ExtTag.IDEMPOTENCY_KEY)
 _PRODUCER_KEY: Final = int(ExtTag.PRODUCER_KEY)

@@ -108,7 +108,7 @@ class CopyWrites(Member):
             for vchannel in wanted:
                 vchannel.fail_spanned(message_type)
         names = operation.targets.names
-        if len(wanted) != len(names):
+        if len(wanted) != names.count:
             names = CopyNames([vchannel.run_name for vchannel in wanted])
         settled = partial(self._settled, operation.header, operation.aborts)
         submission = _CopiesSubmission(operation, names, outcomes, settled)
@@ -183,13 +183,13 @@ class _CopiesSubmission(Submission):
         self._outcomes = outcomes
         self._future = operation.future
         self._settled = settled
-        self.count: int = len(names)
+        self.count: int = names.count
         self.in_flight: int = operation.size
         self.size: int = (
             len(self.record.payload)
             + len(self.record.properties)
             + len(self.stored)
-            + RUN_OVERHEAD * (2 + len(names))
+            + RUN_OVERHEAD * (2 + names.count)
             + len(names.joined)
         )
 
