@@ -178,3 +178,18 @@ def test_broadcasts_to_the_same_vchannels_have_the_same_bytes_whether_they_share
     assert b"".join(shared.buffers) == b"".join(apart.buffers)
     assert (shared.header, shared.length, shared.vchannels) == (apart.header, apart.length, apart.vchannels)
     assert not shared.pchannel_wide
+
+
+_SIZES = st.sampled_from([0, 1, 100, BLOCK_BYTES_MIN - 1, BLOCK_BYTES_MIN, BLOCK_BYTES_MIN + 1])
+
+
+@given(_SIZES, _SIZES, _SIZES, st.sampled_from([2, 3]))
+def test_a_frame_of_one_message_has_the_bytes_that_any_draft_has(
+    payload: int, properties: int, ext: int, message_type: int
+) -> None:
+    record = Record(bytes(payload), message_type, 0, b"p" * properties, b"e" * ext)
+    draft = FrameDraft()
+    draft.append(("orders", 7), [record])
+    quick = encode(draft)
+    draft.in_order = False  # so that its tables are built column by column
+    assert encode(draft) == quick

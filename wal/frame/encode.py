@@ -7,7 +7,8 @@ without a copy and only small ones are joined.
 from __future__ import annotations
 
 from itertools import accumulate, chain, pairwise
-from struct import pack
+from struct import Struct, pack
+from typing import Final, TypeVar
 
 import google_crc32c
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from wal.frame.draft import FrameDraft, Record, Run
 from wal.frame.encode_copies import copy_columns, copy_vchannels, only_copies
 from wal.frame.layout import (
+    BLOCK_BYTES_MIN,
     BROADCAST,
     COLUMN_EXT,
     COLUMN_FLAGS,
@@ -29,6 +31,8 @@ from wal.frame.layout import (
 from wal.frame.packed_tables import Tables, cut_blocks
 
 __all__ = ["EncodedFrame", "encode_frame"]
+
+T = TypeVar("T")
 
 
 class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
@@ -58,17 +62,10 @@ def encode_frame(
 
     `promised_tick` is the tick of the last event by default; a frame without events (a TimeTick frame) requires one.
     """
-    runs = draft.runs
-    if (
-        draft.in_order
-        and len(runs) == 1
-        and len(runs[0].records) == 1
-        and runs[0].kind is RunKind.VCHANNEL
-        and not draft.has_flags
-    ):
-        tables = _one(runs[0])
+    if draft.indices == 1 and draft.in_order and not draft.has_flags:  # the only run is a vchannel's, with one record
+        tables = _one(draft.runs[0]) or _many(draft)
     else:
-        tables = (draft.compatible & BROADCAST and only_copies(runs)) or _many(draft)
+        tables = (draft.compatible & BROADCAST and only_copies(draft.runs)) or _many(draft)
     blocks = tables.blocks
     header = FrameHeader(
         tables.incompatible,
@@ -87,7 +84,7 @@ def encode_frame(
         tables.names_len,
     )
     packed = header.pack()
-    crc = google_crc32c.extend(google_crc32c.value(packed), tables.packed)
+    crc = google_crc32c.value(packed + tables.packed)  # one call over both is cheaper than two, as tables are short
     head = b"".join((packed, CRC.pack(crc), tables.packed))
     return EncodedFrame(
         header,
@@ -98,52 +95,26 @@ def encode_frame(
     )
 
 
-def _one(run: Run) -> Tables:
-    """Returns the tables of a single plain message, the usual frame of a lone writer, without building columns."""
+def _one(run: Run) -> Tables | None:
+    """Returns the tables of a single INSERT in one block, the usual frame of a lone writer, or None for any other message."""
     record = run.records[0]
-    payload, kind, properties, ext = record.payload, record.message_type, record.properties, record.ext
+    payload, properties, ext = record.payload, record.properties, record.ext
+    block = payload + properties + ext  # no copy if only one of them has bytes
+    size = len(block)
+    if record.message_type != DEFAULT_TYPE or not size or (size > BLOCK_BYTES_MIN and block is not payload):
+        return None
     incompatible = 0
-    form = "<BHIIII"
-    columns = [len(payload)]
-    parts = [payload]
-    if kind != DEFAULT_TYPE:
-        incompatible |= COLUMN_TYPE
-        form += "H"
-        columns.append(kind)
+    lengths = [len(payload)]
     if properties:
         incompatible |= COLUMN_PROPERTIES
-        form += "I"
-        columns.append(len(properties))
-        parts.append(properties)
+        lengths.append(len(properties))
     if ext:
         incompatible |= COLUMN_EXT
-        form += "I"
-        columns.append(len(ext))
-        parts.append(ext)
-    blocks, ends = cut_blocks(parts, list(accumulate(map(len, parts), initial=0)))
+        lengths.append(len(ext))
     name = run.name.encode()
-    packed = pack(
-        f"{form}{2 * len(blocks)}I",
-        RunKind.VCHANNEL,
-        len(name),
-        run.incarnation,
-        1,
-        0,
-        *columns,
-        *ends,
-        *map(google_crc32c.value, blocks),
-    )
-    return Tables(
-        packed + name,
-        blocks,
-        incompatible,
-        1,
-        1,
-        ends[-1] if ends else 0,
-        len(name),
-        ((run.name, run.incarnation),),
-        False,
-    )
+    row = _ONE[len(lengths)]
+    packed = row.pack(_VCHANNEL, len(name), run.incarnation, 1, 0, *lengths, size, google_crc32c.value(block)) + name
+    return Tables(packed, [block], incompatible, 1, 1, size, len(name), ((run.name, run.incarnation),), False)
 
 
 def _many(draft: FrameDraft) -> Tables:
@@ -174,20 +145,20 @@ def _many(draft: FrameDraft) -> Tables:
         incompatible |= COLUMN_FLAGS
         columns.append((bytes([record.flags for record in records]),))
         form += f"{count}s"
-    fields = [payloads]
+    fields, field_lens = [payloads], [payload_lens]
     for column, values in ((COLUMN_PROPERTIES, properties), (COLUMN_EXT, exts)):
         if any(values):
             incompatible |= column
-            columns.append(list(map(len, values)))
-            form += f"{count}I"
             fields.append(values)
+            field_lens.append(list(map(len, values)))
+            columns.append(field_lens[-1])
+            form += f"{count}I"
 
     rows = [len(run.records) for run in runs]
     starts = list(accumulate(rows, initial=0))
     parts, part_lens = payloads, payload_lens
     if len(fields) > 1:
-        parts = _by_run(fields, starts)
-        part_lens = list(map(len, parts))
+        parts, part_lens = _by_run(fields, starts), _by_run(field_lens, starts)
     ends = list(accumulate(part_lens, initial=0))
     body_len = ends[-1]
     blocks, block_ends = cut_blocks(parts, ends)
@@ -242,6 +213,11 @@ def _index_column(draft: FrameDraft, count: int) -> list[int] | None:
     return None if indices == list(range(count)) else indices
 
 
-def _by_run(fields: list[list[bytes]], starts: list[int]) -> list[bytes]:
-    """Returns the parts of the body: run after run, the payloads of its records, then their properties, then their exts."""
-    return [part for start, end in pairwise(starts) for field in fields for part in field[start:end]]
+def _by_run(fields: list[list[T]], starts: list[int]) -> list[T]:
+    """Returns the parts of the body, or their lengths: run after run, the payloads of its records, then their properties and exts."""
+    return list(chain.from_iterable([field[start:end] for start, end in pairwise(starts) for field in fields]))
+
+
+_ONE: Final = {lengths: Struct(f"<BHIII{lengths}III") for lengths in (1, 2, 3)}
+"""The tables of a frame of one record, but its name: the row of the run, the lengths of the record's parts, the row of the only block."""
+_VCHANNEL: Final = int(RunKind.VCHANNEL)

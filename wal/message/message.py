@@ -51,8 +51,9 @@ class Message(_Target, frozen=True, gc=False, kw_only=True):
             check_text(self.vchannel, "vchannel")
         if self.message_type.__class__ is not MessageType:
             raise TypeError(f"message_type must be a MessageType, not {self.message_type!r}")
-        plain = not self.properties and self.properties.__class__ is dict
-        msgspec.structs.force_setattr(self, "properties", {} if plain else check_properties(self.properties))
+        properties = self.properties
+        plain = not properties and properties.__class__ is dict
+        _set_field(self, "properties", {} if plain else check_properties(properties))
 
     def estimate_size(self) -> int:
         """Returns the bytes of the payload and of all property keys and values."""
@@ -73,6 +74,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
         return MessageID(self.pchannel, self.incarnation, self.position, index, self.form)
 
 
+_set_field: Final = msgspec.structs.force_setattr
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TYPES: Final = {int(t): t for t in MessageType}
 

@@ -33,6 +33,8 @@ encode_properties: Final[Callable[[Mapping[str, str]], bytes]] = _encoder.encode
 
 
 _RESERVED_START: Final = "\0" + RESERVED_PREFIX
+_UNDERSCORE: Final = ord(RESERVED_PREFIX)
+"""Looking for an int in bytes takes 0.03 µs, for other bytes 0.2."""
 
 
 class Reserved:
@@ -65,7 +67,7 @@ def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
     try:
         # Encoding and decoding makes a copy that is str to str, and UTF-8, at the speed of C.
         checked = _decoder.decode(stored := encode_properties(properties))
-        if b"_" not in stored or (
+        if _UNDERSCORE not in stored or (
             _RESERVED_START not in "\0".join(checked) and next(iter(checked))[:1] != RESERVED_PREFIX
         ):
             return checked

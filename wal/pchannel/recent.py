@@ -80,10 +80,10 @@ class RecentFrames:
 
     def _add(self, frame: _Recent | _Read) -> None:
         self._frames.append(frame)
-        self._size += cost_bytes(frame.header)
+        self._size += frame.cost
         while self._size > self._bytes_max:
             oldest = self._frames.popleft()
-            self._size -= cost_bytes(oldest.header)
+            self._size -= oldest.cost
             self.start = oldest.position + 1
 
     def _from(self, start: int) -> Iterator[_Recent | _Read]:
@@ -104,12 +104,13 @@ def cost_bytes(header: FrameHeader) -> int:
 class _Recent:
     """A frame as it was written; decoded when the first reader wants it."""
 
-    __slots__ = ("_names", "_stored", "frame", "header", "pchannel_wide", "position")
+    __slots__ = ("_names", "_stored", "cost", "frame", "header", "pchannel_wide", "position")
 
     def __init__(self, position: int, frame: EncodedFrame) -> None:
         self.position = position
         self.frame = frame
         self.header = frame.header
+        self.cost = cost_bytes(frame.header)
         self.pchannel_wide = frame.pchannel_wide
         self._names: frozenset[str] | None = None
         self._stored: StoredFrame | None = None
@@ -143,12 +144,13 @@ class _Recent:
 class _Read:
     """A frame that was read from the log of another process."""
 
-    __slots__ = ("_stored", "header", "names", "pchannel_wide", "position")
+    __slots__ = ("_stored", "cost", "header", "names", "pchannel_wide", "position")
 
     def __init__(self, stored: StoredFrame) -> None:
         view = stored.view
         self.position = stored.position
         self.header = view.header
+        self.cost = cost_bytes(view.header)
         kinds = {run.kind for run in view.runs}
         self.pchannel_wide = RunKind.PCHANNEL in kinds
         self.names = frozenset([run.name for run in view.runs if run.kind in (RunKind.VCHANNEL, RunKind.COPY)])
