@@ -1,7 +1,8 @@
 """The benchmarks W1 to W10, Spark and the opening of a log, in one run: `python -m benchmarks [w1 … w10 spark opening] [--quick]`.
 
-Prints medians with ratios and the targets, and writes everything to benchmarks/results/. README.md says what each measures and how to
-read it. The exit status is 1 when a cell failed; a missed target is not a failure.
+Prints medians with ratios and the targets, and writes everything to benchmarks/results/, from which `python -m benchmarks.figures` takes
+what README.md shows. README.md says what each measures and how to read it. The exit status is 1 when a cell failed; a missed target is not
+a failure.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def main() -> int:
             opened = run_opening(plan, place)
         except CellError as failure:
             errors.append(str(failure))
-    judged = judge(results)
+    found = document(plan.rows, results, judge(results), opened)
     text = [
         *lines(plan.rows, results),
         *(() if opened is None else opening_lines(opened)),
-        *target_lines(judged, opened),
+        *target_lines(found["targets"], opened),
         "",
         f"{plan.rounds} rounds of {plan.seconds:g} s a cell, {time.monotonic() - began:.0f} s in all",
     ]
@@ -60,7 +61,7 @@ def main() -> int:
         print(f"\nFAILED: {error}")
     output = Path(options.output) if options.output else RESULTS / f"{_name(options)}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
-    everything = {**_about(place, load, plan), **document(plan.rows, results, judged, opened), "errors": errors}
+    everything = {"plan": _size(options), **_about(place, load, plan), **found, "errors": errors}
     output.write_text(json.dumps(everything, indent=1) + "\n")
     print(f"written to {output}")
     return 1 if errors else 0
@@ -89,9 +90,13 @@ def _plan(options: argparse.Namespace) -> plans.Plan:
     return msgspec.structs.replace(plan, rounds=options.rounds or plan.rounds, seconds=options.seconds or plan.seconds)
 
 
+def _size(options: argparse.Namespace) -> str:
+    return "quick" if options.quick else "smallest" if options.smallest else "full"
+
+
 def _name(options: argparse.Namespace) -> str:
-    size = "-quick" if options.quick else "-smallest" if options.smallest else ""
-    return "-".join(options.workloads or ["all"]) + size
+    size = _size(options)
+    return "-".join(options.workloads or ["all"]) + ("" if size == "full" else f"-{size}")
 
 
 def _about(place: Path, load: float, plan: plans.Plan) -> dict[str, Any]:

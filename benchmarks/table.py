@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -59,21 +59,20 @@ def opening_lines(opened: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def target_lines(judged: Sequence[Judged], opened: dict[str, Any] | None) -> Iterator[str]:
-    """Returns the targets, whether they are met, and the value of each round."""
+def target_lines(targets: Sequence[Mapping[str, Any]], opened: Mapping[str, Any] | None) -> Iterator[str]:
+    """Returns the targets of a document, whether they are met, and the value of each round."""
     yield ""
     yield f"{'target':60} {'wanted':>9} {'found':>9}"
-    for one in judged:
-        target = one.target
-        wanted = f"≥ {target.at_least:g}" if target.at_least is not None else f"≤ {target.at_most:g}"
-        text = f"{target.workload.upper()} {target.text}"
-        if one.value is None:
+    for one in targets:
+        wanted = f"≥ {one['at_least']:g}" if one["at_least"] is not None else f"≤ {one['at_most']:g}"
+        text = f"{one['workload'].upper()} {one['target']}"
+        if one["value"] is None:
             yield f"{text:60} {wanted:>9} {_NONE:>9}  not measured"
             continue
-        each = ", ".join(f"{value:.3g}" for value in one.values)
-        yield f"{text:60} {wanted:>9} {one.value:>9.3g}  {'met' if one.met else 'NOT MET'} ({each})"
-        if not one.met and target.limit:
-            yield f"    {target.limit}"
+        each = ", ".join(f"{value:.3g}" for value in one["rounds"])
+        yield f"{text:60} {wanted:>9} {one['value']:>9.3g}  {'met' if one['met'] else 'NOT MET'} ({each})"
+        if not one["met"] and one["limit"]:
+            yield f"    {one['limit']}"
     for row in () if opened is None else opened["rows"]:
         wanted, text = f"≤ {row['target_ms'] / 1e3:g}", f"opening {row['opening']}, seconds"
         each = ", ".join(f"{value / 1e3:.3g}" for value in row["each_ms"])
