@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.accesser.probes import made_on
-from wal import Latest, Message, MessageType, MessageTypes, TimeTickGT, WALAccesser
+from wal import ImmutableMessage, Latest, Message, MessageType, MessageTypes, TimeTickGT, WALAccesser
 
 SCANNERS = 100
 MESSAGES = 1000
@@ -130,3 +130,29 @@ async def test_over_several_vchannels(log4: WALAccesser) -> None:
     await asyncio.gather(*calls)
     for (name, _), follower in followers.items():
         assert await follower == list(range(names.index(name), 500, 10))
+
+
+async def test_scanners_with_one_selection_share_their_messages(log: WALAccesser) -> None:
+    """They get the same objects, in lists of their own; another selection has its own objects."""
+
+    async def first_page(**options: object) -> list[ImmutableMessage]:
+        async with log.read("orders", deliver_policy=Latest(), **options) as scanner:
+            entered.append(1)
+            async for page in scanner.batches():
+                kept = page[:]
+                page.clear()
+                return kept
+        raise AssertionError("the read ended")
+
+    entered: list[int] = []
+    await log.create_vchannel("orders")
+    same = [asyncio.ensure_future(first_page()) for _ in range(3)]
+    other = asyncio.ensure_future(first_page(filters=MessageTypes(MessageType.INSERT)))
+    while len(entered) < 4:
+        await asyncio.sleep(0)
+    await log.raw_append(Message("orders", b"1"))
+    (first, *rest), (filtered,) = await asyncio.gather(*same), await other
+    assert [message.payload for message in first] == [b"1"]
+    assert all(page[0] is first[0] for page in rest)
+    assert filtered is not first[0]
+    assert (filtered.message_id, filtered.payload) == (first[0].message_id, b"1")

@@ -54,7 +54,7 @@ class TermStart(msgspec.Struct, frozen=True, gc=False):
 class FrameView:
     """A decoded frame. `header` and `runs` are checked; `columns(run)` fetches and checks the blocks of the body that it needs."""
 
-    __slots__ = ("_body", "_checked", "header", "memo", "runs")
+    __slots__ = ("_body", "_checked", "_own", "header", "memo", "runs")
 
     header: FrameHeader
     runs: RunTable
@@ -62,18 +62,27 @@ class FrameView:
     memo: dict[int, Any]
     """A cache for the readers of this view, by the ordinal of a run: all of them share what one has built from the run."""
     _body: BodySource
+    _own: bool
     _checked: dict[tuple[int, int], bytes]
     """The bytes that were fetched and checked, by their first and last block."""
 
     @classmethod
     def decode(
-        cls, head: bytes, body: BodySource, *, offset: int = 0, lazy: int = 0, header: FrameHeader | None = None
+        cls,
+        head: bytes,
+        body: BodySource,
+        *,
+        offset: int = 0,
+        lazy: int = 0,
+        header: FrameHeader | None = None,
+        own: bool = False,
     ) -> FrameView:
         """Returns the frame whose header and tables are in `head` at `offset`.
 
         Raises CorruptionError for a wrong CRC, tables that contradict each other, or a `head` that is too short; FormatError for a newer
         format. `lazy` is the largest number of vchannels that the reader wants, or 0 for all: if these are few of many runs, each
-        run is checked when it is accessed (see `lazy_table`). `header` is the header if it was unpacked before.
+        run is checked when it is accessed (see `lazy_table`). `header` is the header if it was unpacked before. `own` is for a frame that
+        this process has just encoded: no CRC is computed again.
         """
         header = header or FrameHeader.unpack(head, offset)
         tables_end = offset + header.head_bytes
@@ -81,17 +90,21 @@ class FrameView:
             raise CorruptionError(
                 "the tables of a frame are cut short", expected=f"{header.tables_len} bytes of tables"
             )
-        crc = google_crc32c.value(head[offset : offset + HEADER_BYTES - CRC.size])
-        crc = google_crc32c.extend(crc, head[offset + HEADER_BYTES : tables_end])
-        (stored,) = CRC.unpack_from(head, offset + HEADER_BYTES - CRC.size)
-        if crc != stored:
-            raise CorruptionError(f"header and tables of a frame have CRC32C {crc:#010x}", expected=f"{stored:#010x}")
+        if not own:
+            crc = google_crc32c.value(head[offset : offset + HEADER_BYTES - CRC.size])
+            crc = google_crc32c.extend(crc, head[offset + HEADER_BYTES : tables_end])
+            (stored,) = CRC.unpack_from(head, offset + HEADER_BYTES - CRC.size)
+            if crc != stored:
+                raise CorruptionError(
+                    f"header and tables of a frame have CRC32C {crc:#010x}", expected=f"{stored:#010x}"
+                )
         view = cls.__new__(cls)
         view.header = header
         table = LazyRunTable if lazy and LazyRunTable.suits(header, head, offset + HEADER_BYTES, lazy) else RunTable
         view.runs = table(header, head, offset + HEADER_BYTES)
         view._body = body
         view._checked = {}
+        view._own = own
         view.memo = {}
         return view
 
@@ -176,7 +189,8 @@ class FrameView:
             if (whole := self._checked.get((0, len(ends) - 1))) is not None:
                 return whole, 0
             data = self._read(base, ends[last])
-            self._check_blocks(first, last, base, data)
+            if not self._own:
+                self._check_blocks(first, last, base, data)
             self._checked[first, last] = data
         return data, base
 

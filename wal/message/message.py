@@ -1,8 +1,8 @@
 """Messages: what a user appends, and what a reader receives.
 
-Owns: `Message` (before the append), `ImmutableMessage` and `ImmutableTxnMessage` (after it). Local readers share the decoded frame, and
-with it the payload of a broadcast; each reader has its own messages. A delivered message never changes, so a consumer may pass it to
-other tasks and threads. Its id, properties and time are derived on access, because most readers need few of them.
+Owns: `Message` (before the append), `ImmutableMessage` and `ImmutableTxnMessage` (after it). Local readers at the tail with the same
+selection get the same messages. A delivered message never changes, so a consumer may pass it to other tasks and threads. Its id,
+properties and time are derived on access, because most readers need few of them.
 """
 
 from __future__ import annotations

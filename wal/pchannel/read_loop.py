@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from actors import Actor, ActorRef
-from wal.backends import FramePage
 from wal.cursors import Cursor, CursorUse
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
 from wal.message import MessageID
@@ -162,9 +161,7 @@ class ReadLoop:
                 if need is Need.MESSAGES:
                     return True
                 if need is Need.PAGE:
-                    if (page := await self._page(progress.at, progress.page_end)) is not None:
-                        progress.take(page)
-                    del page  # not held while it waits
+                    await self._take_page(progress.at, progress.page_end)
                     continue
                 if need is Need.TAIL:
                     if (waiter := self._begin_to_wait()) is not None:
@@ -196,25 +193,26 @@ class ReadLoop:
         self._waiter = tail.waiter(ticks=bool(wanted) or options.include_time_ticks)
         return self._waiter
 
-    async def _page(self, start: int, end: int) -> FramePage | None:
-        """Returns the page at `start`, from the recent frames or else from the log; None if the scanner was moved meanwhile."""
+    async def _take_page(self, start: int, end: int) -> None:
+        """Takes the page at `start`, from the recent frames or else from the log, unless the scanner is moved meanwhile."""
         pchannel, names = self.pchannel, self.progress.selection.names
         if self._unbroken:  # otherwise no other task gets a turn of the loop while many pages follow each other
             self._unbroken = False
             await asyncio.sleep(0)
             if pchannel is not self.pchannel:
-                return None
+                return
         if start >= pchannel.log.earliest[0]:
             page = pchannel.recent.page(start, end, names=names, bytes_max=PAGE_BYTES)
             if page is not None:
                 self._unbroken = True
-                return page
+                self.progress.take(page, pchannel.recent.shared)
+                return
         try:
             page = await pchannel.log.read(start, names=names, bytes_max=PAGE_BYTES)
         except TruncatedError as error:  # overtaken: the log names a position, a reader needs the id of an event
             raise await pchannel.overtaken(start) from error
-        # If it was moved, then from a pchannel that held nothing for this reader.
-        return page if pchannel is self.pchannel else None
+        if pchannel is self.pchannel:  # if it was moved, then from a pchannel that held nothing for this reader
+            self.progress.take(page)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

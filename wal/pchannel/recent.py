@@ -1,8 +1,9 @@
 """RecentFrames: the newest frames of a pchannel, as they were written, for the readers at its tail.
 
-Owns: a bounded window of frames up to the durable end, complete from `start` on. All tailing readers share it, so a frame is decoded once
-for any number of them, and no reader asks the disk for what has just been written. It returns exactly what the backend's `read`
-would; positions below the window are read from the backend.
+Owns: a bounded window of frames up to the durable end, complete from `start` on, and the messages that readers have built from them. All
+tailing readers share both, so a frame is decoded once, and its messages are built once, for any number of readers with the same selection.
+No reader asks the disk for what has just been written. It returns exactly what the backend's `read` would; positions below the window are
+read from the backend.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from wal.backends import FramePage, StoredFrame
 from wal.frame import EncodedFrame, FrameHeader, FrameView, RunKind
 from wal.message import LogPosition
+from wal.reading import SharedMessages
 
 __all__ = ["RecentFrames", "cost_bytes"]
 
@@ -30,13 +32,17 @@ _RECORD_COST: Final = 128
 class RecentFrames:
     """Frames at or above `start`, oldest first."""
 
-    __slots__ = ("_bytes_max", "_frames", "_size", "start")
+    __slots__ = ("_bytes_max", "_frames", "_page", "_size", "shared", "start")
 
     def __init__(self, start: int, *, bytes_max: int = RECENT_BYTES_MAX) -> None:
         self.start: int = start
         self._bytes_max = bytes_max
         self._size = 0
         self._frames: deque[_Recent | _Read] = deque()
+        self._page: tuple[tuple[int, int, frozenset[str], int], FramePage] | None = None
+        """The page that was asked for last: at the tail many readers ask for the same one."""
+        self.shared: SharedMessages = SharedMessages()
+        """The messages that were built from these frames last."""
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -53,12 +59,17 @@ class RecentFrames:
         """Empties the window and begins again at `start`: frames below it were not added."""
         self._frames.clear()
         self._size = 0
+        self._page = None
+        self.shared.clear()
         self.start = start
 
     def page(self, start: int, end: int, *, names: frozenset[str], bytes_max: int) -> FramePage | None:
         """Returns the frames in [start, end) that a reader of these names sees, about `bytes_max` bytes; None below the window."""
         if start < self.start:
             return None
+        wanted = (start, end, names, bytes_max)
+        if self._page is not None and self._page[0] == wanted:
+            return self._page[1]
         frames: list[StoredFrame] = []
         next_position = end
         last_event: LogPosition | None = None
@@ -76,9 +87,12 @@ class RecentFrames:
             if recent.pchannel_wide or not names.isdisjoint(recent.names):
                 frames.append(recent.stored())
                 taken += header.frame_bytes
-        return FramePage(frames, next_position, last_event, promised_tick)
+        page = FramePage(frames, next_position, last_event, promised_tick)
+        self._page = wanted, page
+        return page
 
     def _add(self, frame: _Recent | _Read) -> None:
+        self._page = None
         self._frames.append(frame)
         self._size += frame.cost
         while self._size > self._bytes_max:
@@ -136,7 +150,7 @@ class _Recent:
                 first, last = bisect_left(starts, start), bisect_left(starts, end)
                 return blocks[first] if last == first + 1 else b"".join(blocks[first:last])
 
-            view = FrameView.decode(head, body)
+            view = FrameView.decode(head, body, header=self.header, own=True)
             stored = self._stored = StoredFrame(self.position, self.position + 1, view)
         return stored
 

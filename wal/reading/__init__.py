@@ -10,6 +10,7 @@ Files, in the order in which a read meets them:
 * selection      the vchannels that a reader reads, and their incarnations
 * assembly       the messages of a frame
 * shared_copies  the copies of a broadcast in a frame
+* shared_messages  the messages that readers with the same selection share
 * frame_rows     the rows of a frame, for readers that want columns instead of messages
 * columns        the columns of such rows, packed for Arrow
 """
@@ -35,6 +36,7 @@ from wal.reading.position import Reached, ReadPosition
 from wal.reading.progress import Need, Progress
 from wal.reading.selection import Selection, named
 from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
+from wal.reading.shared_messages import SharedMessages
 from wal.reading.start import TailView
 from wal.reading.truncated import event_named, first_event_in, overtaken, start_truncated
 
@@ -57,6 +59,7 @@ __all__ = [
     "RowColumns",
     "Selection",
     "SharedCopies",
+    "SharedMessages",
     "StartAfter",
     "StartFrom",
     "TailView",

@@ -36,7 +36,7 @@ from wal.reading.options import EventFilter
 from wal.reading.selection import Selection
 from wal.reading.shared_copies import shared_by
 
-__all__ = ["assemble", "event_indices"]
+__all__ = ["assemble", "assemble_runs", "event_indices"]
 
 
 def assemble(
@@ -46,11 +46,17 @@ def assemble(
 
     Raises CorruptionError for a damaged block or transaction.
     """
-    view = frame.view
-    first_tick = view.header.first_tick
-    if not view.runs or first_tick + view.header.indices <= event_filter.tick_min:
+    header = frame.view.header
+    if header.first_tick + header.indices <= event_filter.tick_min:
         return []
-    runs = selection.runs(view)
+    return assemble_runs(frame.view, selection.runs(frame.view), origin, event_filter)
+
+
+def assemble_runs(
+    view: FrameView, runs: list[RunRow], origin: Origin, event_filter: EventFilter
+) -> list[ImmutableMessage]:
+    """Does the work of `assemble` for the runs that a selection has found."""
+    first_tick = view.header.first_tick
     if len(runs) == 1 and runs[0].kind != RunKind.COPY:
         run = runs[0]
         columns = view.columns(run)

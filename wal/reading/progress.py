@@ -20,6 +20,7 @@ from wal.reading.frame_rows import FrameRows, frame_rows
 from wal.reading.options import All, ReadOptions
 from wal.reading.position import NOTHING, Reached, ReadPosition
 from wal.reading.selection import Selection
+from wal.reading.shared_messages import SharedMessages
 from wal.reading.start import ReadStart, TailView, read_start, resumed_start
 
 __all__ = ["Need", "Progress"]
@@ -43,8 +44,8 @@ class Progress:
     """The state of one read. `messages[following:]` are to be handed over next; the caller that takes them moves `following`."""
 
     __slots__ = (
-        "_cursor_at", "_end", "_frame_reached", "_frames", "_log", "_options", "_page_reached", "_reached", "_start", "_told_tick",
-        "at", "following", "frame", "frame_count", "message_count", "messages", "page_count", "page_end", "selection",
+        "_cursor_at", "_end", "_frame_reached", "_frames", "_log", "_options", "_page_reached", "_reached", "_shared", "_start",
+        "_told_tick", "at", "following", "frame", "frame_count", "message_count", "messages", "page_count", "page_end", "selection",
     )  # fmt: skip
 
     def __init__(self, options: ReadOptions) -> None:
@@ -65,6 +66,8 @@ class Progress:
         # The frames of the page that are not yet assembled, the next one last. A list, since an empty deque takes ten times the
         # memory, and most readers wait at the tail with none.
         self._frames: list[StoredFrame] = []
+        self._shared: SharedMessages | None = None
+        """Where the messages of these frames may be built already; None if this reader has the frames for itself."""
         self.frame: StoredFrame
         """The frame that `FRAME` is about, until it is assembled: a read that waits at the tail holds no frame."""
         self.messages: list[ImmutableMessage] = []
@@ -169,8 +172,9 @@ class Progress:
             return Need.MESSAGES
         return Need.TAIL if end_tick is None else Need.OVER
 
-    def take(self, page: FramePage) -> None:
-        """Takes the page that was needed; it may reach beyond `page_end`."""
+    def take(self, page: FramePage, shared: SharedMessages | None = None) -> None:
+        """Takes the page that was needed; it may reach beyond `page_end`. `shared` is for a page that other readers take as well."""
+        self._shared = shared
         self.at = page.next_position
         self.page_count += 1
         end = self._end
@@ -185,7 +189,8 @@ class Progress:
     def assemble(self) -> bool:
         """Builds `messages` from the current frame; returns whether there are any."""
         frame = self.frame
-        messages = assemble(frame, self._origin(frame.position), self.selection, self._options.event_filter)
+        build = assemble if self._shared is None else self._shared.assemble
+        messages = build(frame, self._origin(frame.position), self.selection, self._options.event_filter)
         if messages and (start := self._start) is not None:
             messages = start.skip(frame.position, messages)
             if start.is_passed(frame.position):

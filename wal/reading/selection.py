@@ -11,7 +11,10 @@ from typing import Final
 
 from wal.frame import FrameView, RunKind, RunRow
 
-__all__ = ["Selection", "named"]
+__all__ = ["BoundNames", "Selection", "named"]
+
+BoundNames = frozenset[tuple[str, int]]
+"""What a reader reads: the name and the incarnation of each of its vchannels."""
 
 NAMES_MAX: Final = 5
 
@@ -23,16 +26,25 @@ class Selection:
     at or above `floor` whose run is met.
     """
 
-    __slots__ = ("_bound", "_floor", "names")
+    __slots__ = ("_bound", "_bound_names", "_floor", "names")
 
     def __init__(self, bound: Mapping[str, int | None], *, floor: int) -> None:
         self._bound = dict(bound)
         self._floor = floor
         self.names: frozenset[str] = frozenset(bound)
+        self._bound_names: BoundNames | None = None
 
     def runs(self, view: FrameView) -> list[RunRow]:
         """Returns the runs of this frame that the reader sees, including those for every reader."""
         return [run for run in view.runs.find(self.names) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
+
+    @property
+    def bound(self) -> BoundNames | None:
+        """The names with their incarnations, so that readers which read the same are equal in it; None while a name is not bound."""
+        found = self._bound_names
+        if found is None and None not in self._bound.values():
+            found = self._bound_names = frozenset(self._bound.items())  # type: ignore[arg-type]
+        return found
 
     def incarnation(self, name: str) -> int | None:
         """Returns the incarnation of this vchannel that the reader is bound to, or None."""

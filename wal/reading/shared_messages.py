@@ -1,0 +1,82 @@
+"""SharedMessages: the messages that one reader has built, for the other readers of the same frames with the same selection. Pure.
+
+Owns: the lists that were built last, by frame, by the incarnations that a reader reads, and by its filters; at most so many bytes of them,
+the oldest lists leave first. Messages never change, so all readers get the same objects; no reader changes a list that it got. A reader
+whose list has left builds it again, so what is delivered never depends on what is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from wal.backends import StoredFrame
+from wal.frame import RunRow
+from wal.message import ImmutableMessage, Origin
+from wal.reading.assembly import assemble, assemble_runs
+from wal.reading.options import EventFilter
+from wal.reading.selection import BoundNames, Selection
+
+__all__ = ["SharedMessages"]
+
+SHARED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The messages of the largest group commit by default (4.5 MiB, 4,096 records) and of a few usual ones; counted as `_cost` does."""
+_MESSAGE_COST: Final = 256
+"""Bytes of a message besides its payload and properties: its struct (88), tick, index, headers of the bytes, its place in the list."""
+
+_LIST_COST: Final = 512
+"""Bytes of a list besides its messages: its key, its entry and the list."""
+
+_Key = tuple[int, BoundNames, frozenset[int] | None]
+"""The position of the frame, what is read of it, and the types that pass."""
+
+
+class SharedMessages:
+    """The messages of the readers at the tail of one log. `size` counts the bytes that are kept."""
+
+    __slots__ = ("_bytes_max", "_lists", "size")
+
+    def __init__(self, *, bytes_max: int = SHARED_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._lists: dict[_Key, tuple[list[ImmutableMessage], int]] = {}
+        self.size: int = 0
+
+    def __len__(self) -> int:
+        return len(self._lists)
+
+    def assemble(
+        self, frame: StoredFrame, origin: Origin, selection: Selection, event_filter: EventFilter
+    ) -> list[ImmutableMessage]:
+        """Returns what `assemble` returns for the same arguments, and raises what it raises. The caller must not change the list."""
+        names, view = selection.bound, frame.view
+        if names is None or event_filter.tick_min > view.header.first_tick:
+            # Rare: the frame may decide which incarnation is read, or only some of its ticks pass.
+            return assemble(frame, origin, selection, event_filter)
+        key = (frame.position, names, event_filter.types)
+        known = self._lists.get(key)
+        if known is not None:
+            return known[0]
+        runs = selection.runs(view)
+        messages = assemble_runs(view, runs, origin, event_filter)
+        self._keep(key, messages, _cost(runs))
+        return messages
+
+    def clear(self) -> None:
+        """Drops everything that is kept."""
+        self._lists.clear()
+        self.size = 0
+
+    def _keep(self, key: _Key, messages: list[ImmutableMessage], size: int) -> None:
+        if size > self._bytes_max:
+            return
+        self._lists[key] = messages, size
+        self.size += size
+        while self.size > self._bytes_max:
+            self.size -= self._lists.pop(next(iter(self._lists)))[1]
+
+
+def _cost(runs: Sequence[RunRow]) -> int:
+    """Returns the bytes that the messages of these runs take at most. The copies of a broadcast share their payload with the frame."""
+    return _LIST_COST + sum(
+        [run.body_end - run.body_start + _MESSAGE_COST * max(1, run.end - run.first) for run in runs]
+    )
