@@ -118,6 +118,8 @@ class Admission:
 
     def _granted(self, owners: list[int]) -> None:
         """Begins these calls, in a loop: a call that is refused as it begins frees its keys for the next, and thousands may wait."""
+        if not owners:
+            return
         if self._ready is not None:
             self._ready.extend(owners)  # called from inside `_begin`: the loop below continues with them
             return

@@ -128,8 +128,11 @@ class BroadcastAppendResult:
     @classmethod
     def of(cls, broadcast_id: int, vchannels: Sequence[str], outcomes: Iterable[Outcomes]) -> BroadcastAppendResult:
         """Returns the result of a broadcast to `vchannels`, each of which has a result in one of the outcomes; errors are omitted."""
-        made = cls(broadcast_id, {})
-        made._append_results, made._vchannels, made._outcomes = None, vchannels, outcomes
+        made = cls.__new__(cls)
+        made._broadcast_id = broadcast_id
+        made._append_results = None
+        made._vchannels = vchannels
+        made._outcomes = outcomes
         return made
 
     @property
@@ -212,13 +215,18 @@ class VChannelNames(msgspec.Struct, frozen=True, gc=False):
 def names_of(vchannels: tuple[str, ...]) -> VChannelNames:
     """Returns what depends on these names alone; raises TypeError for a name that is not a str. The log validates the names.
 
-    The last few tuples are remembered, since most broadcasts go to the same thousand vchannels.
+    The last few tuples are remembered, since most broadcasts go to the same thousand vchannels. The tuple of the last answer is
+    recognized by its identity: to hash a thousand names takes longer than the rest of a call.
     """
+    found = _last[0]
+    if found.vchannels is vchannels:
+        return found
     try:
-        return _names_of(vchannels)
+        found = _last[0] = _names_of(vchannels)
     except TypeError:
         _check_names(vchannels)  # names the culprit; the cache only says that something is unhashable
         raise
+    return found
 
 
 @lru_cache(maxsize=16)
@@ -243,3 +251,6 @@ def _is_sequence(given: object) -> bool:
     """Returns whether this is a sequence other than a str or bytes."""
     # The class is compared first: an isinstance check of an abstract class costs more than all other checks.
     return given.__class__ in (list, tuple) or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
+
+
+_last: Final = [VChannelNames((), 0, 0)]

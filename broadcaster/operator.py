@@ -5,19 +5,28 @@ one guarantee: **a copy is in the log at most once**. An operator knows, from it
 broadcasts have copies in each log; when a requested copy is already there, it answers with that copy and appends nothing.
 
 The open log implements it in this process (`wal/engine/local/copies_operator.py`). A coordinator can implement it with calls to nodes:
-its `places_nowait` and `append_copies_nowait` return None.
+its `places_nowait` returns None, its `append_copies_nowait` False.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from broadcaster.message import Content, CopiesInLog
 from wal.message import BroadcastHeader, CopyOutcomes
 
-__all__ = ["AppendOperator"]
+__all__ = ["AppendOperator", "CopiesAnswer"]
+
+
+class CopiesAnswer(Protocol):
+    """Takes the outcome of an append of copies, as a future does."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: CopyOutcomes, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
 
 
 class AppendOperator(Protocol):
@@ -39,9 +48,17 @@ class AppendOperator(Protocol):
         """Does what `places_nowait` does, after creating vchannels as an append does. It creates none if it raises an error of `check`."""
 
     def append_copies_nowait(
-        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
-    ) -> asyncio.Future[CopyOutcomes] | None:
-        """Does what `append_copies` does, in this turn. Returns None and does nothing if that would have to wait first, or would raise."""
+        self,
+        pchannel: str,
+        vchannels: Sequence[str],
+        content: Content,
+        header: BroadcastHeader,
+        answer: CopiesAnswer,
+    ) -> bool:
+        """Does what `append_copies` does, in this turn; `answer` gets its outcome, never during the call.
+
+        Returns False and does nothing if that would have to wait first, or would raise.
+        """
 
     async def append_copies(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader

@@ -149,5 +149,7 @@ class RunningTable:
 
     def take_touched(self) -> list[Running]:
         """Returns the broadcasts that were touched since the last call."""
+        if not self._touched:
+            return []
         touched, self._touched = self._touched, {}
         return list(touched.values())

@@ -14,8 +14,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import msgspec
-
 from broadcaster.background import BackgroundJobs
 from broadcaster.calls import AppendCall
 from broadcaster.message import Content
@@ -28,19 +26,58 @@ from wal.message import BroadcastHeader, CopyOutcomes
 __all__ = ["SingleFrame", "SingleFrames"]
 
 
-class SingleFrame(msgspec.Struct, eq=False):
-    """A single-frame broadcast. `future` is the log's answer; `running` is the `Running` that it became when a caller looked for it."""
+class SingleFrame:
+    """A single-frame broadcast; it takes the log's answer, `outcomes` or `error`.
 
-    call: AppendCall
-    header: BroadcastHeader
-    content: Content
-    places: Mapping[str, Sequence[str]]
-    future: asyncio.Future[CopyOutcomes]
-    running: Running | None = None
+    `future` is set once a caller has looked for the broadcast, which made it a running one: the future then gets the answer.
+    """
+
+    __slots__ = ("_settled", "call", "content", "error", "future", "header", "outcomes", "places")
+
+    def __init__(
+        self,
+        call: AppendCall,
+        header: BroadcastHeader,
+        content: Content,
+        places: Mapping[str, Sequence[str]],
+        settled: Callable[[SingleFrame], object],
+    ) -> None:
+        self.call: AppendCall = call
+        self.header: BroadcastHeader = header
+        self.content: Content = content
+        self.places: Mapping[str, Sequence[str]] = places
+        self.outcomes: CopyOutcomes | None = None
+        self.error: BaseException | None = None
+        self.future: asyncio.Future[CopyOutcomes] | None = None
+        self._settled = settled
+
+    def done(self) -> bool:
+        """Returns whether the log has answered."""
+        return self.outcomes is not None or self.error is not None
+
+    def set_result(self, result: CopyOutcomes, /) -> None:
+        """Takes the outcomes of the copies."""
+        self.outcomes = result
+        self._settled(self)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Takes the error of the frame."""
+        self.error = exception
+        self._settled(self)
+
+    def answer(self, future: asyncio.Future[CopyOutcomes]) -> None:
+        """Passes the answer on, once there is one."""
+        if self.error is not None:
+            future.set_exception(self.error)
+        elif self.outcomes is not None:
+            future.set_result(self.outcomes)
 
 
 class SingleFrames:
-    """Calls `finished(frame, outcomes)` in a `turn` of its own when all copies are durable, and `began` for each that becomes running."""
+    """Calls `finished(frame, outcomes)` in a `turn` of its own when all copies are durable, and `began` for each that becomes running.
+
+    The broadcasts that one frame of the log completes are finished in one turn.
+    """
 
     def __init__(
         self,
@@ -59,7 +96,9 @@ class SingleFrames:
         self._finished = finished
         self._began = began
         self._by_owner: dict[int, SingleFrame] = {}
+        self._answered: list[SingleFrame] = []
         self._closing = False
+        self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
         return len(self._by_owner)
@@ -72,13 +111,11 @@ class SingleFrames:
         if header.needs_ack or len(places) != 1 or writer.frames >= FRAMES_MAX or self._closing:
             return False
         (pchannel,) = places
-        future = self._operator.append_copies_nowait(pchannel, header.vchannels, content, header)
-        if future is None:
+        frame = SingleFrame(call, header, content, places, self._settled)
+        if not self._operator.append_copies_nowait(pchannel, header.vchannels, content, header, frame):
             return False
         writer.frames += 1
-        frame = SingleFrame(call, header, content, places, future)
         self._by_owner[call.owner] = frame
-        future.add_done_callback(partial(self._turn, self._ended, frame))
         return True
 
     def id_of(self, owner: int) -> int | None:
@@ -93,7 +130,9 @@ class SingleFrames:
             task = Task(frame.header, frame.places)
             (step,) = task.steps()
             callers = Callers(None if call.withdrawn else call)
-            frame.running = running = Running(task, owner, frame.content, size=call.size, callers=callers)
+            running = Running(task, owner, frame.content, size=call.size, callers=callers)
+            frame.future = self._loop.create_future()
+            frame.answer(frame.future)
             self._jobs.run(frame.future, partial(self._writer.appended, running, step))
             self._began(running)
         self._by_owner.clear()
@@ -103,12 +142,25 @@ class SingleFrames:
         self._closing = True
         self.become_running()
 
-    def _ended(self, frame: SingleFrame, future: asyncio.Future[CopyOutcomes]) -> None:
-        if frame.running is not None:
+    def _settled(self, frame: SingleFrame) -> None:
+        """Takes an answer of the log. The log calls it in a turn of its own, so the broadcaster's turn comes after that."""
+        if frame.future is not None:
+            if not frame.future.done():  # a job is cancelled when the broadcaster has failed
+                frame.answer(frame.future)
             return
-        if future.cancelled() or future.exception() is not None or not future.result().all_in:
-            self.become_running()
-            return
-        del self._by_owner[frame.call.owner]
-        self._writer.frames -= 1
-        self._finished(frame, future.result())
+        if not self._answered:
+            self._loop.call_soon(self._turn, self._take_answers)
+        self._answered.append(frame)
+
+    def _take_answers(self) -> None:
+        answered, self._answered = self._answered, []
+        for frame in answered:
+            if frame.future is not None:
+                continue
+            outcomes = frame.outcomes
+            if outcomes is None or not outcomes.all_in:
+                self.become_running()
+                return
+            del self._by_owner[frame.call.owner]
+            self._writer.frames -= 1
+            self._finished(frame, outcomes)

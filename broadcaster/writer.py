@@ -106,10 +106,12 @@ class Writer:
 
     def _append_nowait(self, running: Running, step: Step) -> asyncio.Future[CopyOutcomes] | None:
         """Does what `_append` does, without a task, if nothing has to be awaited before the log has the copies."""
-        content = running.content
+        content, header = running.content, running.task.header
         if content is None or step.kind is not StepKind.COPIES:
             return None
-        return self._operator.append_copies_nowait(step.pchannel, step.vchannels, content, running.task.header)
+        future: asyncio.Future[CopyOutcomes] = asyncio.get_running_loop().create_future()
+        taken = self._operator.append_copies_nowait(step.pchannel, step.vchannels, content, header, future)
+        return future if taken else None
 
     async def _append(self, running: Running, step: Step) -> CopyOutcomes:
         task = running.task

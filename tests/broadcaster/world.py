@@ -16,6 +16,7 @@ import msgspec
 
 from actors import ActorSystem, Clock, SystemClock
 from broadcaster import Broadcast, BroadcasterLimits, Content, CopiesInLog
+from broadcaster.operator import CopiesAnswer
 from wal.backends import PChannelLog, StoredFrame
 from wal.backends.memory import MemoryBackend, MemoryStore
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
@@ -174,6 +175,7 @@ class Life:
         """Pchannels that write nothing until their event is set."""
         self.checkpointing: dict[str, asyncio.Lock] = {}
         self.requests = 0
+        self.appends: set[asyncio.Task[CopyOutcomes]] = set()
         self.handed = 0
         """The number of frames submitted to the log, written or not."""
         self.frames = 0
@@ -219,6 +221,8 @@ class Life:
     def kill(self) -> None:
         """Ends the process: it runs no more code, and nothing more becomes durable."""
         self.cut.dead.set()
+        for append in self.appends:
+            append.cancel()
         for ref in list(self.system._owned.values()):
             ref.cut_off()
 
@@ -282,11 +286,30 @@ class Life:
         return places
 
     def append_copies_nowait(
-        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
-    ) -> asyncio.Future[CopyOutcomes] | None:
+        self,
+        pchannel: str,
+        vchannels: Sequence[str],
+        content: Content,
+        header: BroadcastHeader,
+        answer: CopiesAnswer,
+    ) -> bool:
         if self._at_times():
-            return None
-        return asyncio.ensure_future(self.append_copies(pchannel, vchannels, content, header))
+            return False
+
+        def pass_on(task: asyncio.Task[CopyOutcomes]) -> None:
+            self.appends.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if answer.done() or task.cancelled():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(task.result())
+
+        task = asyncio.create_task(self.append_copies(pchannel, vchannels, content, header))
+        self.appends.add(task)
+        task.add_done_callback(pass_on)
+        return True
 
     async def append_copies(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader

@@ -18,6 +18,7 @@ Idempotency keys and copies of broadcasts:
 
 * idempotency/   which keys are remembered, and what a duplicate is (pure)
 * keyed_writes   KeyedWrites: the callers of keyed appends
+* append_copies  AppendCopies: copies of a broadcast, from the call to the outcome
 * copies         CopyTable: which broadcasts have copies in the log (pure)
 * copies_state   the bytes of that table in a checkpoint (pure)
 * copy_writes    CopyWrites: writes copies into the log
@@ -42,21 +43,19 @@ Reading:
 """
 
 from wal.pchannel.acking import AckingScanner
+from wal.pchannel.append_copies import AppendCopies, CopyTargets, MixedCopies
 from wal.pchannel.checkpoint import Checkpoint, CheckpointRule
 from wal.pchannel.checkpointer import Checkpointer
 from wal.pchannel.copies import CopyTable, ListedBroadcast, names_of
-from wal.pchannel.copy_writes import MixedCopies
 from wal.pchannel.handler import Handler, MessageHandler, check_handler
 from wal.pchannel.idempotency import IdempotencyTable, Key, ProducerInfo, ProducerKey, check_key, key_ext
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.operations import (
     Append,
-    AppendCopies,
     Atomic,
     Begin,
     Bulk,
     Commit,
-    CopyTargets,
     Drop,
     ForgetProducer,
     KeyedAppend,

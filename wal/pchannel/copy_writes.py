@@ -8,23 +8,21 @@ for how long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import repeat
-from typing import Any, Final, overload
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from actors import ActorError, Group, Member
 from wal.errors import ChannelNotExistError, ClosedError, UnknownError, WALError
-from wal.frame import CopyNames, FrameDraft, Record, RunName
-from wal.message import AppendResult, BroadcastHeader, MessageID, Origin, type_properties
+from wal.frame import CopyNames, RunName
+from wal.message import AppendResult, Origin, type_properties
+from wal.pchannel.append_copies import AppendCopies, MixedCopies
 from wal.pchannel.copies import CopiesPart, CopyTable
 from wal.pchannel.in_flight import InFlight
-from wal.pchannel.operations import AppendCopies, VChannelMember, fail_future
+from wal.pchannel.operations import VChannelMember, fail_future
 from wal.pchannel.pipeline import FramePipeline
-from wal.pchannel.submissions import RUN_OVERHEAD, Submission
 from wal.pchannel.tick_supply import TickSupply
 
-__all__ = ["CopyWrites", "MixedCopies", "PlacedCopies"]
+__all__ = ["CopyWrites"]
 
 
 class CopyWrites(Member):
@@ -88,7 +86,7 @@ class CopyWrites(Member):
         for operation in operations:
             if not operation.taken:
                 operation.taken = True
-                self._in_flight.release(operation.size)
+                self._in_flight.release(operation.in_flight)
                 fail_future(operation.future, error)
 
     def _append(self, operation: AppendCopies) -> None:
@@ -99,7 +97,7 @@ class CopyWrites(Member):
         outcomes, wanted = self._judge(operation)
         if not wanted:
             operation.taken = True
-            self._in_flight.release(operation.size)
+            self._in_flight.release(operation.in_flight)
             if not operation.future.done():
                 operation.future.set_result(MixedCopies(outcome for outcome in outcomes or () if outcome is not None))
             return
@@ -110,11 +108,10 @@ class CopyWrites(Member):
         names = operation.targets.names
         if len(wanted) != names.count:
             names = CopyNames([vchannel.run_name for vchannel in wanted])
-        settled = partial(self._settled, operation.header, operation.aborts)
-        submission = _CopiesSubmission(operation, names, outcomes, settled)
+        operation.select(names, outcomes, self._settled)
         operation.taken = True
         self._under_way[broadcast] = []
-        self._frames.submit(submission)
+        self._frames.submit(operation)
 
     def _judge(
         self, operation: AppendCopies
@@ -145,134 +142,16 @@ class CopyWrites(Member):
                 wanted.append(vchannel)
         return outcomes, wanted
 
-    def _settled(self, header: BroadcastHeader, aborts: bool, part: CopiesPart | None) -> None:
+    def _settled(self, operation: AppendCopies, part: CopiesPart | None) -> None:
         """Remembers copies whose frame is durable (None: it was not written), and continues the calls that waited for it."""
-        waiting = self._under_way.pop((header.broadcast_id, aborts))
+        waiting = self._under_way.pop((operation.header.broadcast_id, operation.aborts))
         if part is not None:
-            self.table.durable(header, part)
+            self.table.durable(operation.header, part)
         if waiting:
             try:
                 self._actor_group.tell_control(self, waiting)
             except ActorError:
                 self.refuse(waiting, self._defect or ClosedError("the log was closed: open it again to go on"))
-
-
-class _CopiesSubmission(Submission):
-    """Copies of a broadcast for vchannels that have none yet: one payload, one header, and a COPY run for each vchannel.
-
-    `settled` is called before the caller gets the outcome: with the part of the log that holds the copies, or with None.
-    """
-
-    __slots__ = ("_future", "_outcomes", "_settled", "aborts", "names", "record", "stored")
-
-    def __init__(
-        self,
-        operation: AppendCopies,
-        names: CopyNames,
-        outcomes: list[AppendResult | WALError | None] | None,
-        settled: Callable[[CopiesPart | None], None],
-    ) -> None:
-        """`outcomes` has None for each of `names`, in their order, and an outcome for each other vchannel of the operation.
-
-        None instead of a list means that all vchannels of the operation are in `names`.
-        """
-        self.names: CopyNames = names
-        self.record: Record = operation.record
-        self.aborts: bool = operation.aborts
-        self.stored: bytes = operation.header.to_bytes(names.texts)
-        self._outcomes = outcomes
-        self._future = operation.future
-        self._settled = settled
-        self.count: int = names.count
-        self.in_flight: int = operation.size
-        self.size: int = (
-            len(self.record.payload)
-            + len(self.record.properties)
-            + len(self.stored)
-            + RUN_OVERHEAD * (2 + names.count)
-            + len(names.joined)
-        )
-
-    def draft(self, draft: FrameDraft) -> None:
-        self.first: int = draft.broadcast(self.names, self.record, header=self.stored)
-
-    def resolve(self, origin: Origin, first_tick: int) -> None:
-        first, tick = self.first, first_tick + self.first
-        self._settled(CopiesPart(origin.position, first, tick, self.names.names, self.aborts))
-        if self._future.done():
-            return
-        results = PlacedCopies(origin, first=first, tick=tick, count=self.count)
-        if self._outcomes is None:
-            self._future.set_result(results)
-        else:
-            following = iter(results)
-            mixed = (next(following) if outcome is None else outcome for outcome in self._outcomes)
-            self._future.set_result(MixedCopies(mixed))
-
-    def fail(self, error: BaseException) -> None:
-        self._settled(None)
-        fail_future(self._future, error)
-
-
-class PlacedCopies(Sequence[AppendResult]):
-    """The `count` results of a broadcast's copies in one frame; equal to any sequence of the same results.
-
-    The first copy has the index `first` and the tick `tick`; both increase by one per copy. There may be thousands that no caller ever
-    reads, so they are created on the first access.
-    """
-
-    __slots__ = ("_count", "_first", "_made", "_origin", "_tick")
-    __hash__: Final = None  # type: ignore[assignment]
-    all_in: Final = True
-    """See `CopyOutcomes`."""
-
-    def __init__(self, origin: Origin, *, first: int, tick: int, count: int) -> None:
-        self._origin = origin
-        self._first = first
-        self._tick = tick
-        self._count = count
-        self._made: list[AppendResult] | None = None
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, at: int) -> AppendResult: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[AppendResult]: ...
-
-    def __getitem__(self, at: int | slice) -> AppendResult | list[AppendResult]:
-        return self._results()[at]
-
-    def __iter__(self) -> Iterator[AppendResult]:
-        return iter(self._results())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return self._results() == list(other)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._results()})"
-
-    def _results(self) -> list[AppendResult]:
-        made = self._made
-        if made is None:
-            origin = self._origin
-            pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
-            indices = range(self._first, self._first + self._count)
-            ids = list(map(MessageID, repeat(pchannel), repeat(incarnation), repeat(position), indices, repeat(form)))
-            made = self._made = list(map(AppendResult, ids, range(self._tick, self._tick + self._count), ids))
-        return made
-
-
-class MixedCopies(list[AppendResult | WALError]):
-    """The outcomes of copies that are not all in one frame: results and errors."""
-
-    __slots__ = ()
-    all_in: Final = False
-    """See `CopyOutcomes`."""
 
 
 def _has_no_copy(name: RunName, broadcast_id: int) -> ChannelNotExistError:

@@ -13,19 +13,18 @@ from typing import Any, Protocol, TypeVar, cast
 import msgspec
 
 from wal.errors import WALError
-from wal.frame import CopyNames, Record, RunName
-from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, ForgottenResult, TxnContext
+from wal.frame import Record, RunName
+from wal.message import AppendResult, ForgottenResult, TxnContext
 from wal.pchannel.idempotency import Claim, Key
 from wal.pchannel.tick_supply import Holder
 
 __all__ = [
+    "Answers",
     "Append",
-    "AppendCopies",
     "Atomic",
     "Begin",
     "Bulk",
     "Commit",
-    "CopyTargets",
     "Drop",
     "ForgetProducer",
     "KeyedAppend",
@@ -41,21 +40,25 @@ __all__ = [
 _T_contra = TypeVar("_T_contra", contravariant=True)
 
 
-class Settles(Protocol[_T_contra]):
-    """The part of a caller's future that an operation uses. It is contravariant: a future for more kinds of results also fits."""
+class Answers(Protocol[_T_contra]):
+    """Takes the outcome of an operation: a future does, and so does a caller that needs none. It is contravariant."""
 
     def done(self) -> bool: ...
-
-    def cancelled(self) -> bool: ...
 
     def set_result(self, result: _T_contra, /) -> None: ...
 
     def set_exception(self, exception: BaseException, /) -> None: ...
 
+
+class Settles(Answers[_T_contra], Protocol[_T_contra]):
+    """The part of a caller's future that an operation uses. It is contravariant: a future for more kinds of results also fits."""
+
+    def cancelled(self) -> bool: ...
+
     def add_done_callback(self, fn: Callable[[Any], object], /) -> None: ...
 
 
-def fail_future(future: Settles[Any], error: BaseException) -> None:
+def fail_future(future: Answers[Any], error: BaseException) -> None:
     """Gives the caller an error of its own (callers do not share tracebacks), if it still waits."""
     if not future.done():
         own = copy.copy(error)
@@ -162,30 +165,6 @@ class Rollback(msgspec.Struct, gc=False):
 
     txn_id: int
     future: asyncio.Future[None]
-
-
-class CopyTargets(msgspec.Struct, frozen=True, eq=False):
-    """Vchannels of one pchannel and their names as frames carry them, valid while the pchannel's `endings` has this value."""
-
-    vchannels: tuple[VChannelMember, ...]
-    names: CopyNames
-    endings: int
-
-
-class AppendCopies(msgspec.Struct, gc=False):
-    """Copies of a broadcast for vchannels of this pchannel, in the order of the header; told to `CopyWrites`.
-
-    The copies share the record. With `aborts` they say that the broadcast was aborted. The future gets the outcomes in the order of
-    `targets`. `taken` says that the operation was submitted or answered: its room is given back from there.
-    """
-
-    header: BroadcastHeader
-    targets: CopyTargets
-    record: Record
-    aborts: bool
-    size: int
-    future: asyncio.Future[CopyOutcomes]
-    taken: bool = False
 
 
 class Drop(msgspec.Struct, gc=False):

@@ -1,7 +1,7 @@
 """Submissions: what waits in the frame pipeline for the next frame, and how its callers get the outcome.
 
 A submission is drafted into one frame as a whole (plain appends may be cut in two before), keeps the index that it got there, and is
-settled once: resolved when the frame is durable, failed otherwise. The submission for copies of broadcasts is in `copy_writes`.
+settled once: resolved when the frame is durable, failed otherwise. The submission for copies of broadcasts is in `append_copies`.
 """
 
 from __future__ import annotations

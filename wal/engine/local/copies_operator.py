@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from actors import ActorError, ActorFailedError, InboxFullError
 from broadcaster.message import Content, CopiesInLog
+from broadcaster.operator import CopiesAnswer
 from wal.engine.local.copy_routes import CopyRoutes
 from wal.engine.local.vchannels import VChannelRoutes
 from wal.errors import ClosedError, CorruptionError, InvalidArgumentError, UnknownError, WALError, WouldBlockError
@@ -43,6 +44,7 @@ class CopiesOperator:
 
     def __init__(self, log: OperatedLog) -> None:
         self._log = log
+        self._create_future: Callable[[], asyncio.Future[CopyOutcomes]]
         self._create_future = asyncio.get_running_loop().create_future  # bound once: a system call in Python 3.11
         self._routes = CopyRoutes(log.vchannels, log.pchannels, log.settings)
 
@@ -72,19 +74,28 @@ class CopiesOperator:
         return await self._routes.places(tuple(vchannels))
 
     def append_copies_nowait(
-        self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
-    ) -> asyncio.Future[CopyOutcomes] | None:
+        self,
+        pchannel: str,
+        vchannels: Sequence[str],
+        content: Content,
+        header: BroadcastHeader,
+        answer: CopiesAnswer,
+    ) -> bool:
         """Appends like `append_copies`, if all vchannels are on this pchannel and there is room in flight; see `AppendOperator`."""
         actor, in_flight = self._log.pchannels[pchannel], self._log.in_flight
         targets, missing = self._routes.aim(actor, tuple(vchannels))
+        if targets is None or missing:
+            return False
         record = Record(content.payload, content.message_type, 0, content.properties)
-        if targets is None or missing or not in_flight.has_room(size := _size(record, targets)):
-            return None
-        in_flight.take_nowait(size)
+        if not in_flight.has_room(size := _size(record, targets)):
+            return False
+        operation = AppendCopies(header, targets, record, aborts=False, size=size, future=answer)
         try:
-            return self._tell(actor, AppendCopies(header, targets, record, False, size, self._create_future()))
-        except WALError:
-            return None  # `append_copies` raises it
+            actor.actor_group.tell(actor.copies, operation)
+        except ActorError:
+            return False  # `append_copies` raises the reason
+        in_flight.size += size
+        return True
 
     async def append_copies(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader
@@ -172,24 +183,19 @@ class CopiesOperator:
         targets, missing = self._routes.aim(actor, names)
         outcomes: CopyOutcomes = MixedCopies()
         if targets is not None:
-            size = _size(record, targets)
+            size, future = _size(record, targets), self._create_future()
             await self._log.in_flight.take(size)
-            outcomes = await self._tell(
-                actor, AppendCopies(header, targets, record, aborts, size, self._create_future())
-            )
+            operation = AppendCopies(header, targets, record, aborts=aborts, size=size, future=future)
+            try:
+                actor.actor_group.tell(actor.copies, operation)
+            except ActorError as error:
+                self._log.in_flight.release(size)
+                raise _refusal(actor, error) from error
+            outcomes = await future
         if not missing:
             return outcomes
         rest = iter(outcomes)
         return MixedCopies(missing.get(at) or next(rest) for at in range(len(names)))
-
-    def _tell(self, actor: PChannel, operation: AppendCopies) -> asyncio.Future[CopyOutcomes]:
-        """Hands the operation to the pchannel; if it is refused, gives its room back and raises the reason."""
-        try:
-            actor.actor_group.tell(actor.copies, operation)
-        except ActorError as error:
-            self._log.in_flight.release(operation.size)
-            raise _refusal(actor, error) from error
-        return operation.future
 
 
 def _size(record: Record, targets: CopyTargets) -> int:

@@ -29,8 +29,9 @@ Places = Mapping[str, tuple[str, ...]]
 
 
 class _Route(msgspec.Struct):
-    """A cached route of some names: their `places`, valid at these `endings`, and, if all are on one pchannel, their `targets` there."""
+    """A cached route of `names`: their `places`, valid at these `endings`, and, if all are on one pchannel, their `targets` there."""
 
+    names: tuple[str, ...]
     places: Places | None = None
     endings: tuple[tuple[PChannel, int], ...] = ()
     targets: CopyTargets | None = None
@@ -44,6 +45,7 @@ class CopyRoutes:
         self._pchannels = pchannels
         self._settings = settings
         self._routes: dict[tuple[str, ...], _Route] = {}
+        self._last = _Route(())
         self._names = 0
 
     def check(self, names: tuple[str, ...]) -> None:
@@ -72,7 +74,7 @@ class CopyRoutes:
 
     def aim(self, actor: PChannel, names: tuple[str, ...]) -> tuple[CopyTargets | None, dict[int, WALError]]:
         """Returns the vchannels that are on this pchannel (None if there is none) and, by index, the errors of the others."""
-        route = self._routes.get(names)
+        route = self._cached(names)
         known = None if route is None else route.targets
         if known is not None and known.endings == actor.endings and known.vchannels[0].pchannel is actor:
             return known, {}
@@ -94,8 +96,19 @@ class CopyRoutes:
             self._route(names).targets = found
         return found, missing
 
-    def _known(self, names: tuple[str, ...]) -> Places | None:
+    def _cached(self, names: tuple[str, ...]) -> _Route | None:
+        """Returns the route of these names, or None; the last one is recognized by identity, since hashing a thousand names is slow."""
+        last = self._last
+        if last.names is names:
+            return last
         route = self._routes.get(names)
+        if route is not None:
+            route.names = names  # an equal tuple, but the one that the next calls bring
+            self._last = route
+        return route
+
+    def _known(self, names: tuple[str, ...]) -> Places | None:
+        route = self._cached(names)
         if route is None:
             return None
         for pchannel, endings in route.endings:
@@ -109,13 +122,13 @@ class CopyRoutes:
         route.endings = tuple((pchannels[name], pchannels[name].endings) for name in places)
 
     def _route(self, names: tuple[str, ...]) -> _Route:
-        route = self._routes.get(names)
+        route = self._cached(names)
         if route is None:
             self._names += len(names)
             if self._names > NAMES_MAX:
                 self._names = len(names)
                 self._routes.clear()
-            route = self._routes[names] = _Route()
+            route = self._last = self._routes[names] = _Route(names)
         return route
 
     def _find(self, names: tuple[str, ...]) -> Places:
