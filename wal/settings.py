@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
 
@@ -49,6 +49,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a full-grown segment file of the journal."""
     group_readable: bool | None = None
     """Whether the group of a journal's files may read them; None: unchanged, and only the owner for a new journal."""
+    write_path: Literal["auto", "loop", "thread"] = "auto"
+    """What writes the frames of a journal: the event loop, a thread, or ("auto") the loop where it can and is faster."""
     time_tick_interval_s: float = 0.2
     """How often the promised tick of an idle pchannel advances."""
     idempotency_window_count: int = 65_536
@@ -124,6 +126,7 @@ class SettingsOverrides(TypedDict, total=False):
     in_flight_bytes_max: int
     segment_bytes: int
     group_readable: bool | None
+    write_path: Literal["auto", "loop", "thread"]
     time_tick_interval_s: float
     idempotency_window_count: int
     idempotency_window_s: float
@@ -168,6 +171,8 @@ _SECONDS: Final[Mapping[str, float]] = {
 }
 """Settings in seconds and the smallest value of each."""
 _BOOLEANS: Final = frozenset(("create_vchannels", "group_readable", "allow_message_ttl", "allow_backlog_quota"))
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"write_path": ("auto", "loop", "thread")}
+"""Settings with a few possible values."""
 _SECRETS: Final = frozenset(("kv", "pulsar_token"))
 _OPTIONAL: Final = frozenset(
     name
@@ -194,6 +199,9 @@ def _check(name: str, value: object) -> None:
             raise TypeError(f"setting {name} must be a bool, not {type(value).__name__}")
     elif not isinstance(value, str) and not (name in _SECRETS and isinstance(value, Secret)):
         raise TypeError(f"setting {name} must be a str, not {type(value).__name__}")
+    elif name in _CHOICES:
+        if value not in _CHOICES[name]:
+            raise InvalidArgumentError(f"setting {name}={value!r} is unknown: one of {', '.join(_CHOICES[name])}")
     elif name == "pulsar_admin_url" and isinstance(value, str):
         check_admin_url("setting pulsar_admin_url", value)
     elif name == "pulsar_token":

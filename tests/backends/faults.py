@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wal.backends.journal import Disk, JournalFile
+from wal.backends.journal.linux_aio import AsyncWrite
 
 
 class WatchedDisk(Disk):
@@ -132,6 +133,8 @@ class FaultyDisk(Disk):
 
     `written`: (offset, length) of each pwritev of a segment.
     `fail_sync`, `fail_write`: the next sync or write of a segment fails with EIO, once. `syncs`: the number of syncs of each file name.
+    `submit_error`: the error number with which the loop's next write is refused, once. `short`: the next one writes fewer bytes, once.
+    `frozen`: while it is set, completions of the loop's writes are not seen there; `begun` counts these writes.
     """
 
     def __init__(self) -> None:
@@ -140,12 +143,54 @@ class FaultyDisk(Disk):
         self.fail_sync = False
         self.fail_write = False
         self.syncs: Counter[str] = Counter()
+        self.submit_error = 0
+        self.short = False
+        self.frozen = False
+        self.begun = 0
         self.buffers_max = 0
         self.written: list[tuple[int, int]] = []
         self.lock = threading.Lock()
 
     def _file(self, path: Path, fd: int) -> JournalFile:
         return _FaultyFile(self, path, fd)
+
+    def async_write(self, file: JournalFile) -> AsyncWrite:
+        super().async_write(file).close()  # raises where there is none
+        return _FaultyWrite(self)
+
+
+class _FaultyWrite(AsyncWrite):
+    __slots__ = ("_disk", "_result")
+
+    def __init__(self, disk: FaultyDisk) -> None:
+        super().__init__()
+        self._disk = disk
+        self._result: int | None = None
+
+    def submit(self, fd: int, length: int, offset: int) -> None:
+        disk = self._disk  # without its lock, which a thread may hold for long
+        if disk.submit_error:
+            number, disk.submit_error = disk.submit_error, 0
+            raise OSError(number, os.strerror(number))
+        self._result = None
+        if disk.fail_write or disk.fail_sync:
+            length = length if disk.fail_sync else 512
+            disk.fail_write = disk.fail_sync = False
+            self._result = -errno.EIO
+        elif disk.short:
+            disk.short = False
+            length -= 512
+        disk.begun += 1
+        super().submit(fd, length, offset)
+
+    def reap(self) -> int | None:
+        return None if self._disk.frozen else self._changed(super().reap())
+
+    def wait(self, wait_s: float) -> int | None:
+        return self._changed(super().wait(wait_s))
+
+    def _changed(self, result: int | None) -> int | None:
+        return result if result is None or self._result is None else self._result
 
 
 class _FaultyFile(JournalFile):
@@ -173,6 +218,12 @@ class _FaultyFile(JournalFile):
             if disk.partial is not None and length > disk.partial:
                 return super()._pwritev([b"".join(buffers)[: disk.partial]], offset)
         return super()._pwritev(buffers, offset)
+
+    def begin_write(self, write: AsyncWrite, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+        length = super().begin_write(write, buffers, offset)
+        self._disk.written.append((offset, length))
+        self._disk.syncs[self.path.name] += 1
+        return length
 
     def allocate(self, size: int) -> None:
         disk = self._disk

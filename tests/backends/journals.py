@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests.backends.frames import INCARNATION
-from wal.backends.journal import Disk, JournalBackend, JournalLog
+from wal.backends.journal import Disk, JournalBackend, JournalLog, WritePath
 
 PCHANNEL = "p"
 
@@ -21,6 +21,23 @@ def segments(place: Path) -> list[Path]:
     return sorted(folder(place).glob("*.wal"))
 
 
+def loop_can_write(directory: Path) -> bool:
+    """Returns whether the event loop can write files of this directory by Linux AIO."""
+    path = directory / "probe"
+    path.write_bytes(bytes(8192))
+    disk = Disk()
+    file = disk.open(path)
+    try:
+        file.bypass_cache()
+        disk.async_write(file).close()
+    except OSError:
+        return False
+    finally:
+        file.close()
+        path.unlink()
+    return True
+
+
 @contextlib.asynccontextmanager
 async def journal(
     place: Path,
@@ -30,6 +47,7 @@ async def journal(
     first: int | None = None,
     disk: Disk | None = None,
     group_readable: bool | None = None,
+    write_path: WritePath = "auto",
 ) -> AsyncIterator[JournalLog]:
     """Yields the log; creates it first when the term is 1."""
     backend = JournalBackend(
@@ -38,6 +56,7 @@ async def journal(
         segment_bytes=segment,
         disk=disk,
         group_readable=group_readable,
+        write_path=write_path,
     )
     try:
         if term == 1:

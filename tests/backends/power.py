@@ -8,9 +8,11 @@ undone (a file system's journal keeps their order). The result is a directory to
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
 import mmap
 import os
+import queue
 import random
 import shutil
 import threading
@@ -19,6 +21,7 @@ from pathlib import Path
 
 from wal.backends.journal import Disk, JournalFile
 from wal.backends.journal.layout import SECTOR_BYTES
+from wal.backends.journal.linux_aio import AsyncWrite
 
 
 class PowerCutDisk(Disk):
@@ -124,6 +127,9 @@ class PowerCutDisk(Disk):
     def _file(self, path: Path, fd: int) -> JournalFile:
         return _PowerCutFile(self, path, fd)
 
+    def async_write(self, file: JournalFile) -> AsyncWrite:
+        return _PowerCutWrite(self)
+
     def _step(self) -> None:
         if self.dead:
             raise _off()
@@ -178,6 +184,47 @@ class PowerCutDisk(Disk):
         return bytes(data)
 
 
+class _PowerCutWrite(AsyncWrite):
+    """A write of the loop that a thread makes on the disk above, as the kernel would: it writes, syncs, and signals the completion."""
+
+    __slots__ = ("_completions", "_disk", "_kernel")
+
+    def __init__(self, disk: PowerCutDisk) -> None:
+        super().__init__()
+        self._disk = disk
+        self._kernel = concurrent.futures.ThreadPoolExecutor(1)
+        self._completions: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def submit(self, fd: int, length: int, offset: int) -> None:
+        self._kernel.submit(self._carry_out, fd, self.buffer(length)[:length], offset)
+
+    def reap(self) -> int | None:
+        super().reap()
+        try:
+            return self._completions.get_nowait()
+        except queue.Empty:
+            return None
+
+    def wait(self, wait_s: float) -> int | None:
+        try:
+            return self._completions.get(timeout=wait_s)
+        except queue.Empty:
+            return None
+
+    def end(self) -> None:
+        self._kernel.shutdown()
+        super().end()
+
+    def _carry_out(self, fd: int, data: bytes, offset: int) -> None:
+        try:
+            result = self._disk.write(fd, [data], offset)
+            self._disk.sync(fd)
+        except OSError:
+            result = -errno.EIO
+        self._completions.put(result)
+        os.eventfd_write(self.event_fd, 1)
+
+
 class _PowerCutFile(JournalFile):
     __slots__ = ("_disk",)
 
@@ -187,6 +234,10 @@ class _PowerCutFile(JournalFile):
 
     def bypass_cache(self) -> None:
         """Does nothing: every write goes through the disk above, wherever its bytes are in memory."""
+
+    @property
+    def is_direct(self) -> bool:
+        return True
 
     def _pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> int:
         return self._disk.write(self.fd, buffers, offset)

@@ -121,15 +121,15 @@ async def test_the_active_segment_bypasses_the_page_cache(tmp_path: Path) -> Non
     async with journal(place, segment=128 << 10) as log:
         for frame in frames:
             await append(log, frame)
-            assert is_direct(log._writer.active.file) is direct
+            assert is_direct(log._tail.active.file) is direct
         assert log.statistics().segments >= 2, "a rolled segment is as direct as the first"
-        last = log._writer.active.segment.path
+        last = log._tail.active.segment.path
         assert [content(frame.view) for frame in await read_all(log)] == list(map(content_of, frames))
     async with journal(place, 2, segment=128 << 10) as log:
-        assert is_direct(log._writer.active.file) is direct
-        assert log._writer.active.segment.path == last
+        assert is_direct(log._tail.active.file) is direct
+        assert log._tail.active.segment.path == last
         await append(log, FrameMaker(2).data(("v", b"goes on")))
-        assert is_direct(log._writer.active.file) is direct
+        assert is_direct(log._tail.active.file) is direct
         assert len(await read_all(log)) == 17
 
 
@@ -152,8 +152,8 @@ async def test_where_the_flag_is_refused_writes_go_through_the_cache(tmp_path: P
     frames = [maker.data(("v", os.urandom(20_000))) for _ in range(16)]
     async with journal(tmp_path, segment=128 << 10, disk=disk) as log:
         await append_all(log, frames)
-        assert not is_direct(log._writer.active.file)
-        assert log._writer.active.file._aligned is None
+        assert not is_direct(log._tail.active.file)
+        assert log._tail.active.file._aligned is None
         assert log.statistics().segments >= 2
     assert disk.asked >= 3, "each file was asked"
     async with journal(tmp_path, 2, segment=128 << 10) as log:
@@ -206,13 +206,13 @@ async def test_a_direct_write_that_is_cut_short_is_finished_through_the_cache(tm
     disk = FaultyDisk()
     maker = FrameMaker(1)
     frames = [maker.data(("v", os.urandom(30_000))) for _ in range(3)]
-    async with journal(tmp_path, segment=256 << 10, disk=disk) as log:
-        assert is_direct(log._writer.active.file) is can_be_direct(tmp_path)
+    async with journal(tmp_path, segment=256 << 10, disk=disk, write_path="thread") as log:
+        assert is_direct(log._tail.active.file) is can_be_direct(tmp_path)
         await append(log, frames[0])
         disk.partial = 10_001
         await append(log, frames[1])
         disk.partial = None
-        assert not is_direct(log._writer.active.file)
+        assert not is_direct(log._tail.active.file)
         await append(log, frames[2])
         assert [content(frame.view) for frame in await read_all(log)] == list(map(content_of, frames))
     async with journal(tmp_path, 2, segment=256 << 10) as log:
@@ -224,7 +224,7 @@ async def test_a_frame_larger_than_the_aligned_buffer(tmp_path: Path) -> None:
     frames = [maker.data(("v", os.urandom(size))) for size in (3 << 20, 100, (5 << 20) + 1)]
     async with journal(tmp_path, segment=16 << 20) as log:
         await append_all(log, frames)
-        assert is_direct(log._writer.active.file) is can_be_direct(tmp_path)
+        assert is_direct(log._tail.active.file) is can_be_direct(tmp_path)
         assert [content(frame.view) for frame in await read_all(log)] == list(map(content_of, frames))
 
 

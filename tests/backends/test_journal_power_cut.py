@@ -1,8 +1,9 @@
 """More than 300 power cuts: no acknowledged frame is lost, no frame is wrong, and the log continues after each.
 
 One run opens the log that the last cut left, checks it, appends and truncates, until the power fails again at a random operation.
-Segments are small, so that most runs seal, recycle and begin some; recycled ones are full of frames of earlier runs. In some runs only the
-process ends, and its unsynced writes stay in the page cache for the next run and its power cut; a few runs close the log.
+Some runs write from a thread, some from the loop. Segments are small, so that most runs seal, recycle and begin some; recycled ones are
+full of frames of earlier runs. In some runs only the process ends, and its unsynced writes stay in the page cache for the next run and its
+power cut; a few runs close the log.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pytest
 from tests.backends.frames import INCARNATION, FrameMaker, append, content, content_of, read_all
 from tests.backends.power import PowerCutDisk
 from wal.backends import PChannelLog
-from wal.backends.journal import JournalBackend, JournalLog
+from wal.backends.journal import JournalBackend, JournalLog, WritePath
 from wal.errors import ChannelFencedError, StorageError, WALError
 from wal.frame import EncodedFrame
 
@@ -120,17 +121,20 @@ async def test_power_cuts(place: Path, chain: int) -> None:
     rng = random.Random(seed)
     model = Model()
     here = place / "0"
+    paths: tuple[WritePath, ...] = ("thread", "loop")
     backend = JournalBackend(here, first_segment_bytes=8 << 10, segment_bytes=32 << 10)
     await backend.create("p", incarnation=INCARNATION)
     await backend.close()
     disk = PowerCutDisk(rng, here, place / "1")
-    cuts = crashes = recycled = 0
+    cuts = crashes = recycled = by_loop = 0
     opened: int | None = None
     clean: bool | None = True
     for life in range(1, LIVES + 1):
         power = rng.random() < 0.75
         disk.go_on(rng.choice((rng.randrange(1, 12), rng.randrange(1, 250))), power=power)
-        backend = JournalBackend(here, first_segment_bytes=8 << 10, segment_bytes=32 << 10, disk=disk)
+        backend = JournalBackend(
+            here, first_segment_bytes=8 << 10, segment_bytes=32 << 10, disk=disk, write_path=rng.choice(paths)
+        )
         log = None
         try:
             if opened is not None:
@@ -153,6 +157,7 @@ async def test_power_cuts(place: Path, chain: int) -> None:
             clean = None  # The power failed while the log opened, truncated or closed, so either mark is right.
         if log is not None:
             recycled += log.statistics().recycled
+            by_loop += log.statistics().loop_frames
             with contextlib.suppress(WALError):
                 await log.close()
         if power:
@@ -172,10 +177,12 @@ async def test_power_cuts(place: Path, chain: int) -> None:
     await log.close()
     await backend.close()
     print(
-        f"{cuts} cuts, {crashes} crashes, {len(model.acked)} frames, {model.extra_kept} of them unacknowledged, {recycled} recycled"
+        f"{cuts} cuts, {crashes} crashes, {len(model.acked)} frames, {model.extra_kept} of them unacknowledged, "
+        f"{recycled} recycled, {by_loop} frames by the loop"
     )
     assert cuts > LIVES // 2
     assert len(model.acked) > LIVES
+    assert by_loop > LIVES
 
 
 async def test_a_name_that_only_the_kernel_knew(place: Path) -> None:

@@ -1,17 +1,20 @@
-"""The journal backend: segment files on one host, with a writer thread for each pchannel and concurrent readers.
+"""The journal backend: segment files on one host, with one writer for each pchannel and concurrent readers.
 
 Files, from the bottom up:
 
 * layout:              the bytes of segment headers and envelopes, and how positions map to them. Pure
 * index, index_part:   the positions of the frames of one segment; the bytes of a stored index. Pure
+* linux_aio:           one write at a time that the kernel carries out while the process goes on
 * disk:                the few calls on which durability rests
 * segment:             one file of the log, read frame by frame
 * segments:            the segments of one log, and the index of each
-* control:             the page with the numbers that change with every frame, and its lock
+* control, fence:      the page with the numbers that change with every frame, and its lock
 * preparer:            the thread that prepares the next segment
 * directory:           FORMAT, LOCK, permissions, and a new log
 * active:              the segment that is being written, and its stored index
-* writer:              the thread that writes frames, one sync after each
+* log_tail:            the end of the log, and the steps that add a frame to it
+* loop_path, thread_path:  the two ways of a frame to the disk: from the event loop, or by a thread
+* writer:              the order of the frames and of their outcomes, and which way each goes
 * recovery:            which files of the last writer are trusted, and what is repaired
 * checkpoint:          checkpoint files, and room for the next one
 * truncation:          where the log begins, and what happens to the segments below
@@ -25,7 +28,7 @@ from wal.backends.journal.control import CONTROL_NAME
 from wal.backends.journal.directory import is_being_written
 from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.index import SegmentIndex
-from wal.backends.journal.log import JournalLog, JournalStatistics
+from wal.backends.journal.log import JournalLog, JournalStatistics, WritePath
 from wal.backends.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog, absence
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "ReadOnlyJournal",
     "ReadOnlyJournalLog",
     "SegmentIndex",
+    "WritePath",
     "absence",
     "is_being_written",
 ]

@@ -19,7 +19,7 @@ from wal.backends.journal.control import CONTROL_NAME, FENCE_NAME
 from wal.backends.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
-from wal.backends.journal.log import JournalLog
+from wal.backends.journal.log import JournalLog, WritePath
 from wal.backends.journal.read_only import absence
 from wal.backends.journal.recovery import Recovered, recover_log
 from wal.errors import ClosedError, InvalidArgumentError, StorageError
@@ -43,7 +43,8 @@ class JournalBackend(LogBackend):
 
     `segment_bytes` and `first_segment_bytes` are file sizes: multiples of 4,096, at least 8 KiB. `disk`: see `Disk`. With
     `create=False` a missing or empty directory is left as it is. `group_readable`: whether the group of the files may read them; None keeps
-    the current setting, or private for a new journal. Raises FormatError when the directory is not a journal, and LockedError while another
+    the current setting, or private for a new journal. `write_path`: see `WritePath`; with "loop", `open` raises InvalidArgumentError where
+    the loop cannot write. Raises FormatError when the directory is not a journal, and LockedError while another
     backend has it open.
     """
 
@@ -60,6 +61,7 @@ class JournalBackend(LogBackend):
         disk: Disk | None = None,
         create: bool = True,
         group_readable: bool | None = None,
+        write_path: WritePath = "auto",
     ) -> None:
         for name, size in (("segment_bytes", segment_bytes), ("first_segment_bytes", first_segment_bytes)):
             if size % HEADER_PAGE_BYTES or size < 2 * HEADER_PAGE_BYTES:
@@ -72,6 +74,7 @@ class JournalBackend(LogBackend):
         self._disk = Disk() if disk is None else disk
         self._create = create
         self._group_readable = group_readable
+        self._write_path: WritePath = write_path
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-journal")
         self._lock: DirectoryLock | None = None
         self.held: HeldDirectory | None = None
@@ -140,6 +143,7 @@ class JournalBackend(LogBackend):
                 checkpoint=checkpoint,
                 segment_bytes=self._segment_bytes,
                 frame_bytes_limit=self.frame_bytes_limit,
+                write_path=self._write_path,
             )
         except BaseException:  # the caller was cancelled, the loop has ended, or there is no thread for the log
             recovering.add_done_callback(_let_go)
@@ -240,14 +244,9 @@ def hold(
     Once a writer of a higher term owns the log, the names belong to that writer: from then on a check raises ChannelFencedError.
     """
     control = recovered.control
-
-    def check_term() -> None:
-        with control.locked():
-            control.load_owned()
-
     with contextlib.ExitStack() as undo:
         undo.callback(recovered.close)
-        held = HeldDirectory(directory, within=within, released=check_term)
+        held = HeldDirectory(directory, within=within, released=control.check_owned)
         undo.callback(held.close)
         held.watch(directory / CONTROL_NAME, control.status())
         held.watch(directory / FENCE_NAME, control.fence_status())

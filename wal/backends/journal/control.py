@@ -19,7 +19,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import threading
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +26,7 @@ import google_crc32c
 import msgspec
 
 from wal.backends.journal.disk import Disk
+from wal.backends.journal.fence import Fence
 from wal.backends.journal.layout import SECTOR_BYTES
 from wal.errors import ChannelFencedError, CorruptionError, FormatError
 from wal.files import FileLock
@@ -131,11 +131,12 @@ class ControlPage:
             if os.fstat(self._fd).st_size < CONTROL_BYTES:
                 os.ftruncate(self._fd, CONTROL_BYTES)
             self._map = mmap.mmap(self._fd, CONTROL_BYTES)
-            self._fence = FileLock.open(path.with_name(FENCE_NAME), disk.access)
+            self._fence_file = FileLock.open(path.with_name(FENCE_NAME), disk.access)
         except BaseException:
             os.close(self._fd)
             raise
-        self._lock = _Lock(self._fence)
+        self.fence: Final = Fence(self._fence_file)
+        """The lock of `locked`, for a caller that cannot wait for it."""
         self._pchannel, self._term = "", -1  # until it is owned
         # The slots as they were last read, and their record: neither the check nor the store of a frame has to parse them again.
         self._seen = b""
@@ -153,11 +154,11 @@ class ControlPage:
 
     def fence_status(self) -> os.stat_result:
         """Returns the status of the file `fence`, which is locked while a process stores."""
-        return os.fstat(self._fence.fd)
+        return os.fstat(self._fence_file.fd)
 
-    def locked(self) -> _Lock:
+    def locked(self) -> Fence:
         """Returns the lock: inside `with`, no other thread or process stores. Entering it blocks; never use it on the loop."""
-        return self._lock
+        return self.fence
 
     def load(self) -> ControlRecord | None:
         """Returns the newest valid record, or None when neither slot is valid."""
@@ -171,13 +172,11 @@ class ControlPage:
         if page != self._seen:
             said = self._said = self._newest()
             self._seen = page
-        record = said[1]
-        if record is None or record.term != self._term:
-            owner = "an unknown term" if record is None else f"term {record.term}"
-            raise ChannelFencedError(
-                f"pchannel {self._pchannel!r} is owned by {owner} now; this handle is of term {self._term}"
-            )
-        return record
+        return self._check(said[1])
+
+    def check_owned(self) -> None:
+        """Raises ChannelFencedError if the log is in another term. Needs no lock; a term that is over stays so."""
+        self._check(self.load())
 
     def own(self, pchannel: str, term: int) -> None:
         """Makes this the page of the writer that took over the log in this term."""
@@ -206,9 +205,17 @@ class ControlPage:
     def close(self) -> None:
         if self._fd >= 0:
             self._map.close()
-            self._fence.close()
+            self._fence_file.close()
             os.close(self._fd)
             self._fd = -1
+
+    def _check(self, record: ControlRecord | None) -> ControlRecord:
+        if record is None or record.term != self._term:
+            owner = "an unknown term" if record is None else f"term {record.term}"
+            raise ChannelFencedError(
+                f"pchannel {self._pchannel!r} is owned by {owner} now; this handle is of term {self._term}"
+            )
+        return record
 
     def _put(self, sequence: int, record: ControlRecord) -> None:
         slot = record.pack(sequence)
@@ -271,30 +278,6 @@ class ControlView:
     def _damaged(self, found: str, expected: str) -> CorruptionError:
         text = f"{self._path} is damaged: {found}; expected {expected}"
         return CorruptionError(text, path=str(self._path), offset=0, expected=expected)
-
-
-class _Lock:
-    """A thread lock around an exclusive flock, which alone would not separate the threads that share one descriptor."""
-
-    __slots__ = ("_file", "_threads")
-
-    def __init__(self, file: FileLock) -> None:
-        self._file = file
-        self._threads = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._threads.acquire()
-        try:
-            self._file.lock()
-        except BaseException:
-            self._threads.release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._file.unlock()
-        finally:
-            self._threads.release()
 
 
 def _newest_slot(page: bytes, path: Path) -> tuple[int, ControlRecord] | None:

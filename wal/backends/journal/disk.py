@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from wal.backends.journal.layout import SECTOR_BYTES
+from wal.backends.journal.linux_aio import AsyncWrite, syncs_writes
 from wal.files import PRIVATE, FileAccess, HeldDirectory, free_bytes
 
 __all__ = ["BUFFERS_MAX", "Disk", "JournalFile"]
@@ -63,6 +64,11 @@ class JournalFile:
         else:
             self._aligned = aligned
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether writes bypass the page cache."""
+        return self._aligned is not None
+
     def use_cache(self) -> None:
         """Undoes `bypass_cache`."""
         self._aligned = None
@@ -85,6 +91,16 @@ class JournalFile:
                 done += count
                 if done < total:
                     left = _without(left, count)
+
+    def begin_write(self, write: AsyncWrite, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+        """Begins to write and sync all buffers, without waiting; returns their length. An OSError means that nothing is written."""
+        total = sum(map(len, buffers))
+        _copy(buffers, write.buffer(total))
+        write.submit(self.fd, total, offset)
+        self.writes += 1
+        self.written_bytes += total
+        self.syncs += 1
+        return total
 
     def sync(self) -> None:
         """Returns when everything written is on the disk."""
@@ -132,13 +148,8 @@ class JournalFile:
         assert self._aligned is not None
         if total > len(self._aligned):
             self._aligned = mmap.mmap(-1, 2 * total)
-        view = memoryview(self._aligned)[:total]
-        at = 0
-        for buffer in buffers:
-            end = at + len(buffer)
-            view[at:end] = buffer
-            at = end
-        return view
+        _copy(buffers, self._aligned)
+        return memoryview(self._aligned)[:total]
 
     def _fdatasync(self) -> None:
         os.fdatasync(self.fd)
@@ -236,6 +247,14 @@ class Disk:
         except (OSError, ValueError):
             return b""
 
+    def async_write(self, file: JournalFile) -> AsyncWrite:
+        """Returns the means to write such a file without waiting. Raises an OSError that says why there is none."""
+        if not file.is_direct:
+            raise OSError(errno.ENOTSUP, "its file system or its disk writes only through the page cache (no O_DIRECT)")
+        if not syncs_writes(file.fd):
+            raise OSError(errno.ENOTSUP, "its file system is none of ext4, XFS and btrfs")
+        return AsyncWrite()
+
     def sync_map(self, mapping: mmap.mmap, path: Path) -> None:
         """Returns when a mapped file is on the disk."""
         mapping.flush()
@@ -275,6 +294,15 @@ def _full_names(path: Path, target: Path | None = None) -> Iterator[None]:
         if target is not None:
             error.filename2 = str(target)
         raise
+
+
+def _copy(buffers: Sequence[bytes | memoryview], target: mmap.mmap) -> None:
+    """Copies the buffers, one after the other, to the start of the target."""
+    at = 0
+    for buffer in buffers:
+        end = at + len(buffer)
+        target[at:end] = buffer
+        at = end
 
 
 def _without(buffers: Sequence[bytes | memoryview], count: int) -> list[bytes | memoryview]:

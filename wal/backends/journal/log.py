@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ from wal.backends.base import AppendDone, Extent, FramePage, LogState, PChannelL
 from wal.backends.journal.active import ActiveSegment, IndexKeeper
 from wal.backends.journal.checkpoint import CheckpointFiles
 from wal.backends.journal.disk import Disk
+from wal.backends.journal.linux_aio import AsyncWrite
+from wal.backends.journal.log_tail import LogTail
+from wal.backends.journal.loop_path import LOOP_BYTES_MAX
 from wal.backends.journal.preparer import Preparer
 from wal.backends.journal.reader import LogReader
 from wal.backends.journal.recovery import Recovered
@@ -38,14 +41,16 @@ from wal.errors import (
 from wal.files import HeldDirectory
 from wal.frame import EncodedFrame
 
-__all__ = ["JournalLog", "JournalStatistics"]
+__all__ = ["JournalLog", "JournalStatistics", "WritePath"]
 
 _T = TypeVar("_T")
+WritePath = Literal["auto", "loop", "thread"]
+"""How frames go to the disk: from the event loop wherever it can, from a thread alone, or (auto) from the loop where it is faster."""
 
 
 class JournalStatistics(msgspec.Struct, frozen=True, gc=False):
-    """Counters since this opening: `frames` with `frame_bytes` in all were written with one sync each (`syncs`), `segments` were begun,
-    truncated ones were `recycled` or `removed`; `segments_held` exist now."""
+    """Counters since this opening: `frames` with `frame_bytes` in all were written with one sync each (`syncs`), `loop_frames` of them
+    from the event loop; `segments` were begun, truncated ones were `recycled` or `removed`; `segments_held` exist now."""
 
     frames: int
     frame_bytes: int
@@ -54,6 +59,7 @@ class JournalStatistics(msgspec.Struct, frozen=True, gc=False):
     recycled: int
     removed: int
     segments_held: int
+    loop_frames: int
 
 
 class JournalLog(PChannelLog):
@@ -77,8 +83,13 @@ class JournalLog(PChannelLog):
         checkpoint: int | None = None,
         segment_bytes: int,
         frame_bytes_limit: int,
+        write_path: WritePath = "auto",
     ) -> None:
-        """`held` is the directory, which watches the names of the recovered files; the log closes it."""
+        """`held` is the directory, which watches the names of the recovered files; the log closes it.
+
+        Raises InvalidArgumentError if `write_path` is "loop" and the loop cannot write here.
+        """
+        loop_write = _loop_write(disk, recovered.active, write_path)
         self.pchannel = pchannel
         self.incarnation = incarnation
         self.term = term
@@ -106,24 +117,29 @@ class JournalLog(PChannelLog):
         )
         self._truncation = Truncation(disk, directory, control, self._segments, self._preparer, checkpoint=checkpoint)
         self._checkpoints = CheckpointFiles(disk, directory, control, incarnation=incarnation, term=term)
-        self._writer = Writer(
+        self._tail = LogTail(
             disk,
             control,
             recovered.active,
             self._preparer,
             IndexKeeper(disk, directory, self._preparer),
             held,
-            pchannel=pchannel,
             last=(recovered.state.last_term, recovered.state.last_sequence),
             newest=recovered.state.newest,
             sealed=self._sealed,
+        )
+        self._writer = Writer(
+            self._tail,
+            pchannel=pchannel,
+            loop_write=loop_write,
+            loop_bytes_max=frame_bytes_limit if write_path == "loop" else LOOP_BYTES_MAX,
             failed=self._failed,
         )
         self._preparer.prepare(2 * recovered.active.segment.header.size)
 
     @property
     def durable_end(self) -> int:
-        return self._writer.durable_end
+        return self._tail.durable_end
 
     @property
     def earliest(self) -> tuple[int, int]:
@@ -145,7 +161,7 @@ class JournalLog(PChannelLog):
 
     async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         self._check_open()
-        end = self._writer.durable_end
+        end = self._tail.durable_end
         self._reader.check(start, end)
         if start >= end:
             return FramePage([], start, None, 0)
@@ -190,11 +206,11 @@ class JournalLog(PChannelLog):
 
     @property
     def keyed_bytes(self) -> int:
-        return self._writer.keyed_bytes
+        return self._tail.keyed_bytes
 
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
         self._check_open()
-        end = self._writer.durable_end
+        end = self._tail.durable_end
         self._reader.check_held(start, end)
         if start >= end:
             return FramePage([], start, None, 0)
@@ -227,10 +243,11 @@ class JournalLog(PChannelLog):
         with contextlib.ExitStack() as last:
             self._let_go_of_files(last)
             last.callback(self._preparer.close)
-            last.callback(self._writer.finish)
+            last.callback(self._writer.join)
+            self._writer.end()
 
     def statistics(self) -> JournalStatistics:
-        written = self._writer
+        written = self._tail
         return JournalStatistics(
             written.frames,
             written.frame_bytes,
@@ -239,10 +256,12 @@ class JournalLog(PChannelLog):
             self._truncation.recycled,
             self._truncation.removed,
             len(self._segments.segments),
+            self._writer.loop_frames,
         )
 
     async def _close(self) -> None:
-        await self._loop.run_in_executor(self._pool, self._writer.finish)
+        self._writer.end()
+        await self._loop.run_in_executor(self._pool, self._writer.join)
         self._writer.deliver()
         self._closed = True
         await self._loop.run_in_executor(self._pool, self._finish)
@@ -251,10 +270,10 @@ class JournalLog(PChannelLog):
         """Waits for calls in flight, stores the index that makes the next opening quick, and marks the log as closed."""
         concurrent.futures.wait(list(self._calls))
         self._preparer.close()
-        active = self._writer.active
+        active = self._tail.active
         try:
             self._held.check()  # The writer may have found this already; here it reaches a caller that only closes the log.
-            if self._writer.failure is None and self._preparer.failure is None:
+            if self._tail.failure is None and self._preparer.failure is None:
                 with contextlib.suppress(OSError):
                     write_index(self._disk, self._directory, active.segment, active.index)
                 with self._control.locked():
@@ -274,7 +293,7 @@ class JournalLog(PChannelLog):
         last.callback(self._held.close)
         last.callback(self._disk.let_go, self._held)
         last.callback(self._control.close)
-        last.callback(self._writer.active.file.close)
+        last.callback(self._tail.active.file.close)
 
     def _release(self, position: int, state: int | None) -> None:
         if self._truncation.release(position):
@@ -324,3 +343,17 @@ class JournalLog(PChannelLog):
     def _check_open(self) -> None:
         if self._closing is not None:
             raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+
+
+def _loop_write(disk: Disk, active: ActiveSegment, write_path: WritePath) -> AsyncWrite | None:
+    """Returns the means to write from the loop; None if it is not to, or cannot and need not."""
+    if write_path == "thread":
+        return None
+    try:
+        return disk.async_write(active.file)
+    except OSError as error:
+        if write_path == "auto":
+            return None
+        raise InvalidArgumentError(
+            f"setting write_path='loop' cannot be used for {active.segment.path}: {error.strerror}; use 'auto' or 'thread'"
+        ) from error

@@ -108,7 +108,11 @@ async def _make_backend(location: Location, settings: Settings, kv: KVBase | Non
     if location.path is None:
         return MemoryBackend()
     return JournalBackend(
-        location.path, segment_bytes=settings.segment_bytes, create=create, group_readable=settings.group_readable
+        location.path,
+        segment_bytes=settings.segment_bytes,
+        create=create,
+        group_readable=settings.group_readable,
+        write_path=settings.write_path,
     )
 
 

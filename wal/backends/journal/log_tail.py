@@ -1,0 +1,204 @@
+"""LogTail: the end of a log that is being written, and the steps that add a frame to it.
+
+Owns the active segment and the numbers of the last frame, and the order of the steps. Under the fence: check the term (`place`), write and
+sync the frame, store the control page (`added`); only then may anybody be answered. How the bytes reach the disk is the business of a
+write path; two paths use the tail, never at the same time. A failure is final: the kernel may have dropped the data, so nothing
+more is written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from wal.backends.journal.active import ActiveSegment, IndexKeeper, begin_segment
+from wal.backends.journal.control import ControlPage, ControlRecord
+from wal.backends.journal.disk import Disk
+from wal.backends.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding, slot_bytes
+from wal.backends.journal.preparer import NO_DESCRIPTOR, Preparer, Spare, no_descriptor
+from wal.errors import StorageError, WALError
+from wal.files import HeldDirectory
+from wal.frame import RECOVERED, EncodedFrame
+
+__all__ = ["LogTail"]
+
+PAUSE_S: Final = 0.01
+"""A frame that comes later than this after the last check of the names is checked first, which takes a few microseconds."""
+
+
+class LogTail:
+    """The active segment and what is durable in it. `fence` is the lock under which a frame is placed, written and added."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        control: ControlPage,
+        active: ActiveSegment,
+        preparer: Preparer,
+        keeper: IndexKeeper,
+        held: HeldDirectory,
+        *,
+        last: tuple[int, int],
+        newest: tuple[int, int] | None,
+        sealed: Callable[[ActiveSegment, ActiveSegment], None],
+    ) -> None:
+        """`last` is (term, sequence) of the last frame in the log, `newest` is (position, index) of its newest event.
+
+        `held` is the directory of the log and watches its active segment. `sealed(old, new)` is called at each new segment.
+        """
+        self._disk = disk
+        self._control = control
+        self._preparer = preparer
+        self._keeper = keeper
+        keeper.begin(active.segment, active.index)
+        self._held = held
+        self._checked_s = 0.0
+        self._last = last
+        self._newest = newest
+        self._sealed = sealed
+        self._failure: WALError | None = None
+        self._tick = self._limit = 0
+        self.fence: Final = control.fence
+        self.active: ActiveSegment = active
+        self.durable_end: int = active.index.end
+        self.keyed_bytes: int = 0
+        """The bytes of the durable frames that hold keyed events."""
+        self.frames: int = 0
+        self.frame_bytes: int = 0
+        self.syncs: int = 0
+        self.segments: int = 0
+
+    @property
+    def failure(self) -> WALError | None:
+        """The reason why nothing more is written, or None; the first one stays."""
+        if self._failure is None:
+            self._failure = self._preparer.failure
+        return self._failure
+
+    def fail(self, error: WALError) -> None:
+        """Ends the writing with this error."""
+        self._failure = self._failure or error
+
+    def failed(self, error: OSError, *, outcome_unknown: bool) -> StorageError:
+        """Returns the final error for one of the operating system."""
+        return StorageError(
+            f"writing {error.filename or self.active.segment.path} failed: {error.strerror or error}; "
+            "nothing more is written until the log is opened again",
+            outcome_unknown=outcome_unknown,
+        )
+
+    # -- the names of the files
+
+    @property
+    def checked_lately(self) -> bool:
+        """Whether the names of the files were checked within the last PAUSE_S."""
+        return time.monotonic() - self._checked_s <= PAUSE_S
+
+    def check(self) -> None:
+        """Raises ChannelFencedError if this term is over, else StorageError when the names lead to other files, so that writes would be
+        lost. Blocks."""
+        self._held.check()
+        self._checked_s = time.monotonic()
+
+    # -- a frame
+
+    def has_room(self, frame: EncodedFrame) -> bool:
+        """Returns whether the frame fits in the active segment."""
+        active = self.active
+        return active.index.end - active.segment.base + slot_bytes(frame.length) <= active.segment.header.size
+
+    def take_spare(self, frame: EncodedFrame) -> Spare:
+        """Returns a file for the segment that begins with this frame; waits for it. Raises NoSpaceError, WouldBlockError, StorageError."""
+        try:
+            return self._preparer.take(
+                HEADER_PAGE_BYTES + slot_bytes(frame.length), 2 * self.active.segment.header.size
+            )
+        except OSError as error:
+            raise self.failed(error, outcome_unknown=False) from error
+
+    def place(self, frame: EncodedFrame, spare: Spare | None = None) -> tuple[int, int, list[bytes | memoryview[int]]]:
+        """Returns the position of the frame, the offset of its bytes in the active file, and these bytes; under the fence.
+
+        With `spare` it first begins the next segment in that file. Raises ChannelFencedError if the term is over; StorageError, or
+        WouldBlockError if there is no file descriptor, when the segment could not be begun.
+        """
+        record = self._control.load_owned()
+        active = self.active if spare is None else self._roll(spare, frame.header.first_tick, record.promised_tick)
+        position = active.index.end
+        envelope = pack_envelope(frame.length, active.segment.header.generation, position)
+        return position, position - active.segment.base, [envelope, *frame.buffers, padding(frame.length)]
+
+    def added(self, frame: EncodedFrame, position: int) -> None:
+        """Makes the frame a part of the log: it was placed here, and is on the disk. Under the same hold of the fence."""
+        header, index = frame.header, self.active.index
+        # Readers read only below the durable end, so the index may have the frame a moment before it is durable.
+        index.add(position, header, [name for name, _ in frame.vchannels], pchannel_wide=frame.pchannel_wide)
+        self._last = (header.term, header.sequence)
+        if header.indices:
+            self._newest = (position, header.indices - 1)
+        self._control.store_owned(self._next(self._control.load_owned(), index.end, header.promised_tick))
+        self.durable_end = index.end
+        self._keeper.look(index)
+        self.frames += 1
+        self.frame_bytes += frame.length
+        if header.compatible & RECOVERED:
+            self.keyed_bytes += frame.length
+
+    def prepare_next(self) -> None:
+        """Has the next segment prepared, after one was begun."""
+        self._preparer.prepare(2 * self.active.segment.header.size)
+
+    # -- the promised tick
+
+    def promise(self, tick: int, limit: int) -> None:
+        """Takes a promised tick, and the oracle's saved limit, to be stored with the next frame or by `store_promise`."""
+        self._tick = max(self._tick, tick)
+        self._limit = max(self._limit, limit)
+
+    def store_promise(self) -> None:
+        """Stores the promised tick, if it is not stored yet; under the fence. Raises ChannelFencedError."""
+        record = self._control.load_owned()
+        if self._tick > record.promised_tick or self._limit > record.limit:
+            self._control.store_owned(self._next(record, record.durable, 0))
+
+    def _roll(self, spare: Spare, first_tick: int, promised_tick: int) -> ActiveSegment:
+        old = self.active
+        try:
+            self.active = begin_segment(
+                self._disk,
+                old,
+                spare,
+                last=self._last,
+                newest=self._newest,
+                first_tick=first_tick,
+                promised_tick=promised_tick,
+            )
+        except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                self._preparer.adopt(spare)
+                raise no_descriptor(error, self._folder) from error
+            raise self.failed(error, outcome_unknown=False) from error
+        self.segments += 1
+        self._held.watch(self.active.segment.path, os.fstat(self.active.file.fd))
+        self._held.unwatch(old.segment.path)  # before a truncation can remove it
+        self._sealed(old, self.active)
+        self._keeper.begin(self.active.segment, self.active.index)
+        return self.active
+
+    def _next(self, record: ControlRecord, durable: int, promised_tick: int) -> ControlRecord:
+        return ControlRecord(
+            record.incarnation,
+            record.term,
+            durable,
+            record.earliest,
+            max(record.promised_tick, promised_tick, self._tick),
+            max(record.limit, self._limit),
+            closed=False,
+        )
+
+    @property
+    def _folder(self) -> Path:
+        return self.active.segment.path.parent

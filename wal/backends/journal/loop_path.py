@@ -1,0 +1,162 @@
+"""LoopPath: small frames go to the disk from the event loop by Linux AIO, without a thread.
+
+Owns the one frame in flight. The fence is held from its submission until it is durable and stored; it is taken without waiting, and
+whatever cannot be done without waiting is left to the thread. When the disk has the frame, the loop finishes it. If the loop does not (it
+is blocked, or has ended), the writer's thread does (`take_over`): the kernel gives the completion to one of the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from wal.backends.base import AppendDone
+from wal.backends.journal.linux_aio import AsyncWrite
+from wal.backends.journal.log_tail import LogTail
+from wal.errors import StorageError, WALError
+from wal.frame import EncodedFrame
+
+__all__ = ["LOOP_BYTES_MAX", "Answer", "LoopPath"]
+
+LOOP_BYTES_MAX: Final = 64 * 1024
+"""The largest frame that is worth writing from the loop: a larger one takes longer to copy and submit than to hand to a thread."""
+_WAIT_S: Final = 0.02
+"""How long the thread waits for a completion before it looks again whether the loop has taken it."""
+
+Answer = Callable[[int, AppendDone, int, WALError | None], None]
+"""`add(attempt, done, position, error)`: adds the outcome of the oldest append that has none."""
+
+
+class _Flight(msgspec.Struct, gc=False):
+    """A frame that is being written at `position`; `length` bytes were submitted, 0 until they are."""
+
+    attempt: int
+    frame: EncodedFrame
+    done: AppendDone
+    position: int = -1
+    length: int = 0
+
+
+class LoopPath:
+    """Writes frames of at most `bytes_max` bytes with `write`. All calls are made on the loop, but for `take_over` and `close`.
+
+    `add` is called with the outcome when a frame is finished, by whichever thread did so; then `landed()`, if that was the loop's.
+    """
+
+    def __init__(
+        self, tail: LogTail, write: AsyncWrite, *, bytes_max: int, add: Answer, landed: Callable[[], None]
+    ) -> None:
+        self._tail = tail
+        self._write = write
+        self._refused = False  # the kernel takes no write of this kind
+        self._bytes_max = bytes_max
+        self._add = add
+        self._landed = landed
+        self._defect: BaseException | None = None  # the error that left the frame in flight half submitted
+        self.flight: _Flight | None = None
+        """The frame in flight. The fence is held while there is one."""
+        self.frames: int = 0
+        """The number of frames that were written durably."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(write.event_fd, self._completed)
+
+    def wants(self, frame: EncodedFrame) -> bool:
+        """Returns whether such a frame is written from the loop, unless something stands against it at that moment."""
+        return frame.length <= self._bytes_max and not self._refused
+
+    def begin(self, attempt: int, frame: EncodedFrame, done: AppendDone) -> bool:
+        """Begins to write a frame, while no other one is being written. Returns False, and has done nothing, if the thread has to."""
+        tail = self._tail
+        if (
+            not tail.checked_lately
+            or tail.failure is not None
+            or not tail.active.file.is_direct
+            or not tail.has_room(frame)
+            or not tail.fence.try_take()
+        ):
+            return False
+        self.flight = flight = _Flight(attempt, frame, done)
+        try:
+            flight.position, offset, buffers = tail.place(frame)
+            flight.length = tail.active.file.begin_write(self._write, buffers, offset)
+        except (OSError, WALError) as error:
+            # Nothing was written. The thread finds the error by itself, unless it is one of AIO.
+            self.flight = None
+            tail.fence.release()
+            self._refused = isinstance(error, OSError) and error.errno != errno.EAGAIN
+            return False
+        except BaseException as defect:
+            self._defect = defect  # it may be an interrupt, and nobody knows how far the frame came
+            if not isinstance(defect, Exception):
+                raise
+        return True
+
+    def take_over(self) -> None:
+        """Returns when the frame in flight is finished, by this thread if the loop does not. Never call it on the loop."""
+        flight = self.flight
+        while flight is not None and self.flight is flight:
+            if self._defect is not None:
+                self._write.end()  # the disk is through with it, if it was submitted
+                self._finish(0)
+            elif (result := self._write.wait(_WAIT_S)) is not None:
+                self._finish(result)
+
+    def unwatch(self) -> None:
+        """Leaves the frame in flight to `take_over`. On the loop, or after it has ended."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.remove_reader(self._write.event_fd)
+
+    def close(self) -> None:
+        """Releases the kernel's resources, after `unwatch` and `take_over`. Blocks."""
+        self._write.close()
+
+    def _completed(self) -> None:
+        if (result := self._write.reap()) is not None and self._defect is None:
+            self._finish(result)
+            self._landed()
+
+    def _finish(self, result: int) -> None:
+        """Adds the frame in flight to the log, or fails it for good. Only the thread that took its completion calls this."""
+        flight, tail = self.flight, self._tail
+        assert flight is not None
+        position, error = -1, None
+        try:
+            try:
+                self._check(flight, result)
+                tail.syncs += 1
+                tail.added(flight.frame, flight.position)
+            finally:
+                tail.fence.release()
+            position = flight.position
+            self.frames += 1
+        except WALError as failure:
+            error = failure
+            tail.fail(error)
+        except BaseException as defect:  # also an interrupt: the frame must not stay in flight for ever
+            error = _unknown(defect)
+            tail.fail(error)
+            if not isinstance(defect, Exception):
+                raise
+        finally:
+            self._add(flight.attempt, flight.done, position, error)
+            self.flight = None
+
+    def _check(self, flight: _Flight, result: int) -> None:
+        """Raises a StorageError unless the whole frame is on the disk."""
+        if self._defect is not None:
+            raise _unknown(self._defect)
+        if result != flight.length:
+            number = -result if result < 0 else errno.EIO  # a short write says no more
+            raise self._tail.failed(OSError(number, os.strerror(number)), outcome_unknown=True)
+
+
+def _unknown(defect: BaseException) -> StorageError:
+    error = StorageError(f"writing a frame failed: {defect!r}", outcome_unknown=True)
+    error.__cause__ = defect
+    return error
