@@ -28,7 +28,12 @@ import uvloop
 from blockbuster import BlockBuster
 from blockbuster.blockbuster import BlockBusterFunction
 
-pytest_plugins = ["tests.first_words", "tests.servers.fixtures", "tests.servers.pulsar_fixtures"]
+pytest_plugins = [
+    "tests.first_words",
+    "tests.servers.certificates",
+    "tests.servers.fixtures",
+    "tests.servers.pulsar_fixtures",
+]
 
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 SOAK_FACTOR: Final = 10

@@ -4,10 +4,7 @@ expire."""
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,37 +14,13 @@ from tests.kv import etcd_admin
 from tests.servers.etcd import EtcdServer
 from wal import Message, open_wal
 from wal.errors import InvalidArgumentError, UnavailableError
-from wal.kv.etcd import EtcdKV, EtcdTls
+from wal.kv.etcd import EtcdKV
+from wal.network import TlsFiles
 
 WAIT_S = 60.0
 
 
 # -- TLS
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Creates an authority, a certificate of 127.0.0.1, one of a client, and one of a client of another authority."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI runs this test, and openssl, which makes its certificates, is not installed")
-        pytest.skip("openssl makes the certificates of this test: install it")
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def run(*arguments: str) -> None:
-        subprocess.run([openssl, *arguments], cwd=folder, check=True, capture_output=True)
-
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    for authority in ("ca", "other-ca"):
-        files = ("-keyout", f"{authority}.key", "-out", f"{authority}.pem")
-        run("req", "-x509", *new_key, *files, "-subj", f"/CN={authority}", "-days", "2")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-    for name, authority in (("server", "ca"), ("client", "ca"), ("stranger", "other-ca")):
-        run("req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        signer = ("-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial")
-        run("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.pem", "-days", "2", "-extfile", "names")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +31,7 @@ def tls_server(etcd_binary: Path, certificates: Path) -> Iterator[EtcdServer]:
 
 
 async def test_tls_with_a_client_certificate(tls_server: EtcdServer, certificates: Path) -> None:
-    tls = EtcdTls(ca=certificates / "ca.pem", certificate=certificates / "client.pem", key=certificates / "client.key")
+    tls = TlsFiles(ca=certificates / "ca.pem", certificate=certificates / "client.pem", key=certificates / "client.key")
     async with await EtcdKV.open([tls_server.address], root_path="r", tls=tls) as kv, await kv.watch("a") as watch:
         await kv.save("a", "1")
         async with asyncio.timeout(WAIT_S):
@@ -75,13 +48,15 @@ async def test_a_log_with_its_metadata_over_tls(tls_server: EtcdServer, certific
 
 
 async def test_a_refused_client_learns_who_refused_it_and_why(tls_server: EtcdServer, certificates: Path) -> None:
-    ours = EtcdTls(ca=certificates / "ca.pem", certificate=certificates / "client.pem", key=certificates / "client.key")
+    ours = TlsFiles(
+        ca=certificates / "ca.pem", certificate=certificates / "client.pem", key=certificates / "client.key"
+    )
     wrong = {
-        "no client certificate": EtcdTls(ca=certificates / "ca.pem"),
-        "of another authority": EtcdTls(
+        "no client certificate": TlsFiles(ca=certificates / "ca.pem"),
+        "of another authority": TlsFiles(
             ca=certificates / "ca.pem", certificate=certificates / "stranger.pem", key=certificates / "stranger.key"
         ),
-        "trusts another authority": EtcdTls(
+        "trusts another authority": TlsFiles(
             ca=certificates / "other-ca.pem", certificate=certificates / "client.pem", key=certificates / "client.key"
         ),
         "no TLS": None,

@@ -50,10 +50,11 @@ async def open_metadata(kv: str | Secret) -> KVBase:
     if isinstance(chosen, Path):
         return await SqliteKV.open(chosen)
     await import_late("wal.kv.etcd")  # it needs grpcio, an extra
-    from wal.kv.etcd import EtcdKV, EtcdTls
+    from wal.kv.etcd import EtcdKV
     from wal.kv.etcd.kv import TIMEOUT_S
+    from wal.network import TlsFiles
 
-    tls = EtcdTls(ca=chosen.ca, certificate=chosen.certificate, key=chosen.key) if chosen.tls else None
+    tls = TlsFiles(ca=chosen.ca, certificate=chosen.certificate, key=chosen.key) if chosen.tls else None
     return await EtcdKV.open(
         chosen.endpoints,
         root_path=chosen.root_path,

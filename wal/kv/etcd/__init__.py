@@ -5,8 +5,7 @@ Files, from the bottom up:
 * api/:        generated code for the part of etcd's API that is used here
 * requests:    the table of etcd's methods; requests for keys, prefixes and pages. Pure
 * refusals:    the meaning of a status of etcd, and its error. Pure
-* access:      TLS files, and the token of a user
-* endpoints:   the members of one etcd, and the choice of one for calls
+* access:      the token of a user
 * connection:  calls with a deadline; which of them may be sent twice
 * calls:       the calls of one KV in progress, shared by the KV, its sessions and its elections
 * session:     EtcdSession, a lease that is kept alive
@@ -25,9 +24,8 @@ except ImportError as _missing:
         name=_missing.name,
     ) from _missing
 
-from wal.kv.etcd.access import EtcdTls
 from wal.kv.etcd.election import EtcdElection, Leader, Leadership
 from wal.kv.etcd.kv import EtcdKV
 from wal.kv.etcd.session import EtcdSession
 
-__all__ = ["EtcdElection", "EtcdKV", "EtcdSession", "EtcdTls", "Leader", "Leadership"]
+__all__ = ["EtcdElection", "EtcdKV", "EtcdSession", "Leader", "Leadership"]

@@ -1,50 +1,15 @@
-"""EtcdTls: the files of a TLS connection to etcd; Token: identifies this client to an etcd with authentication.
+"""Token: identifies this client to an etcd with authentication.
 
-TLS files are read off the loop, and no key is kept longer than it takes to pass it on. A Token owns the token that etcd issued for a name
-and a password. It runs one renewal at a time, however many calls were refused, and never shows the password.
+It owns the token that etcd issued for a name and a password. It runs one renewal at a time, however many calls were refused, and never
+shows the password.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
-import grpc
-import msgspec
-
-from wal.errors import InvalidArgumentError
-
-__all__ = ["EtcdTls", "Token"]
-
-
-class EtcdTls(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM files. `ca`: the authority that signed etcd's certificate; None: the system's. `certificate` with `key`: this client's own."""
-
-    ca: str | os.PathLike[str] | None = None
-    certificate: str | os.PathLike[str] | None = None
-    key: str | os.PathLike[str] | None = None
-
-    def __post_init__(self) -> None:
-        if (self.certificate is None) != (self.key is None):
-            raise InvalidArgumentError("a client certificate and its key belong together: give both or none")
-
-    async def credentials(self) -> grpc.ChannelCredentials:
-        """Returns the credentials for a channel. Raises InvalidArgumentError when a file cannot be read."""
-        ca, key, certificate = await asyncio.to_thread(
-            lambda: [_read(path) for path in (self.ca, self.key, self.certificate)]
-        )
-        return grpc.ssl_channel_credentials(ca, key, certificate)
-
-
-def _read(path: str | os.PathLike[str] | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidArgumentError(f"the TLS file {os.fspath(path)!r} cannot be read: {error.strerror}") from error
+__all__ = ["Token"]
 
 
 class Token:

@@ -17,9 +17,9 @@ import grpc.aio
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
 from wal.kv.etcd.access import Token
 from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.endpoints import Endpoints
 from wal.kv.etcd.refusals import Refusal, classify, explain
-from wal.kv.etcd.requests import AUTHENTICATE, Method
+from wal.kv.etcd.requests import AUTHENTICATE
+from wal.network import Endpoints, Method
 from wal.secret import Secret
 
 __all__ = ["Connection", "Stream"]

@@ -16,16 +16,15 @@ import grpc
 
 from wal.errors import ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.kv.base import OPERATIONS_MAX, Batch, KVBase, KVStatistics
-from wal.kv.etcd.access import EtcdTls
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.calls import EtcdCalls
 from wal.kv.etcd.connection import Connection
-from wal.kv.etcd.endpoints import Endpoints
 from wal.kv.etcd.refusals import CompactedError
 from wal.kv.etcd.requests import RANGE, TXN, decoded, page_limit, range_of
 from wal.kv.etcd.session import EtcdSession
 from wal.kv.etcd.watcher import Watcher
 from wal.kv.watch import Watch
+from wal.network import Endpoints, TlsFiles
 from wal.secret import Secret, shown
 
 __all__ = ["EtcdKV"]
@@ -34,6 +33,7 @@ TIMEOUT_S: Final = 10.0
 """The default deadline of a call: etcd itself gives up a change after 7 s."""
 _COMPARED_BYTES_MAX: Final = 64 << 10
 """A longer value is compared here, and by its revision in etcd, so that a request does not contain it twice."""
+_PROBE: Final = (RANGE, rpc.RangeRequest(key=b"\0", count_only=True))
 _SCANS_MAX: Final = 5
 """How many compactions may overtake a scan before it gives up."""
 
@@ -64,7 +64,7 @@ class EtcdKV(KVBase):
         *,
         root_path: str = "",
         timeout_s: float = TIMEOUT_S,
-        tls: EtcdTls | None = None,
+        tls: TlsFiles | None = None,
         user: tuple[str, str | Secret] | None = None,
         waiting_max: int = 65_536,
     ) -> Self:
@@ -88,7 +88,8 @@ class EtcdKV(KVBase):
             raise InvalidArgumentError(f"waiting_max={waiting_max} is below 1: then no call could be made")
         named = None if user is None else (user[0], Secret.of(user[1]))
         credentials: grpc.ChannelCredentials | None = None if tls is None else await tls.credentials()
-        connection = Connection(Endpoints(endpoints, credentials=credentials), timeout_s=timeout_s, user=named)
+        members = Endpoints(endpoints, credentials=credentials, probe=_PROBE)
+        connection = Connection(members, timeout_s=timeout_s, user=named)
         kv = cls(connection, root_path=root_path, waiting_max=waiting_max)
         try:
             await kv.store_revision()

@@ -6,35 +6,16 @@ prefix with its last byte plus one; UTF-8 never uses the byte 255, so that byte 
 
 from __future__ import annotations
 
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final
 
 from wal.errors import CorruptionError
 from wal.kv.etcd.api import rpc_pb2 as rpc
+from wal.network import Method
 
 __all__ = [
-    "AUTHENTICATE", "GRANT", "KEEP_ALIVE", "PAGE_BYTES", "PAGE_KEYS_MAX", "RANGE", "REVOKE", "TXN", "WATCH", "Method", "decoded",
-    "page_limit", "range_of",
+    "AUTHENTICATE", "GRANT", "KEEP_ALIVE", "PAGE_BYTES", "PAGE_KEYS_MAX", "RANGE", "REVOKE", "TXN", "WATCH", "decoded", "page_limit",
+    "range_of",
 ]  # fmt: skip
-
-Request = TypeVar("Request")
-Response = TypeVar("Response")
-
-
-class Method(NamedTuple, Generic[Request, Response]):
-    """A method: `path` is how gRPC finds it, `request` and `response` are its types."""
-
-    path: str
-    request: type[Request]
-    response: type[Response]
-
-    def serializers(self) -> dict[str, Any]:
-        """Returns the two functions that a channel needs."""
-        request, response = self.request, self.response
-        return {
-            "request_serializer": request.SerializeToString,  # type: ignore[attr-defined]
-            "response_deserializer": response.FromString,  # type: ignore[attr-defined]
-        }
-
 
 RANGE: Final = Method("/etcdserverpb.KV/Range", rpc.RangeRequest, rpc.RangeResponse)
 TXN: Final = Method("/etcdserverpb.KV/Txn", rpc.TxnRequest, rpc.TxnResponse)

@@ -1,8 +1,8 @@
-"""Endpoints: the members of one etcd, a channel to each, and the choice of one for calls.
+"""Endpoints: a channel to each of several servers that serve the same, called members, and the choice of one for calls.
 
 Owns: the channels, and the one task that looks for a member while none is reachable. It returns a channel only while that is connected, so
 that a call that finds none has certainly not been sent. gRPC reconnects by itself, at most every two seconds; nothing here spins. Its only
-own call asks why a member cannot be reached.
+own call, the probe, asks why a member cannot be reached.
 """
 
 from __future__ import annotations
@@ -15,20 +15,15 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.requests import RANGE
+from wal.network.method import Method
 
-__all__ = ["Endpoints"]
+__all__ = ["PING_S", "Endpoints", "ping_options"]
 
 _OPTIONS: Final[list[tuple[str, Any]]] = [
-    # An answer may be larger than gRPC's default of 4 MiB: one value has up to 1.5 MiB, and a transaction reads 128 of them.
+    # An answer may be larger than gRPC's default of 4 MiB: a transaction of etcd reads 128 values of up to 1.5 MiB, and frames have 4.5.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Pings find a member that is frozen, or cut off by a broken cable: after 10 s of silence, when no answer came for 5 s. In grpcio
-    # 1.76 to 1.85 ping_timeout_ms decides. There are none without calls: etcd ends such connections (too_many_pings).
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),
+    # There are no pings without calls: servers end such connections (too_many_pings).
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 0),
     # gRPC's own back-off grows to two minutes.
@@ -36,22 +31,37 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.service_config_disable_resolution", 1),  # the DNS is not asked for settings of a service
-    ("grpc.enable_http_proxy", 0),  # metadata goes to etcd, not through a proxy that a shell happens to name
-    ("grpc.use_local_subchannel_pool", 1),  # closing one KV must not close another's connection
+    ("grpc.enable_http_proxy", 0),  # calls go to the server, not through a proxy that a shell happens to name
+    ("grpc.use_local_subchannel_pool", 1),  # closing one client must not close another's connection
 ]
+PING_S: Final = 10.0
+"""The silence in seconds after which a connection with calls is pinged: etcd ends connections that are pinged more often than every 5 s."""
 _WHY_TIMEOUT_S: Final = 1.0
 
 
 class Endpoints:
     """The members by `host:port`. A member that answered is used until it fails."""
 
-    def __init__(self, addresses: Sequence[str], *, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        credentials: grpc.ChannelCredentials | None,
+        probe: tuple[Method[Any, Any], object],
+        ping_s: float = PING_S,
+    ) -> None:
+        """`probe` is a call that every member answers, and its request; any status but a timeout says why a member is not reachable.
+
+        Pings find a member that is frozen, or cut off by a broken cable: after `ping_s` of silence, when no answer came for half of it.
+        """
         _keep_poller()
+        self._probe = probe
+        options = [*_OPTIONS, *ping_options(ping_s)]
         self.addresses: tuple[str, ...] = tuple(addresses)
         self._channels = [
-            grpc.aio.insecure_channel(address, options=_OPTIONS)
+            grpc.aio.insecure_channel(address, options=options)
             if credentials is None
-            else grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+            else grpc.aio.secure_channel(address, credentials, options=options)
             for address in addresses
         ]
         self._current = 0
@@ -72,7 +82,7 @@ class Endpoints:
         """Waits until a member is connected, or `stop` is called; returns False after `timeout_s`. One search serves all waiting calls."""
         if not self._stopped:
             if self._looking is None or self._looking.done():
-                self._looking = asyncio.get_running_loop().create_task(self._look(), name="etcd: looking for a member")
+                self._looking = asyncio.get_running_loop().create_task(self._look(), name="looking for a member")
             done, _ = await asyncio.wait([self._looking], timeout=timeout_s)
             return bool(done)
         return True
@@ -85,7 +95,7 @@ class Endpoints:
     async def why(self) -> str:
         """Returns, as text for people, the answer of each member that is not connected."""
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="etcd: asking why")
+            self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="asking members why")
         await asyncio.wait([self._asking])
         return "nothing, it was closed" if self._asking.cancelled() else self._asking.result()
 
@@ -120,14 +130,24 @@ class Endpoints:
         address, channel = self.addresses[number], self._channels[number]
         if channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
             return f"{address} is connected"
-        call = channel.unary_unary(RANGE.path, **RANGE.serializers())
+        method, request = self._probe
+        call = channel.unary_unary(method.path, **method.serializers())
         try:
-            await call(rpc.RangeRequest(key=b"\0", count_only=True), timeout=_WHY_TIMEOUT_S)
+            await call(request, timeout=_WHY_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 return f"{address}: {error.details()}"
             return f"{address}: no connection within {_WHY_TIMEOUT_S} s"
         return f"{address} is connected"
+
+
+def ping_options(ping_s: float) -> list[tuple[str, Any]]:
+    """Returns the options of a client or a server that pings after `ping_s` of silence, and gives up after half of it without an answer."""
+    return [
+        ("grpc.keepalive_time_ms", round(ping_s * 1000)),
+        ("grpc.keepalive_timeout_ms", round(ping_s * 500)),
+        ("grpc.http2.ping_timeout_ms", round(ping_s * 500)),  # decides in grpcio 1.76 to 1.85
+    ]
 
 
 @functools.cache

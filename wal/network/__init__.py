@@ -1,0 +1,14 @@
+"""What every client over gRPC needs: methods, TLS files, and the choice among several addresses. Imported only where gRPC is installed.
+
+Files:
+
+* method     a method: its path, and the types of its messages
+* tls        the files of a TLS connection, for a client and for a server
+* endpoints  a channel to each of several addresses, and the choice of one for calls
+"""
+
+from wal.network.endpoints import PING_S, Endpoints, ping_options
+from wal.network.method import Method
+from wal.network.tls import TlsFiles
+
+__all__ = ["PING_S", "Endpoints", "Method", "TlsFiles", "ping_options"]
