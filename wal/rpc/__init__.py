@@ -1,0 +1,28 @@
+"""The protocol of a log on the network: its messages, calls, errors, and connections. Needs the extra `cluster` (grpcio and protobuf).
+
+It serves both sides, clients and servers, and knows neither. Nothing in it assumes that there is only one server.
+
+Files, from the bottom up:
+
+* api/:         the .proto files and their generated code
+* methods:      the services: each method by its path and the types of its messages
+* positions:    positions, ids of logs, tails and vchannels as messages, and back
+* results:      results of appends as messages, many in one, and back
+* codes:        errors as messages and statuses of gRPC, and back
+* outcomes:     results and errors of requests on a Produce stream as one message, and back
+* headers:      the metadata of a call: what a stream is created with, and the token
+* auth:         the server's check of tokens
+* connection:   calls and streams to one of several addresses, each with a deadline
+* serving:      the options and the port of a server
+"""
+
+from wal.installation import install_hint
+
+try:
+    import google.protobuf  # noqa: F401
+    import grpc  # noqa: F401
+except ImportError as _missing:
+    raise ImportError(
+        f"a log on the network needs grpcio and protobuf, and {_missing.name} is not installed: {install_hint('cluster')}",
+        name=_missing.name,
+    ) from _missing

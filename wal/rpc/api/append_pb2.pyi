@@ -1,0 +1,147 @@
+from wal.message import wire_pb2 as _wire_pb2
+from wal.rpc.api import error_pb2 as _error_pb2
+from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
+from wal.rpc.api import result_pb2 as _result_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class MessageColumns(_message.Message):
+    __slots__ = ("vchannels", "vchannel_numbers", "payload_lengths", "payloads", "types", "properties_lengths", "properties")
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    VCHANNEL_NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    vchannel_numbers: bytes
+    payload_lengths: bytes
+    payloads: bytes
+    types: bytes
+    properties_lengths: bytes
+    properties: bytes
+    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., vchannel_numbers: _Optional[bytes] = ..., payload_lengths: _Optional[bytes] = ..., payloads: _Optional[bytes] = ..., types: _Optional[bytes] = ..., properties_lengths: _Optional[bytes] = ..., properties: _Optional[bytes] = ...) -> None: ...
+
+class AppendRequest(_message.Message):
+    __slots__ = ("first_request_id", "messages", "key_lengths", "keys", "barrier_time_ticks", "seen_time_tick")
+    FIRST_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    KEY_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_TIME_TICKS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    first_request_id: int
+    messages: MessageColumns
+    key_lengths: bytes
+    keys: bytes
+    barrier_time_ticks: bytes
+    seen_time_tick: int
+    def __init__(self, first_request_id: _Optional[int] = ..., messages: _Optional[_Union[MessageColumns, _Mapping]] = ..., key_lengths: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., barrier_time_ticks: _Optional[bytes] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+
+class AppendTxnRequest(_message.Message):
+    __slots__ = ("request_id", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    bodies: MessageColumns
+    key: bytes
+    barrier_time_tick: int
+    seen_time_tick: int
+    def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+
+class BeginTxnRequest(_message.Message):
+    __slots__ = ("request_id", "vchannels", "keepalive_s", "key_bytes", "seen_time_tick")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    KEEPALIVE_S_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    keepalive_s: float
+    key_bytes: int
+    seen_time_tick: int
+    def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., keepalive_s: _Optional[float] = ..., key_bytes: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+
+class KeepTxnRequest(_message.Message):
+    __slots__ = ("request_id", "txn_id", "bodies", "bytes")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TXN_ID_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    txn_id: int
+    bodies: int
+    bytes: int
+    def __init__(self, request_id: _Optional[int] = ..., txn_id: _Optional[int] = ..., bodies: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class CommitTxnRequest(_message.Message):
+    __slots__ = ("request_id", "txn", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TXN_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    txn: BegunTxn
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    bodies: MessageColumns
+    key: bytes
+    barrier_time_tick: int
+    seen_time_tick: int
+    def __init__(self, request_id: _Optional[int] = ..., txn: _Optional[_Union[BegunTxn, _Mapping]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+
+class RollbackTxnRequest(_message.Message):
+    __slots__ = ("request_id", "txn_id")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TXN_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    txn_id: int
+    def __init__(self, request_id: _Optional[int] = ..., txn_id: _Optional[int] = ...) -> None: ...
+
+class Outcomes(_message.Message):
+    __slots__ = ("appended", "failed", "begun", "done")
+    APPENDED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    appended: _containers.RepeatedCompositeFieldContainer[_result_pb2.AppendedRange]
+    failed: _containers.RepeatedCompositeFieldContainer[FailedRange]
+    begun: _containers.RepeatedCompositeFieldContainer[BegunTxn]
+    done: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, appended: _Optional[_Iterable[_Union[_result_pb2.AppendedRange, _Mapping]]] = ..., failed: _Optional[_Iterable[_Union[FailedRange, _Mapping]]] = ..., begun: _Optional[_Iterable[_Union[BegunTxn, _Mapping]]] = ..., done: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FailedRange(_message.Message):
+    __slots__ = ("first_request_id", "count", "error")
+    FIRST_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    first_request_id: int
+    count: int
+    error: _error_pb2.StreamingError
+    def __init__(self, first_request_id: _Optional[int] = ..., count: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.StreamingError, _Mapping]] = ...) -> None: ...
+
+class BegunTxn(_message.Message):
+    __slots__ = ("request_id", "context", "term", "begun_at")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_AT_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    context: _wire_pb2.TxnContext
+    term: int
+    begun_at: _pchannel_pb2.Position
+    def __init__(self, request_id: _Optional[int] = ..., context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping]] = ..., term: _Optional[int] = ..., begun_at: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ...) -> None: ...

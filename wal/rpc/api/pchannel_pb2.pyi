@@ -1,0 +1,75 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PChannelInfo(_message.Message):
+    __slots__ = ("name", "term")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    term: int
+    def __init__(self, name: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
+
+class Position(_message.Message):
+    __slots__ = ("low", "high")
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    low: int
+    high: int
+    def __init__(self, low: _Optional[int] = ..., high: _Optional[int] = ...) -> None: ...
+
+class EventPosition(_message.Message):
+    __slots__ = ("frame", "index")
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    frame: Position
+    index: int
+    def __init__(self, frame: _Optional[_Union[Position, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
+
+class LogIdentity(_message.Message):
+    __slots__ = ("pchannel", "incarnation", "form")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    pchannel: PChannelInfo
+    incarnation: int
+    form: int
+    def __init__(self, pchannel: _Optional[_Union[PChannelInfo, _Mapping]] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ...) -> None: ...
+
+class TailState(_message.Message):
+    __slots__ = ("durable_end", "promised_tick", "newest", "earliest", "last_truncated")
+    DURABLE_END_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_TICK_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LAST_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    durable_end: Position
+    promised_tick: int
+    newest: EventPosition
+    earliest: EventPosition
+    last_truncated: EventPosition
+    def __init__(self, durable_end: _Optional[_Union[Position, _Mapping]] = ..., promised_tick: _Optional[int] = ..., newest: _Optional[_Union[EventPosition, _Mapping]] = ..., earliest: _Optional[_Union[EventPosition, _Mapping]] = ..., last_truncated: _Optional[_Union[EventPosition, _Mapping]] = ...) -> None: ...
+
+class VChannelState(_message.Message):
+    __slots__ = ("name", "pchannel", "incarnation", "state")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[VChannelState.State]
+        EXISTS: _ClassVar[VChannelState.State]
+        DROPPED: _ClassVar[VChannelState.State]
+    UNKNOWN: VChannelState.State
+    EXISTS: VChannelState.State
+    DROPPED: VChannelState.State
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    pchannel: str
+    incarnation: int
+    state: VChannelState.State
+    def __init__(self, name: _Optional[str] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[VChannelState.State, str]] = ...) -> None: ...

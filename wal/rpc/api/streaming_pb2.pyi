@@ -1,0 +1,344 @@
+from google.protobuf import any_pb2 as _any_pb2
+from google.protobuf import empty_pb2 as _empty_pb2
+from wal.message import wire_pb2 as _wire_pb2
+from wal.rpc.api import append_pb2 as _append_pb2
+from wal.rpc.api import component_pb2 as _component_pb2
+from wal.rpc.api import error_pb2 as _error_pb2
+from wal.rpc.api import frames_pb2 as _frames_pb2
+from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PChannelMetaState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PCHANNEL_META_STATE_UNKNOWN: _ClassVar[PChannelMetaState]
+    PCHANNEL_META_STATE_UNINITIALIZED: _ClassVar[PChannelMetaState]
+    PCHANNEL_META_STATE_ASSIGNING: _ClassVar[PChannelMetaState]
+    PCHANNEL_META_STATE_ASSIGNED: _ClassVar[PChannelMetaState]
+    PCHANNEL_META_STATE_UNAVAILABLE: _ClassVar[PChannelMetaState]
+PCHANNEL_META_STATE_UNKNOWN: PChannelMetaState
+PCHANNEL_META_STATE_UNINITIALIZED: PChannelMetaState
+PCHANNEL_META_STATE_ASSIGNING: PChannelMetaState
+PCHANNEL_META_STATE_ASSIGNED: PChannelMetaState
+PCHANNEL_META_STATE_UNAVAILABLE: PChannelMetaState
+
+class PChannelMetaHistory(_message.Message):
+    __slots__ = ("term", "node")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    node: StreamingNodeInfo
+    def __init__(self, term: _Optional[int] = ..., node: _Optional[_Union[StreamingNodeInfo, _Mapping]] = ...) -> None: ...
+
+class PChannelMeta(_message.Message):
+    __slots__ = ("channel", "node", "state", "histories")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HISTORIES_FIELD_NUMBER: _ClassVar[int]
+    channel: _pchannel_pb2.PChannelInfo
+    node: StreamingNodeInfo
+    state: PChannelMetaState
+    histories: _containers.RepeatedCompositeFieldContainer[PChannelMetaHistory]
+    def __init__(self, channel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., node: _Optional[_Union[StreamingNodeInfo, _Mapping]] = ..., state: _Optional[_Union[PChannelMetaState, str]] = ..., histories: _Optional[_Iterable[_Union[PChannelMetaHistory, _Mapping]]] = ...) -> None: ...
+
+class VersionPair(_message.Message):
+    __slots__ = ("local",)
+    GLOBAL_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
+    local: int
+    def __init__(self, local: _Optional[int] = ..., **kwargs) -> None: ...
+
+class AssignmentDiscoverRequest(_message.Message):
+    __slots__ = ("report_error", "close")
+    REPORT_ERROR_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    report_error: ReportAssignmentErrorRequest
+    close: CloseAssignmentDiscoverRequest
+    def __init__(self, report_error: _Optional[_Union[ReportAssignmentErrorRequest, _Mapping]] = ..., close: _Optional[_Union[CloseAssignmentDiscoverRequest, _Mapping]] = ...) -> None: ...
+
+class ReportAssignmentErrorRequest(_message.Message):
+    __slots__ = ("pchannel", "err")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    ERR_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    err: _error_pb2.StreamingError
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., err: _Optional[_Union[_error_pb2.StreamingError, _Mapping]] = ...) -> None: ...
+
+class CloseAssignmentDiscoverRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AssignmentDiscoverResponse(_message.Message):
+    __slots__ = ("full_assignment", "close")
+    FULL_ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    full_assignment: FullStreamingNodeAssignmentWithVersion
+    close: CloseAssignmentDiscoverResponse
+    def __init__(self, full_assignment: _Optional[_Union[FullStreamingNodeAssignmentWithVersion, _Mapping]] = ..., close: _Optional[_Union[CloseAssignmentDiscoverResponse, _Mapping]] = ...) -> None: ...
+
+class FullStreamingNodeAssignmentWithVersion(_message.Message):
+    __slots__ = ("version", "assignments")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    version: VersionPair
+    assignments: _containers.RepeatedCompositeFieldContainer[StreamingNodeAssignment]
+    def __init__(self, version: _Optional[_Union[VersionPair, _Mapping]] = ..., assignments: _Optional[_Iterable[_Union[StreamingNodeAssignment, _Mapping]]] = ...) -> None: ...
+
+class CloseAssignmentDiscoverResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StreamingNodeInfo(_message.Message):
+    __slots__ = ("server_id", "address")
+    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    server_id: int
+    address: str
+    def __init__(self, server_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class StreamingNodeAssignment(_message.Message):
+    __slots__ = ("node", "channels")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    node: StreamingNodeInfo
+    channels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.PChannelInfo]
+    def __init__(self, node: _Optional[_Union[StreamingNodeInfo, _Mapping]] = ..., channels: _Optional[_Iterable[_Union[_pchannel_pb2.PChannelInfo, _Mapping]]] = ...) -> None: ...
+
+class DeliverPolicy(_message.Message):
+    __slots__ = ("all", "latest", "start_from", "start_after")
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    START_FROM_FIELD_NUMBER: _ClassVar[int]
+    START_AFTER_FIELD_NUMBER: _ClassVar[int]
+    all: _empty_pb2.Empty
+    latest: _empty_pb2.Empty
+    start_from: _wire_pb2.MessageID
+    start_after: _wire_pb2.MessageID
+    def __init__(self, all: _Optional[_Union[_empty_pb2.Empty, _Mapping]] = ..., latest: _Optional[_Union[_empty_pb2.Empty, _Mapping]] = ..., start_from: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ..., start_after: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ...) -> None: ...
+
+class DeliverFilter(_message.Message):
+    __slots__ = ("time_tick_gt", "time_tick_gte", "vchannel", "message_types")
+    TIME_TICK_GT_FIELD_NUMBER: _ClassVar[int]
+    TIME_TICK_GTE_FIELD_NUMBER: _ClassVar[int]
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPES_FIELD_NUMBER: _ClassVar[int]
+    time_tick_gt: DeliverFilterTimeTickGT
+    time_tick_gte: DeliverFilterTimeTickGTE
+    vchannel: DeliverFilterVChannel
+    message_types: DeliverFilterMessageTypes
+    def __init__(self, time_tick_gt: _Optional[_Union[DeliverFilterTimeTickGT, _Mapping]] = ..., time_tick_gte: _Optional[_Union[DeliverFilterTimeTickGTE, _Mapping]] = ..., vchannel: _Optional[_Union[DeliverFilterVChannel, _Mapping]] = ..., message_types: _Optional[_Union[DeliverFilterMessageTypes, _Mapping]] = ...) -> None: ...
+
+class DeliverFilterTimeTickGT(_message.Message):
+    __slots__ = ("time_tick",)
+    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    time_tick: int
+    def __init__(self, time_tick: _Optional[int] = ...) -> None: ...
+
+class DeliverFilterTimeTickGTE(_message.Message):
+    __slots__ = ("time_tick",)
+    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    time_tick: int
+    def __init__(self, time_tick: _Optional[int] = ...) -> None: ...
+
+class DeliverFilterVChannel(_message.Message):
+    __slots__ = ("vchannel",)
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    vchannel: str
+    def __init__(self, vchannel: _Optional[str] = ...) -> None: ...
+
+class DeliverFilterMessageTypes(_message.Message):
+    __slots__ = ("types",)
+    TYPES_FIELD_NUMBER: _ClassVar[int]
+    types: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, types: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ProduceRequest(_message.Message):
+    __slots__ = ("produce", "close", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn")
+    PRODUCE_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TXN_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_TXN_FIELD_NUMBER: _ClassVar[int]
+    KEEP_TXN_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TXN_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_TXN_FIELD_NUMBER: _ClassVar[int]
+    produce: ProduceMessageRequest
+    close: CloseProducerRequest
+    append: _append_pb2.AppendRequest
+    append_txn: _append_pb2.AppendTxnRequest
+    begin_txn: _append_pb2.BeginTxnRequest
+    keep_txn: _append_pb2.KeepTxnRequest
+    commit_txn: _append_pb2.CommitTxnRequest
+    rollback_txn: _append_pb2.RollbackTxnRequest
+    def __init__(self, produce: _Optional[_Union[ProduceMessageRequest, _Mapping]] = ..., close: _Optional[_Union[CloseProducerRequest, _Mapping]] = ..., append: _Optional[_Union[_append_pb2.AppendRequest, _Mapping]] = ..., append_txn: _Optional[_Union[_append_pb2.AppendTxnRequest, _Mapping]] = ..., begin_txn: _Optional[_Union[_append_pb2.BeginTxnRequest, _Mapping]] = ..., keep_txn: _Optional[_Union[_append_pb2.KeepTxnRequest, _Mapping]] = ..., commit_txn: _Optional[_Union[_append_pb2.CommitTxnRequest, _Mapping]] = ..., rollback_txn: _Optional[_Union[_append_pb2.RollbackTxnRequest, _Mapping]] = ...) -> None: ...
+
+class CreateProducerRequest(_message.Message):
+    __slots__ = ("pchannel",)
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ...) -> None: ...
+
+class ProduceMessageRequest(_message.Message):
+    __slots__ = ("request_id", "message")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    message: _wire_pb2.Message
+    def __init__(self, request_id: _Optional[int] = ..., message: _Optional[_Union[_wire_pb2.Message, _Mapping]] = ...) -> None: ...
+
+class CloseProducerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ProduceResponse(_message.Message):
+    __slots__ = ("create", "produce", "close", "outcomes")
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCE_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    create: CreateProducerResponse
+    produce: ProduceMessageResponse
+    close: CloseProducerResponse
+    outcomes: _append_pb2.Outcomes
+    def __init__(self, create: _Optional[_Union[CreateProducerResponse, _Mapping]] = ..., produce: _Optional[_Union[ProduceMessageResponse, _Mapping]] = ..., close: _Optional[_Union[CloseProducerResponse, _Mapping]] = ..., outcomes: _Optional[_Union[_append_pb2.Outcomes, _Mapping]] = ...) -> None: ...
+
+class CreateProducerResponse(_message.Message):
+    __slots__ = ("producer_id", "log", "tail")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    log: _pchannel_pb2.LogIdentity
+    tail: _pchannel_pb2.TailState
+    def __init__(self, producer_id: _Optional[int] = ..., log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping]] = ...) -> None: ...
+
+class ProduceMessageResponse(_message.Message):
+    __slots__ = ("request_id", "result", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    result: ProduceMessageResponseResult
+    error: _error_pb2.StreamingError
+    def __init__(self, request_id: _Optional[int] = ..., result: _Optional[_Union[ProduceMessageResponseResult, _Mapping]] = ..., error: _Optional[_Union[_error_pb2.StreamingError, _Mapping]] = ...) -> None: ...
+
+class ProduceMessageResponseResult(_message.Message):
+    __slots__ = ("id", "time_tick", "txn_context", "extra", "last_confirmed", "duplicate")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    TXN_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_FIELD_NUMBER: _ClassVar[int]
+    LAST_CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    id: _wire_pb2.MessageID
+    time_tick: int
+    txn_context: _wire_pb2.TxnContext
+    extra: _any_pb2.Any
+    last_confirmed: _wire_pb2.MessageID
+    duplicate: bool
+    def __init__(self, id: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ..., time_tick: _Optional[int] = ..., txn_context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping]] = ..., extra: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., last_confirmed: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ..., duplicate: bool = ...) -> None: ...
+
+class CloseProducerResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ConsumeRequest(_message.Message):
+    __slots__ = ("close", "change_names", "await_tick")
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    AWAIT_TICK_FIELD_NUMBER: _ClassVar[int]
+    close: CloseConsumerRequest
+    change_names: _frames_pb2.ChangeNamesRequest
+    await_tick: _frames_pb2.AwaitTickRequest
+    def __init__(self, close: _Optional[_Union[CloseConsumerRequest, _Mapping]] = ..., change_names: _Optional[_Union[_frames_pb2.ChangeNamesRequest, _Mapping]] = ..., await_tick: _Optional[_Union[_frames_pb2.AwaitTickRequest, _Mapping]] = ...) -> None: ...
+
+class CloseConsumerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CreateConsumerRequest(_message.Message):
+    __slots__ = ("pchannel", "deliver_policy", "deliver_filters", "frames")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_POLICY_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_FILTERS_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    deliver_policy: DeliverPolicy
+    deliver_filters: _containers.RepeatedCompositeFieldContainer[DeliverFilter]
+    frames: _frames_pb2.FrameSelection
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., deliver_policy: _Optional[_Union[DeliverPolicy, _Mapping]] = ..., deliver_filters: _Optional[_Iterable[_Union[DeliverFilter, _Mapping]]] = ..., frames: _Optional[_Union[_frames_pb2.FrameSelection, _Mapping]] = ...) -> None: ...
+
+class ConsumeResponse(_message.Message):
+    __slots__ = ("create", "consume", "close", "frames")
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    CONSUME_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    create: CreateConsumerResponse
+    consume: ConsumeMessageReponse
+    close: CloseConsumerResponse
+    frames: _frames_pb2.FrameUpdate
+    def __init__(self, create: _Optional[_Union[CreateConsumerResponse, _Mapping]] = ..., consume: _Optional[_Union[ConsumeMessageReponse, _Mapping]] = ..., close: _Optional[_Union[CloseConsumerResponse, _Mapping]] = ..., frames: _Optional[_Union[_frames_pb2.FrameUpdate, _Mapping]] = ...) -> None: ...
+
+class CreateConsumerResponse(_message.Message):
+    __slots__ = ("log", "tail", "vchannels")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    log: _pchannel_pb2.LogIdentity
+    tail: _pchannel_pb2.TailState
+    vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelState]
+    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping]]] = ...) -> None: ...
+
+class ConsumeMessageReponse(_message.Message):
+    __slots__ = ("id", "message")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    id: _wire_pb2.MessageID
+    message: _wire_pb2.Message
+    def __init__(self, id: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ..., message: _Optional[_Union[_wire_pb2.Message, _Mapping]] = ...) -> None: ...
+
+class CloseConsumerResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StreamingNodeManagerAssignRequest(_message.Message):
+    __slots__ = ("pchannel",)
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ...) -> None: ...
+
+class StreamingNodeManagerAssignResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StreamingNodeManagerRemoveRequest(_message.Message):
+    __slots__ = ("pchannel",)
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ...) -> None: ...
+
+class StreamingNodeManagerRemoveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StreamingNodeManagerCollectStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StreamingNodeBalanceAttributes(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StreamingNodeManagerCollectStatusResponse(_message.Message):
+    __slots__ = ("balance_attributes",)
+    BALANCE_ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    balance_attributes: StreamingNodeBalanceAttributes
+    def __init__(self, balance_attributes: _Optional[_Union[StreamingNodeBalanceAttributes, _Mapping]] = ...) -> None: ...

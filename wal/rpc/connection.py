@@ -1,0 +1,273 @@
+"""Connection: calls and streams to one of several addresses that serve the same, each with a deadline.
+
+Owns: the channels, the token, and the rules for sending a call twice. A read is retried until its deadline, at another address if there is
+one. A write is sent at most once: without a connection it is not sent (UnavailableError); sent and not answered it may have been carried
+out (UnknownOutcomeError). The server's own error is raised as it is, and a stream is never opened again here: its owner knows what is lost.
+
+Silence is found by pings while a call is under way (`wal.network.Endpoints`). A stream is written no faster than the other side reads it:
+HTTP/2 has a window for each stream, so that one which is not read holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+import grpc.aio
+
+from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, UnknownOutcomeError, WALError
+from wal.network import PING_S, Endpoints, Method, TlsFiles
+from wal.rpc.api.component_pb2 import GetComponentStatesRequest
+from wal.rpc.codes import error_in
+from wal.rpc.headers import Header, token_header
+from wal.rpc.methods import NODE_STATES
+from wal.secret import Secret
+
+__all__ = ["Connection", "Stream"]
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+TIMEOUT_S: Final = 10.0
+"""The default deadline of a call."""
+_PAUSE_FIRST_S: Final = 0.02
+_PAUSE_MAX_S: Final = 0.5
+_TRIES_OF_A_READ: Final = 3
+"""A read spends at most this fraction of its time at one of several addresses, so that a frozen server does not use it up."""
+_REFUSED: Final = frozenset(
+    (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+    )
+)
+"""The statuses of gRPC itself for calls that no handler saw: too large, unknown, not allowed."""
+
+
+class Connection:
+    """The calls to the servers at `addresses` (`host:port`). `open` creates it; `timeout_s` is the default deadline of a call."""
+
+    def __init__(self, endpoints: Endpoints, *, timeout_s: float, token: Secret | None) -> None:
+        self._endpoints = endpoints
+        self._headers: tuple[Header, ...] = () if token is None else (token_header(token),)
+        self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
+        self._closing = False
+        self.timeout_s = timeout_s
+
+    @classmethod
+    async def open(
+        cls,
+        addresses: Sequence[str],
+        *,
+        tls: TlsFiles | None = None,
+        token: Secret | None = None,
+        timeout_s: float = TIMEOUT_S,
+        ping_s: float = PING_S,
+    ) -> Connection:
+        """Returns a connection that connects at its first call; with `tls` it is encrypted, and shows the client's certificate.
+
+        A server that is silent for `ping_s` while a call is under way is pinged, and given up after half of it. Raises InvalidArgumentError
+        for addresses, times, tokens or files that cannot be used.
+        """
+        if isinstance(addresses, str) or not addresses:
+            raise InvalidArgumentError("no addresses are given: name for example ['127.0.0.1:8810']")
+        if not timeout_s > 0:
+            raise InvalidArgumentError(f"timeout_s={timeout_s} is not above 0: a call needs time to be answered")
+        credentials: grpc.ChannelCredentials | None = None if tls is None else await tls.credentials()
+        probe = (NODE_STATES, GetComponentStatesRequest())
+        endpoints = Endpoints(addresses, credentials=credentials, probe=probe, ping_s=ping_s)
+        return cls(endpoints, timeout_s=timeout_s, token=token)
+
+    @property
+    def where(self) -> str:
+        """Returns the addresses as text."""
+        return ",".join(self._endpoints.addresses)
+
+    async def read(
+        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
+    ) -> Response:
+        """Returns the answer to a call that changes nothing. `what` names it in errors, for example "listing the vchannels"."""
+        return await self._call(method, request, what, timeout_s, writing=False)
+
+    async def write(
+        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
+    ) -> Response:
+        """Returns the answer to a call that changes something, sent at most once.
+
+        Raises UnavailableError when it was not carried out, and UnknownOutcomeError when it may have been.
+        """
+        return await self._call(method, request, what, timeout_s, writing=True)
+
+    async def stream(
+        self,
+        method: Method[Request, Response],
+        what: str,
+        *,
+        headers: Sequence[Header] = (),
+        timeout_s: float | None = None,
+    ) -> Stream[Request, Response]:
+        """Opens a stream of requests and responses. It waits for a connection for `timeout_s`; the stream itself has no deadline."""
+        number, channel = await self._connected(self._deadline(timeout_s), what)
+        call = channel.stream_stream(method.path, **method.serializers())(metadata=(*self._headers, *headers))
+        return Stream(call, self._name(number, what))
+
+    async def responses(
+        self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None
+    ) -> AsyncIterator[Response]:
+        """Yields the responses to one request. It waits for a connection for `timeout_s`; the call itself has no deadline.
+
+        Closing the generator ends the call.
+        """
+        number, channel = await self._connected(self._deadline(timeout_s), what)
+        call = channel.unary_stream(method.path, **method.serializers())(request, metadata=self._headers)
+        try:
+            async for response in call:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise _explain(error, self._name(number, what), writing=False) from error
+        finally:
+            call.cancel()
+
+    def stop(self) -> None:
+        """Ends all waits: from now on a call that finds no connection, or would be retried, raises ClosedError."""
+        self._closing = True
+        self._endpoints.stop()
+
+    async def close(self) -> None:
+        """Ends what is under way and disconnects. Idempotent."""
+        self.stop()
+        await self._endpoints.close()
+
+    async def _call(
+        self, method: Method[Request, Response], request: Request, what: str, timeout_s: float | None, *, writing: bool
+    ) -> Response:
+        loop = asyncio.get_running_loop()
+        deadline, pause = self._deadline(timeout_s), _PAUSE_FIRST_S
+        total = deadline - loop.time()
+        while True:
+            number, channel = await self._connected(deadline, what)
+            left = deadline - loop.time()
+            call = channel.unary_unary(method.path, **method.serializers())
+            try:
+                return await call(  # type: ignore[no-any-return]
+                    request,
+                    timeout=max(0.001, left if writing else min(left, total / self._tries)),
+                    metadata=self._headers,
+                )
+            except grpc.aio.AioRpcError as error:
+                explained = _explain(error, self._name(number, what), writing=writing)
+                lost = error_in(error) is None and isinstance(explained, UnavailableError)
+                if lost:
+                    self._endpoints.turn_away(number)
+                if not lost or self._closing or loop.time() + pause >= deadline:
+                    raise explained from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_MAX_S)
+
+    async def _connected(self, deadline: float, what: str) -> tuple[int, grpc.aio.Channel]:
+        loop = asyncio.get_running_loop()
+        while (found := self._endpoints.connected()) is None:
+            if self._closing:
+                raise ClosedError(
+                    f"the connection was closed before {self.where} could be reached: {what} was not sent"
+                )
+            if not await self._endpoints.look(max(0.0, deadline - loop.time())):
+                why = await self._endpoints.why()
+                raise UnavailableError(
+                    f"no server is reachable, {what} was not sent; tried {why}; is it running, and are address and TLS right?"
+                )
+        return found
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return asyncio.get_running_loop().time() + (self.timeout_s if timeout_s is None else timeout_s)
+
+    def _name(self, number: int, what: str) -> str:
+        return f"{self._endpoints.addresses[number]}, {what}"
+
+
+class Stream(Generic[Request, Response]):
+    """One stream. One task may write while another reads."""
+
+    def __init__(self, call: Any, what: str) -> None:
+        self._call = call
+        self._what = what
+        self._cancelled = False
+
+    async def write(self, request: Request) -> None:
+        """Sends a request; waits while the other side does not read. Raises the error with which the stream ended."""
+        try:
+            await self._call.write(request)
+        except grpc.aio.AioRpcError as error:
+            raise _explain(error, self._what, writing=False) from error
+        except asyncio.InvalidStateError as error:  # the call has ended, or `finish` was called
+            raise await self._ended() from error
+        except asyncio.CancelledError:
+            if not self._is_cancelled():
+                raise
+            raise self._closed() from None
+
+    async def read(self) -> Response | None:
+        """Returns the next response; None when the other side ended the stream well. Raises the error with which it ended."""
+        try:
+            response = await self._call.read()
+            if response is grpc.aio.EOF:
+                if await self._call.code() is not grpc.StatusCode.OK:
+                    raise await self._ended()
+                return None
+        except grpc.aio.AioRpcError as error:
+            raise _explain(error, self._what, writing=False) from error
+        except asyncio.CancelledError:
+            if not self._is_cancelled():
+                raise
+            raise self._closed() from None
+        return response  # type: ignore[no-any-return]
+
+    async def finish(self) -> None:
+        """Says that no request follows."""
+        await self._call.done_writing()
+
+    def cancel(self) -> None:
+        """Ends the stream at once."""
+        self._cancelled = True
+        self._call.cancel()
+
+    def _is_cancelled(self) -> bool:
+        """Returns whether it was this stream that was cancelled, and not the task that uses it: gRPC raises CancelledError for both."""
+        task = asyncio.current_task()
+        return self._cancelled and task is not None and not task.cancelling()
+
+    async def _ended(self) -> WALError:
+        """Returns the error with which the call ended."""
+        code = await self._call.code()
+        if code is grpc.StatusCode.OK or self._cancelled:
+            return self._closed()
+        metadata = await self._call.trailing_metadata()
+        return _explain(
+            grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, await self._call.details()),
+            self._what,
+            writing=False,
+        )
+
+    def _closed(self) -> ClosedError:
+        return ClosedError(f"{self._what}: the stream has ended")
+
+
+def _explain(error: grpc.aio.AioRpcError, what: str, *, writing: bool) -> WALError:
+    """Returns the server's error; or, for a status that gRPC made itself, what it means. `writing`: the call may have changed something."""
+    if (told := error_in(error)) is not None:
+        return told
+    said = f"{what}: {error.details() or error.code().name}"
+    if error.code() in _REFUSED:
+        return InvalidArgumentError(
+            f"{said}; nothing was changed: is it a server of this log, and is the request below its limit?"
+        )
+    if writing:
+        return UnknownOutcomeError(
+            f"{said}; it was sent and no answer came, so it may have been carried out: look before you repeat it"
+        )
+    return UnavailableError(f"{said}; nothing was changed: try again")

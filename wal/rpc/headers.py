@@ -1,0 +1,101 @@
+"""The metadata of a call: what a stream of the contract is created with, and the token that identifies a client.
+
+A stream is created by a message in its metadata, in base64: `create-producer` for Produce, `create-consumer` for Consume. A client with a
+token sends `authorization: Bearer TOKEN`. Metadata is sent in the clear unless the connection has TLS.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as Proto
+
+from wal.errors import InvalidArgumentError
+from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest
+from wal.secret import Secret
+
+__all__ = ["Metadata", "consumer_header", "consumer_in", "producer_header", "producer_in", "token_header", "token_in"]
+
+Header = tuple[str, str]
+Metadata = Iterable[tuple[str, str | bytes]]
+"""The metadata of a call, as gRPC gives it to a server."""
+
+CREATE_PRODUCER: Final = "create-producer"
+CREATE_CONSUMER: Final = "create-consumer"
+_AUTHORIZATION: Final = "authorization"
+_BEARER: Final = "Bearer "
+
+_P = TypeVar("_P", bound=Proto)
+
+
+def producer_header(request: CreateProducerRequest) -> Header:
+    """Returns the metadata that creates a producer."""
+    return CREATE_PRODUCER, _encoded(request)
+
+
+def consumer_header(request: CreateConsumerRequest) -> Header:
+    """Returns the metadata that creates a consumer. gRPC takes 8 KiB of metadata by default: names beyond that are added on the stream."""
+    return CREATE_CONSUMER, _encoded(request)
+
+
+def producer_in(metadata: Metadata) -> CreateProducerRequest:
+    """Returns the request in the metadata of Produce. Raises InvalidArgumentError unless there is one that names a pchannel."""
+    request = _decoded(metadata, CREATE_PRODUCER, CreateProducerRequest)
+    _check_pchannel(request.pchannel.name, CREATE_PRODUCER)
+    return request
+
+
+def consumer_in(metadata: Metadata) -> CreateConsumerRequest:
+    """Returns the request in the metadata of Consume. Raises InvalidArgumentError unless there is one that names a pchannel."""
+    request = _decoded(metadata, CREATE_CONSUMER, CreateConsumerRequest)
+    _check_pchannel(request.pchannel.name, CREATE_CONSUMER)
+    return request
+
+
+def token_header(token: Secret) -> Header:
+    """Returns the metadata that shows a token. Raises InvalidArgumentError for a token that no header can carry."""
+    text = token.reveal()
+    if not text or not text.isascii() or not text.isprintable() or text != text.strip():
+        raise InvalidArgumentError(
+            "a token must have 1 or more printable ASCII characters, and no space at its ends: choose another one"
+        )
+    return _AUTHORIZATION, _BEARER + text
+
+
+def token_in(metadata: Metadata) -> Secret | None:
+    """Returns the token in the metadata of a call, or None."""
+    values = [value for key, value in metadata if key == _AUTHORIZATION]
+    if len(values) != 1 or not isinstance(values[0], str) or not values[0].startswith(_BEARER):
+        return None
+    return Secret(values[0].removeprefix(_BEARER))
+
+
+def _encoded(request: Proto) -> str:
+    return base64.b64encode(request.SerializeToString()).decode()
+
+
+def _decoded(metadata: Metadata, name: str, kind: type[_P]) -> _P:
+    values = [value for key, value in metadata if key == name]
+    if len(values) != 1:
+        raise InvalidArgumentError(
+            f"the call has {len(values)} headers {name!r}: send one, the base64 of a {kind.DESCRIPTOR.name}"
+        )
+    request = kind()
+    try:
+        request.ParseFromString(base64.b64decode(values[0], validate=True))
+    except (binascii.Error, ValueError, DecodeError) as error:
+        raise InvalidArgumentError(
+            f"the header {name!r} is {values[0][:100]!r}, which cannot be decoded ({error}): send the base64 of a {kind.DESCRIPTOR.name}"
+        ) from error
+    return request
+
+
+def _check_pchannel(name: str, header: str) -> None:
+    if not name:
+        raise InvalidArgumentError(
+            f"the header {header!r} names no pchannel: name one that AssignmentDiscover shows on this node"
+        )

@@ -1,0 +1,106 @@
+"""The services of the protocol: each method by its path and the types of its messages.
+
+The services of the contract keep its names, those of ours are named after our package.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.empty_pb2 import Empty
+
+from wal.network import Method
+from wal.rpc.api import cluster_pb2 as cluster
+from wal.rpc.api import component_pb2 as component
+from wal.rpc.api import frames_pb2 as frames
+from wal.rpc.api import pchannel_pb2 as pchannel
+from wal.rpc.api import streaming_pb2 as streaming
+
+__all__ = [
+    "ABORT_BROADCAST", "ACK_BROADCAST", "ALLOCATE_IDS", "ALLOCATE_TIME_TICKS", "APPEND_BROADCAST", "ASSIGN",
+    "ASSIGNMENT_DISCOVER", "AWAIT_RESOURCE_KEY", "COLLECT_STATUS", "CONSUME", "COORDINATOR_STATES", "COUNT_BYTES",
+    "CREATE_CHANNELS", "CREATE_VCHANNEL", "DELETE_CURSORS", "DESCRIBE_CHANNELS", "DESCRIBE_LOG", "DESTORY_CHANNELS",
+    "DROP_VCHANNEL", "FIND_EVENT_BELOW", "FIND_TICK", "FORGET_PRODUCER", "GET_BROADCAST_STATISTICS", "GET_LATEST_TICK",
+    "GET_MOMENT", "GET_RETENTION", "GET_STATISTICS", "LIST_BROADCASTS", "LIST_CURSORS", "LIST_PRODUCERS",
+    "LIST_VCHANNELS", "LOAD_CURSOR", "LOCATE_VCHANNELS", "NODE_STATES", "PRODUCE", "READ_FRAMES", "REMOVE",
+    "SAVE_CURSOR", "TRUNCATE", "WATCH_VCHANNELS", "WEIGH_FRAMES",
+]  # fmt: skip
+
+# -- the contract
+_COORDINATOR_STATE: Final = "/milvus.proto.streaming.StreamingCoordStateService/"
+_NODE_STATE: Final = "/milvus.proto.streaming.StreamingNodeStateService/"
+_ASSIGNMENT: Final = "/milvus.proto.streaming.StreamingCoordAssignmentService/"
+_HANDLER: Final = "/milvus.proto.streaming.StreamingNodeHandlerService/"
+_MANAGER: Final = "/milvus.proto.streaming.StreamingNodeManagerService/"
+
+COORDINATOR_STATES: Final = Method(
+    _COORDINATOR_STATE + "GetComponentStates", component.GetComponentStatesRequest, component.ComponentStates
+)
+NODE_STATES: Final = Method(
+    _NODE_STATE + "GetComponentStates", component.GetComponentStatesRequest, component.ComponentStates
+)
+ASSIGNMENT_DISCOVER: Final = Method(
+    _ASSIGNMENT + "AssignmentDiscover", streaming.AssignmentDiscoverRequest, streaming.AssignmentDiscoverResponse
+)
+PRODUCE: Final = Method(_HANDLER + "Produce", streaming.ProduceRequest, streaming.ProduceResponse)
+CONSUME: Final = Method(_HANDLER + "Consume", streaming.ConsumeRequest, streaming.ConsumeResponse)
+ASSIGN: Final = Method(
+    _MANAGER + "Assign", streaming.StreamingNodeManagerAssignRequest, streaming.StreamingNodeManagerAssignResponse
+)
+REMOVE: Final = Method(
+    _MANAGER + "Remove", streaming.StreamingNodeManagerRemoveRequest, streaming.StreamingNodeManagerRemoveResponse
+)
+COLLECT_STATUS: Final = Method(
+    _MANAGER + "CollectStatus",
+    streaming.StreamingNodeManagerCollectStatusRequest,
+    streaming.StreamingNodeManagerCollectStatusResponse,
+)
+
+# -- the log
+_LOG: Final = "/wal.rpc.LogService/"
+
+DESCRIBE_LOG: Final = Method(_LOG + "DescribeLog", cluster.DescribeLogRequest, cluster.LogDescription)
+LOCATE_VCHANNELS: Final = Method(
+    _LOG + "LocateVChannels", cluster.LocateVChannelsRequest, cluster.LocateVChannelsResponse
+)
+CREATE_VCHANNEL: Final = Method(_LOG + "CreateVChannel", cluster.CreateVChannelRequest, pchannel.VChannelState)
+DROP_VCHANNEL: Final = Method(_LOG + "DropVChannel", cluster.DropVChannelRequest, Empty)
+LIST_VCHANNELS: Final = Method(_LOG + "ListVChannels", cluster.ListVChannelsRequest, cluster.VChannelStates)
+WATCH_VCHANNELS: Final = Method(_LOG + "WatchVChannels", cluster.WatchVChannelsRequest, cluster.VChannelStates)
+CREATE_CHANNELS: Final = Method(_LOG + "CreateChannels", cluster.CreateChannelsRequest, cluster.ChannelNames)
+DESTORY_CHANNELS: Final = Method(_LOG + "DestoryChannels", cluster.ChannelNames, Empty)
+DESCRIBE_CHANNELS: Final = Method(_LOG + "DescribeChannels", cluster.ChannelNames, cluster.ChannelDescriptions)
+ALLOCATE_TIME_TICKS: Final = Method(_LOG + "AllocateTimeTicks", cluster.AllocateRequest, cluster.AllocatedRange)
+ALLOCATE_IDS: Final = Method(_LOG + "AllocateIds", cluster.AllocateRequest, cluster.AllocatedRange)
+APPEND_BROADCAST: Final = Method(
+    _LOG + "AppendBroadcast", cluster.AppendBroadcastRequest, cluster.AppendBroadcastResponse
+)
+ACK_BROADCAST: Final = Method(_LOG + "AckBroadcast", cluster.AckBroadcastRequest, Empty)
+AWAIT_RESOURCE_KEY: Final = Method(_LOG + "AwaitResourceKey", cluster.AwaitResourceKeyRequest, Empty)
+LIST_BROADCASTS: Final = Method(_LOG + "ListBroadcasts", cluster.ListBroadcastsRequest, cluster.BroadcastTasks)
+ABORT_BROADCAST: Final = Method(_LOG + "AbortBroadcast", cluster.AbortBroadcastRequest, Empty)
+GET_BROADCAST_STATISTICS: Final = Method(
+    _LOG + "GetBroadcastStatistics", cluster.ListBroadcastsRequest, cluster.BroadcastStatistics
+)
+
+# -- a pchannel
+_PCHANNEL: Final = "/wal.rpc.PChannelService/"
+
+GET_LATEST_TICK: Final = Method(_PCHANNEL + "GetLatestTick", cluster.VChannelRequest, cluster.TickResponse)
+TRUNCATE: Final = Method(_PCHANNEL + "Truncate", cluster.TruncateRequest, Empty)
+GET_RETENTION: Final = Method(_PCHANNEL + "GetRetention", cluster.PChannelRequest, cluster.Retention)
+GET_STATISTICS: Final = Method(_PCHANNEL + "GetStatistics", cluster.PChannelRequest, cluster.Statistics)
+LIST_PRODUCERS: Final = Method(_PCHANNEL + "ListProducers", cluster.PChannelRequest, cluster.Producers)
+FORGET_PRODUCER: Final = Method(_PCHANNEL + "ForgetProducer", cluster.ForgetProducerRequest, Empty)
+LOAD_CURSOR: Final = Method(_PCHANNEL + "LoadCursor", cluster.LoadCursorRequest, cluster.LoadCursorResponse)
+SAVE_CURSOR: Final = Method(_PCHANNEL + "SaveCursor", cluster.SaveCursorRequest, cluster.SaveCursorResponse)
+LIST_CURSORS: Final = Method(_PCHANNEL + "ListCursors", cluster.PChannelRequest, cluster.Cursors)
+DELETE_CURSORS: Final = Method(_PCHANNEL + "DeleteCursors", cluster.DeleteCursorsRequest, Empty)
+GET_MOMENT: Final = Method(_PCHANNEL + "GetMoment", cluster.PChannelRequest, cluster.Moment)
+READ_FRAMES: Final = Method(_PCHANNEL + "ReadFrames", cluster.ReadFramesRequest, frames.FramePage)
+WEIGH_FRAMES: Final = Method(_PCHANNEL + "WeighFrames", cluster.WeighFramesRequest, cluster.FrameWeights)
+FIND_TICK: Final = Method(_PCHANNEL + "FindTick", cluster.FindTickRequest, pchannel.EventPosition)
+FIND_EVENT_BELOW: Final = Method(
+    _PCHANNEL + "FindEventBelow", cluster.FindEventBelowRequest, cluster.FindEventBelowResponse
+)
+COUNT_BYTES: Final = Method(_PCHANNEL + "CountBytes", cluster.ExtentRequest, cluster.CountBytesResponse)

@@ -1,0 +1,79 @@
+"""Positions, the identity of a log, its tail, and vchannels: as messages, and back. Pure.
+
+A message from the network that is not as the protocol says is an InvalidArgumentError.
+"""
+
+from __future__ import annotations
+
+from wal.channels import VChannelInfo
+from wal.errors import InvalidArgumentError
+from wal.message import LogPosition, MessageID, Origin
+from wal.rpc.api import pchannel_pb2 as proto
+
+__all__ = [
+    "event_from_proto",
+    "event_to_proto",
+    "id_from_bytes",
+    "identity_from_proto",
+    "identity_to_proto",
+    "position_from_proto",
+    "position_to_proto",
+    "vchannel_from_proto",
+    "vchannel_to_proto",
+]
+
+_LOW = (1 << 64) - 1
+
+
+def position_to_proto(position: int) -> proto.Position:
+    """Returns the message of a frame's position."""
+    if position > _LOW:
+        return proto.Position(low=position & _LOW, high=position >> 64)
+    return proto.Position(low=position)
+
+
+def position_from_proto(position: proto.Position) -> int:
+    """Returns the position; 0 for an absent one."""
+    return position.high << 64 | position.low
+
+
+def event_to_proto(event: LogPosition | None) -> proto.EventPosition | None:
+    """Returns the message of an event's position, None for None: a field that is set to None is absent."""
+    return None if event is None else proto.EventPosition(frame=position_to_proto(event[0]), index=event[1])
+
+
+def event_from_proto(event: proto.EventPosition) -> LogPosition:
+    """Returns the (position, index) of an event. The caller asks first whether the field is present."""
+    return (position_from_proto(event.frame), event.index)
+
+
+def identity_to_proto(log: Origin, *, term: int = 0) -> proto.LogIdentity:
+    """Returns the message that identifies a log; `term` is the one in which it is written."""
+    return proto.LogIdentity(
+        pchannel=proto.PChannelInfo(name=log.pchannel, term=term), incarnation=log.incarnation, form=log.form
+    )
+
+
+def identity_from_proto(log: proto.LogIdentity, position: int = 0) -> Origin:
+    """Returns the origin of the frame at this position of a log."""
+    return Origin(log.pchannel.name, log.incarnation, position, log.form)
+
+
+def id_from_bytes(what: str, data: bytes) -> MessageID:
+    """Returns the message id of these bytes. Raises InvalidArgumentError, with the name of the field, for any others."""
+    try:
+        return MessageID.from_bytes(data)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{what}: {error}") from error
+
+
+def vchannel_to_proto(info: VChannelInfo) -> proto.VChannelState:
+    """Returns the message of a vchannel that exists."""
+    return proto.VChannelState(
+        name=info.name, pchannel=info.pchannel, incarnation=info.incarnation, state=proto.VChannelState.EXISTS
+    )
+
+
+def vchannel_from_proto(state: proto.VChannelState) -> VChannelInfo:
+    """Returns the vchannel, whatever its state."""
+    return VChannelInfo(state.name, state.pchannel, state.incarnation)

@@ -1,0 +1,126 @@
+"""A gRPC server of the protocol: its options, its handlers, and the port at which it listens.
+
+A handler raises errors of `wal.errors`; they end its call with the status and the details of `codes`. Any other exception of a handler is
+logged, and ends its own call only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from wal.errors import StorageError, WALError
+from wal.network import PING_S, Method, TlsFiles, ping_options
+from wal.rpc.api import cluster_pb2, streaming_pb2
+from wal.rpc.codes import abort
+
+__all__ = ["MESSAGE_BYTES_MAX", "add_handlers", "listen", "server_options"]
+
+MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The largest request by default: a transaction has at most 4 MiB by default, a frame 4.5."""
+
+Handler = (
+    Callable[[Any, Any], Awaitable[Any]] | Callable[[Any, Any], AsyncIterator[Any]] | Callable[[Any], Awaitable[None]]
+)
+"""A handler: `(request, context) -> response`; for a method that answers with many responses, an async generator of the same arguments; for
+a method that also takes many requests `(context) -> None`, which reads and writes by `context.read()` and `context.write()`."""
+
+
+def server_options(*, message_bytes_max: int = MESSAGE_BYTES_MAX, ping_s: float = PING_S) -> list[tuple[str, Any]]:
+    """Returns the options of a server, which refuses a request above `message_bytes_max` before it has room for it.
+
+    A client that is gone without a word is found after `ping_s` and half of it, and its streams end.
+    """
+    return [
+        ("grpc.max_receive_message_length", message_bytes_max),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),  # a second server at the same port is an error, not a partner
+        # Clients ping while a call is under way (wal/network/endpoints.py), which gRPC takes for an attack by default.
+        ("grpc.http2.min_ping_interval_without_data_ms", round(ping_s * 500)),
+        *ping_options(ping_s),
+    ]
+
+
+def add_handlers(server: grpc.aio.Server, handlers: Mapping[Method[Any, Any], Handler]) -> None:
+    """Serves these methods by these handlers. Methods that have none are answered with UNIMPLEMENTED."""
+    services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+    for method, handler in handlers.items():
+        _, service, name = method.path.split("/")
+        services.setdefault(service, {})[name] = _handler(method, handler, *_ARITIES[service.rpartition(".")[2], name])
+    server.add_generic_rpc_handlers(
+        tuple(grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items())
+    )
+
+
+async def listen(server: grpc.aio.Server, address: str, *, tls: TlsFiles | None = None) -> int:
+    """Adds a port to a server and returns its number; port 0 is a free one. With `tls` only clients with TLS are served.
+
+    Raises InvalidArgumentError for files that cannot be read, StorageError if nothing can listen at the address.
+    """
+    try:
+        if tls is None:
+            port: int = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, await tls.server_credentials())
+    except RuntimeError as error:
+        raise StorageError(
+            f"nothing can listen at {address!r} ({error}): is the port in use, or the host another machine's? Name another address"
+        ) from error
+    return port
+
+
+def _handler(
+    method: Method[Any, Any], handler: Any, many_requests: bool, many_responses: bool
+) -> grpc.RpcMethodHandler:
+    serializers = {
+        "request_deserializer": method.request.FromString,
+        "response_serializer": method.response.SerializeToString,
+    }
+
+    async def answer(request: Any, context: Any) -> Any:
+        try:
+            return await handler(request, context)
+        except Exception as error:
+            await _end(method, context, error)
+
+    async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async for response in handler(request, context):
+                yield response
+        except Exception as error:
+            await _end(method, context, error)
+
+    async def converse(_requests: object, context: Any) -> None:
+        try:
+            await handler(context)
+        except Exception as error:
+            await _end(method, context, error)
+
+    if many_requests:
+        return grpc.stream_stream_rpc_method_handler(converse, **serializers)
+    if many_responses:
+        return grpc.unary_stream_rpc_method_handler(answers, **serializers)
+    return grpc.unary_unary_rpc_method_handler(answer, **serializers)
+
+
+async def _end(method: Method[Any, Any], context: Any, error: Exception) -> None:
+    """Ends a call whose handler raised this."""
+    if isinstance(error, grpc.aio.AbortError):
+        raise error  # the handler has ended the call itself
+    if not isinstance(error, WALError):
+        _log.error("a handler of %s failed; please report it", method.path, exc_info=error)
+    await abort(context, error)
+
+
+_ARITIES: Final[Mapping[tuple[str, str], tuple[bool, bool]]] = {
+    (service.name, method.name): (method.client_streaming, method.server_streaming)
+    for file in (streaming_pb2, cluster_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+"""Whether a method takes many requests, and whether it answers with many responses."""
+_log: Final = logging.getLogger("wal.rpc")
