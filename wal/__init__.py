@@ -17,15 +17,11 @@ check_siblings()
 del check_siblings
 
 if typing.TYPE_CHECKING:
+    from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
+    from broadcaster.state import BroadcastState
     from wal import bridge, errors, timestamp  # noqa: F401
     from wal.accesser import LogStatistics, WALAccesser
-    from wal.accesser.broadcast import (
-        BroadcastAppendResult,
-        BroadcastMessage,
-        BroadcastState,
-        BroadcastTask,
-        LogBroadcast,
-    )
+    from wal.accesser.broadcast import LogBroadcast
     from wal.accesser.opening import WAL, init, open_wal, release
     from wal.accesser.responses import AppendOption, AppendResponses
     from wal.accesser.txn import Txn
@@ -117,7 +113,9 @@ _HOMES: typing.Final = {
     name: home
     for home, names in {
         "wal.accesser": "LogStatistics WALAccesser",
-        "wal.accesser.broadcast": "BroadcastAppendResult BroadcastMessage BroadcastState BroadcastTask LogBroadcast",
+        "broadcaster.message": "BroadcastAppendResult BroadcastMessage BroadcastTask",
+        "broadcaster.state": "BroadcastState",
+        "wal.accesser.broadcast": "LogBroadcast",
         "wal.channels": "VChannelInfo",
         "wal.cursors": "CursorInfo",
         "wal.message": "AppendResult BroadcastHeader ForgottenResult ImmutableMessage ImmutableTxnMessage Message MessageID "

@@ -70,6 +70,12 @@ def test_the_names_of_the_first_screen_load_what_opens_nothing() -> None:
     assert len(modules - own - dependencies) <= 40, sorted(modules - own - dependencies)
 
 
+def test_a_message_to_broadcast_loads_no_log() -> None:
+    modules = loaded("from wal import BroadcastMessage, BroadcastState, ResourceKey")
+    assert of(("wal.accesser", "wal.engine", "wal.pchannel", "actors"), modules) == set()
+    assert len(of(("wal", "broadcaster"), modules)) <= 25
+
+
 @pytest.mark.parametrize("code", [IN_MEMORY, "import wal.bridge"], ids=["a log in memory", "the bridge"])
 def test_a_log_on_files_loads_nothing_of_pulsar_etcd_or_protobuf(code: str) -> None:
     assert of(RARELY_NEEDED, loaded(code)) == set()

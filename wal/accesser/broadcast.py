@@ -10,7 +10,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask, names_of
-from broadcaster.state import BroadcastState
 from wal.accesser.lifecycle import Lifecycle
 from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage, ResourceKey, encode_properties
@@ -18,7 +17,7 @@ from wal.message import ImmutableMessage, ResourceKey, encode_properties
 if TYPE_CHECKING:
     from wal.engine.base import WritableEngine
 
-__all__ = ["BroadcastAppendResult", "BroadcastMessage", "BroadcastState", "BroadcastTask", "LogBroadcast"]
+__all__ = ["LogBroadcast"]
 
 RUN_BYTES: Final = 20
 """The bytes that each vchannel takes in a frame besides its name: the row of a run, or the head of its name in the header."""

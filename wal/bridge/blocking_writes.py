@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from broadcaster.message import BroadcasterStatistics
-from wal.accesser.broadcast import BroadcastAppendResult, BroadcastMessage, BroadcastTask, LogBroadcast
+from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
+from wal.accesser.broadcast import LogBroadcast
 from wal.accesser.txn import R_co, Txn
 from wal.loop_thread import LoopThread
 from wal.message import ImmutableMessage, Message, ResourceKey, TxnContext
