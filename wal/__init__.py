@@ -25,7 +25,7 @@ if typing.TYPE_CHECKING:
     from wal.accesser.opening import WAL, init, open_wal, release
     from wal.accesser.responses import AppendOption, AppendResponses
     from wal.accesser.txn import Txn
-    from wal.channels import VChannelInfo
+    from wal.channels import ChannelDescription, OwnerDescription, VChannelInfo
     from wal.cursors import CursorInfo
     from wal.message import (
         AppendResult,
@@ -68,6 +68,7 @@ __all__ = [
     "BroadcastMessage",
     "BroadcastState",
     "BroadcastTask",
+    "ChannelDescription",
     "CursorInfo",
     "DeliverFilter",
     "DeliverPolicy",
@@ -82,6 +83,7 @@ __all__ = [
     "MessageID",
     "MessageType",
     "MessageTypes",
+    "OwnerDescription",
     "PChannelRetention",
     "PChannelStatistics",
     "ProducerInfo",
@@ -116,7 +118,7 @@ _HOMES: typing.Final = {
         "broadcaster.message": "BroadcastAppendResult BroadcastMessage BroadcastTask",
         "broadcaster.state": "BroadcastState",
         "wal.accesser.broadcast": "LogBroadcast",
-        "wal.channels": "VChannelInfo",
+        "wal.channels": "ChannelDescription OwnerDescription VChannelInfo",
         "wal.cursors": "CursorInfo",
         "wal.message": "AppendResult BroadcastHeader ForgottenResult ImmutableMessage ImmutableTxnMessage Message MessageID "
         "MessageType ResourceKey TimeTickMessage TxnContext",

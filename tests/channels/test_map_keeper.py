@@ -152,9 +152,9 @@ async def test_the_counter_counts_as_saved_only_as_far_as_it_is() -> None:
     async with ActorSystem("test") as system:
         ref = system.spawn(directory, name="directory")
         outcomes: list[WALError | None] = []
-        ref.tell(Change(directory.admit("a", "p0"), False, outcomes.append))
+        ref.tell(Change((directory.admit("a", "p0"),), False, outcomes.append))
         await asyncio.sleep(0)  # the save of it begins
-        ref.tell(Change(directory.admit("b", "p0"), False, outcomes.append))
+        ref.tell(Change((directory.admit("b", "p0"),), False, outcomes.append))
         assert directory.saved == {}
         kv.gate.set()
         async with asyncio.timeout(5):

@@ -11,13 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.channels import MapPlace, VChannelInfo, VChannelMap, VChannelMaps, read_map
+from wal.channels import MapPlace, OwnerDescription, VChannelInfo, VChannelMap, VChannelMaps, read_map
 from wal.channels.vchannel_map import MAP_NAME, write_map
 from wal.errors import CorruptionError, FormatError
 
 LIVES = st.integers(0, (1 << 64) - 1)
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=40)
-MAPS = st.builds(VChannelMap, LIVES, LIVES, st.dictionaries(NAMES, LIVES, max_size=20))
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+OWNERS = st.builds(OwnerDescription, NAMES, TEXTS, TEXTS)
+ENTRIES = st.dictionaries(NAMES, st.tuples(LIVES, st.none() | OWNERS), max_size=20)
+
+
+def content_of(
+    incarnation: int, following: int, entries: dict[str, tuple[int, OwnerDescription | None]]
+) -> VChannelMap:
+    records = {name: own for name, (own, _) in entries.items()}
+    return VChannelMap(incarnation, following, records, {name: owner for name, (_, owner) in entries.items() if owner})
+
+
+MAPS = st.builds(content_of, LIVES, LIVES, ENTRIES)
 HERE = Path("vchannels")
 
 
@@ -43,6 +55,21 @@ def test_a_newer_version_is_a_format_error() -> None:
     struct.pack_into("<I", body, 4, 9)
     with pytest.raises(FormatError, match="version 9"):
         VChannelMap.decode(bytes(body) + struct.pack("<I", google_crc32c.value(bytes(body))), HERE)
+
+
+def test_owners_are_checked_too() -> None:
+    owned = VChannelMap(1, 2, {"a": 1}, {"a": OwnerDescription("r")}).encode()[:-4]
+    assert struct.unpack_from("<I", owned, 4) == (2,)
+    plain = VChannelMap(1, 2, {"a": 1}).encode()[:-4]
+    assert struct.unpack_from("<I", plain, 4) == (1,), "a release that knows no owners reads a map without them"
+    for wrong in (b"", b'{"a":{}}', b'{"b":{"role":"r"}}', b'{"a":{"role":""}}', b"[" * 100_000, b"\xff"):
+        body = owned[:4] + struct.pack("<I", 2) + plain[8:] + wrong
+        whole = body + struct.pack("<I", google_crc32c.value(body))
+        if not wrong:
+            assert VChannelMap.decode(whole, HERE).owners == {}
+            continue
+        with pytest.raises(CorruptionError, match="owner"):
+            VChannelMap.decode(whole, HERE)
 
 
 def test_files(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ import wal
 import wal.errors
 
 PUBLIC = """
-    WAL All AppendOption AppendResponses AppendResult BroadcastAppendResult BroadcastHeader BroadcastMessage BroadcastState
-    BroadcastTask CursorInfo DeliverFilter DeliverPolicy ForgottenResult ImmutableMessage
-    ImmutableTxnMessage Latest LogBroadcast LogStatistics Message MessageHandler MessageID MessageType MessageTypes PChannelRetention
-    PChannelStatistics ProducerInfo ProducerKey ReadPosition ResourceKey RetentionHolder Scanner ScannerStatistics Secret Settings
-    SettingsOverrides StartAfter StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext
-    VChannelInfo WALAccesser
+    WAL All AppendOption AppendResponses AppendResult BroadcastAppendResult BroadcastHeader BroadcastMessage BroadcastState BroadcastTask
+    ChannelDescription CursorInfo DeliverFilter DeliverPolicy ForgottenResult ImmutableMessage ImmutableTxnMessage Latest LogBroadcast
+    LogStatistics Message MessageHandler MessageID MessageType MessageTypes OwnerDescription PChannelRetention PChannelStatistics
+    ProducerInfo ProducerKey ReadPosition ResourceKey RetentionHolder Scanner ScannerStatistics Secret Settings SettingsOverrides
+    StartAfter StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext VChannelInfo WALAccesser
     __version__ init open_wal release
 """
 

@@ -3,7 +3,8 @@
 Files:
 
 * opening:   `open_wal`, and `init` / `WAL` / `release` for the log that a process shares
-* accesser:  every public call of an open log, with the checks of its arguments
+* accesser:  the public calls of an open log, with the checks of its arguments
+* channels:  the calls that create, end and list vchannels and channels, a part of the accesser
 * broadcast: `log.broadcast()`, the calls of the log's broadcaster
 * responses: `append_messages`: how messages are grouped, and the response for each of them
 * txn:       a transaction as its user holds it

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from actors import Actor, ActorRef
 from wal.accesser.broadcast import LogBroadcast
+from wal.accesser.channels import ChannelCalls
 from wal.accesser.lifecycle import Lifecycle
 from wal.accesser.responses import AppendOption, AppendResponses, append_groups
 from wal.accesser.txn import Txn, TxnOpening, TxnOptions, check_keepalive, txn_vchannels
-from wal.channels import VChannelInfo, check_vchannel, check_vchannels
+from wal.channels import check_vchannel, check_vchannels
 from wal.cursors import CursorInfo, CursorKey, Cursors, CursorUse, check_cursor
 from wal.engine.base import LogStatistics
 from wal.errors import InvalidArgumentError
@@ -42,13 +43,13 @@ if TYPE_CHECKING:
 __all__ = ["LogStatistics", "WALAccesser"]
 
 
-class WALAccesser:
+class WALAccesser(ChannelCalls):
     """A log that is open or being opened. Get one from `open_wal` or `WAL()`, and use it on the event loop that opened it."""
 
     def __init__(
         self, location: str, make_engine: Callable[[], Awaitable[ReadableEngine]], *, read_only: bool = False
     ) -> None:
-        self._lifecycle = Lifecycle(location, make_engine, read_only=read_only)
+        super().__init__(Lifecycle(location, make_engine, read_only=read_only))
         self._broadcast = LogBroadcast(self._lifecycle)
 
     # -- writing
@@ -277,22 +278,6 @@ class WALAccesser:
         await (await self._cursors()).delete(name, names)
 
     # -- housekeeping
-
-    async def vchannels(self) -> list[VChannelInfo]:
-        """Returns all vchannels, by name; with `read_only=True` those that this process knows of, which may lag by a moment."""
-        return sorted(await (await self._lifecycle.readable()).list_vchannels(), key=lambda info: info.name)
-
-    async def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
-        """Creates a vchannel durably; raises ChannelExistError if the name is taken."""
-        return await (await self._lifecycle.ready()).create_vchannel(name, pchannel)
-
-    async def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel: its transactions fail, its readers end, and a recreated vchannel shows nothing of it.
-
-        Once the call has returned, no new read in any process shows anything of it, even after a crash. If readers in other processes
-        cannot be told, the call raises NoSpaceError or StorageError: the vchannel is gone here; repeat the call when there is room.
-        """
-        await (await self._lifecycle.ready()).drop_vchannel(name)
 
     async def truncate(self, *, up_to: MessageID) -> None:
         """Truncates a pchannel up to this event, inclusive. Reads end there exactly; files are removed segment by segment.

@@ -23,7 +23,7 @@ from wal.accesser.responses import AppendOption, AppendResponses
 from wal.accesser.txn import Txn
 from wal.bridge.blocking_scanner import BlockingHandler, BlockingScanner, blocking_handler
 from wal.bridge.blocking_writes import BlockingBroadcast, BlockingTxn, on_loop
-from wal.channels import VChannelInfo
+from wal.channels import ChannelDescription, OwnerDescription, VChannelInfo
 from wal.cursors import CursorInfo
 from wal.errors import InvalidArgumentError
 from wal.loop_thread import LoopThread
@@ -285,6 +285,18 @@ class BlockingWAL:
     def drop_vchannel(self, name: str) -> None:
         """Drops a vchannel: its transactions fail and its readers end. A new one of that name shows nothing of it."""
         self._call(self._log.drop_vchannel, name)
+
+    def create_channels(self, owner: OwnerDescription, count: int = 1) -> list[str]:
+        """Creates channels (1 … 60) with an owner, all or none, and returns their generated names."""
+        return self._call(self._log.create_channels, owner, count)
+
+    def destroy_channels(self, names: Iterable[str]) -> None:
+        """Destroys channels (at most 60), all or none; raises ChannelNotExistError if one of them does not exist."""
+        self._call(self._log.destroy_channels, names)
+
+    def describe_channels(self, names: Iterable[str] | None = None) -> list[ChannelDescription]:
+        """Returns these channels and their owners; None means all, in the order of their creation."""
+        return self._call(self._log.describe_channels, names)
 
     def truncate(self, *, up_to: MessageID) -> None:
         """Truncates a pchannel up to this event, inclusive."""

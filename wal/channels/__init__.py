@@ -3,8 +3,10 @@
 Files:
 
 * pchannels:    the records of pchannels and of their checkpoints in the KV
+* owners:       the owner of a channel: its texts and their bounds
 * vchannels:    the names of vchannels, the pchannel of each, and the warning for a reader of an unknown one
 * directory:    the records of vchannels in the KV, in memory and as saved
+* service:      channels, which are vchannels with a generated name and an owner: the checks and the meaning of their calls
 * vchannel_map: the file that shows a pchannel's vchannels to other processes: its bytes, and the view of all maps together
 * map_keeper:   decides when these files are written
 """
@@ -15,6 +17,7 @@ from wal.channels.directory import (
     unsaved_records,
 )
 from wal.channels.map_keeper import VChannelMapKeeper
+from wal.channels.owners import OwnerDescription, check_owner
 from wal.channels.pchannels import (
     CheckpointRecord,
     PChannelMeta,
@@ -26,6 +29,15 @@ from wal.channels.pchannels import (
     pchannel_names,
     raise_term,
     save_checkpoint,
+)
+from wal.channels.service import (
+    CHANNELS_MAX,
+    ChannelDescription,
+    admit_channels,
+    channels_named,
+    check_channel_count,
+    check_channel_names,
+    describe_channels,
 )
 from wal.channels.vchannel_map import MapPlace, VChannelMap, VChannelMaps, VChannelView, read_map
 from wal.channels.vchannels import (
@@ -40,10 +52,13 @@ from wal.channels.vchannels import (
 )
 
 __all__ = [
+    "CHANNELS_MAX",
     "VCHANNEL_NAME_BYTES_MAX",
     "Change",
+    "ChannelDescription",
     "CheckpointRecord",
     "MapPlace",
+    "OwnerDescription",
     "PChannelMeta",
     "UnknownVChannels",
     "VChannelDirectory",
@@ -52,11 +67,17 @@ __all__ = [
     "VChannelMapKeeper",
     "VChannelMaps",
     "VChannelView",
+    "admit_channels",
+    "channels_named",
+    "check_channel_count",
+    "check_channel_names",
     "check_count",
+    "check_owner",
     "check_vchannel",
     "check_vchannels",
     "common_place",
     "create_pchannel",
+    "describe_channels",
     "existing_vchannels",
     "load_checkpoint",
     "load_pchannels",

@@ -1,19 +1,21 @@
 """VChannelDirectory: the vchannels of a log. The KV is the only source of truth, and the directory is its only writer.
 
 Owns the records (name → pchannel, incarnation), the counter of incarnations, and the order in which both are saved. A vchannel's record is
-durable before its first frame is written. The changes of a turn are saved together, in as few operations as the KV's bound allows.
-Vchannels are independent, so only each single record must be saved atomically, but never before a counter above its incarnation. An
-incarnation is never reused, even after a drop, so that a recreated vchannel shows nothing of its former incarnation.
+durable before its first frame is written. The changes of a turn are saved together, in as few operations as the KV's bound allows. A change
+is one operation, whose records are all saved or none; changes are independent of each other. No record is saved before a counter above its
+incarnation. An incarnation is never reused, even after a drop, so that a recreated vchannel shows nothing of its former incarnation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from actors import Actor
+from wal.channels.owners import OwnerDescription
 from wal.channels.vchannels import VChannelInfo, check_vchannel
 from wal.errors import CorruptionError, StorageError, WALError
 
@@ -27,17 +29,21 @@ NEXT_KEY: Final = "vchannel-incarnations"
 
 
 class Change(msgspec.Struct, gc=False):
-    """A record to save, or to remove; `done` is called with None, or with the error."""
+    """Records to save, or to remove, all or none of them; `done` is called with None, or with the error.
 
-    info: VChannelInfo
+    If another change of the same turn has one of the names, the later change decides what is saved under it, in the same operation.
+    """
+
+    infos: tuple[VChannelInfo, ...]
     remove: bool
     done: Callable[[WALError | None], None]
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     pchannel: str
     incarnation: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
     """A frame has 32 bits for the incarnation."""
+    owner: OwnerDescription | None = None
 
 
 class VChannelDirectory(Actor):
@@ -63,7 +69,7 @@ class VChannelDirectory(Actor):
             for key, value in zip(keys, values, strict=True):
                 record = _decoder.decode(value)
                 name = check_vchannel(key.removeprefix(PREFIX))
-                self.records[name] = VChannelInfo(name, record.pchannel, record.incarnation)
+                self.records[name] = VChannelInfo(name, record.pchannel, record.incarnation, record.owner)
             _, counters = await self._kv.load_with_prefix(NEXT_KEY)
             self._counter = self.saved_next = self.next_incarnation = int(counters[0]) if counters else 1
             newest = max((info.incarnation for info in self.records.values()), default=0)
@@ -73,9 +79,9 @@ class VChannelDirectory(Actor):
             raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=PREFIX) from error
         self.saved = dict(self.records)
 
-    def admit(self, name: str, pchannel: str) -> VChannelInfo:
+    def admit(self, name: str, pchannel: str, owner: OwnerDescription | None = None) -> VChannelInfo:
         """Returns a new vchannel with a new incarnation; its record must still be saved by sending a `Change`."""
-        info = self.records[name] = VChannelInfo(name, pchannel, self.next_incarnation)
+        info = self.records[name] = VChannelInfo(name, pchannel, self.next_incarnation, owner)
         self.next_incarnation += 1
         return info
 
@@ -89,35 +95,41 @@ class VChannelDirectory(Actor):
 
         If an operation fails, the changes of the operations before it are saved, and all other changes get its error.
         """
-        changed: dict[str, Change] = {}
+        last: dict[str, tuple[VChannelInfo, bool]] = {}
         for change in batch:
-            if not change.remove or change.info.name not in self.records:  # else the new record replaces the old one
-                changed[change.info.name] = change
-        waiting, following = list(changed.values()), self.next_incarnation
-        saved: list[Change] = []
+            for info in change.infos:
+                if not change.remove or info.name not in self.records:  # else the new record replaces the old one
+                    last[info.name] = info, change.remove
+        waiting, following = _units(batch, last), self.next_incarnation
+        saved: dict[str, tuple[VChannelInfo, bool]] = {}
         error: WALError | None = None
-        while error is None and len(saved) < len(waiting):
-            room = (self._kv.operations_max or len(waiting) + 1) - (self._counter != following)
-            part = waiting[len(saved) : len(saved) + room]
-            error = await self._save(part, following)
+        at = 0
+        while error is None and at < len(waiting):
+            room = (self._kv.operations_max or sys.maxsize) - (self._counter != following)
+            part = waiting[at]
+            at += 1
+            while at < len(waiting) and len(part) + len(waiting[at]) <= room:
+                part += waiting[at]
+                at += 1
+            error = await self._save([last[name] for name in part], following)
             if error is None:
-                saved += part
+                saved.update((name, last[name]) for name in part)
         if saved:
             self._note_saved(saved)
-        names = {change.info.name for change in saved}
         for change in batch:
-            change.done(None if change.info.name in names else error)
+            settled = all(info.name in saved or info.name not in last for info in change.infos)
+            change.done(None if settled else error)
 
-    async def _save(self, changes: list[Change], following: int) -> WALError | None:
+    async def _save(self, changes: list[tuple[VChannelInfo, bool]], following: int) -> WALError | None:
         """Saves these changes in one operation, with the counter if it has grown. Returns the error, or None if they are durable."""
         saves = {} if self._counter == following else {NEXT_KEY: str(following)}
         removals: list[str] = []
-        for change in changes:
-            key, info = PREFIX + change.info.name, change.info
-            if change.remove:
-                removals.append(key)
+        for info, remove in changes:
+            if remove:
+                removals.append(PREFIX + info.name)
             else:
-                saves[key] = _encoder.encode(_Record(info.pchannel, info.incarnation)).decode()
+                record = _Record(info.pchannel, info.incarnation, info.owner)
+                saves[PREFIX + info.name] = _encoder.encode(record).decode()
         try:
             await self._kv.multi_save_and_remove(saves, removals)
         except WALError as failure:
@@ -132,20 +144,32 @@ class VChannelDirectory(Actor):
         for change in unhandled:
             change.done(unsaved_records(cause))
 
-    def _note_saved(self, changes: list[Change]) -> None:
+    def _note_saved(self, changes: dict[str, tuple[VChannelInfo, bool]]) -> None:
         self.saved_next = self._counter
         pchannels: set[str] = set()
         ended: set[str] = set()
-        for change in changes:
-            before = self.saved.pop(change.info.name, None)
-            if not change.remove:
-                self.saved[change.info.name] = change.info
-            pchannels.add(change.info.pchannel)
-            if before is not None and (change.remove or before != change.info):
+        for name, (info, remove) in changes.items():
+            before = self.saved.pop(name, None)
+            if not remove:
+                self.saved[name] = info
+            pchannels.add(info.pchannel)
+            if before is not None and (remove or before != info):
                 pchannels.add(before.pchannel)
-                ended.add(change.info.name)
+                ended.add(name)
         if self.on_saved is not None:
             self.on_saved(pchannels, ended)
+
+
+def _units(batch: list[Change], last: Collection[str]) -> list[list[str]]:
+    """Returns the names whose records are saved, each once: a list for each change, which one operation saves."""
+    units: list[list[str]] = []
+    placed: set[str] = set()
+    for change in batch:
+        unit = [info.name for info in change.infos if info.name in last and info.name not in placed]
+        if unit:
+            placed.update(unit)
+            units.append(unit)
+    return units
 
 
 def unsaved_records(cause: BaseException) -> StorageError:

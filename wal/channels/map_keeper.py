@@ -178,8 +178,10 @@ def _write_maps(
     for name, place in places.items():
         if held is not None:
             held.check()
-        own = {info.name: info.incarnation for info in records if info.pchannel == name}
-        write_map(place.folder, VChannelMap(place.incarnation, following, own), durably=durably)
+        here = [info for info in records if info.pchannel == name]
+        own = {info.name: info.incarnation for info in here}
+        owners = {info.name: info.owner for info in here if info.owner is not None}
+        write_map(place.folder, VChannelMap(place.incarnation, following, own, owners), durably=durably)
 
 
 def _unshown(name: str, cause: BaseException) -> WALError:

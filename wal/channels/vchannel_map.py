@@ -2,10 +2,12 @@
 
     vchannels   magic "WALV" | version u32 | incarnation u64 | next u64 | vchannels u32 | names_len u32
                 a column each: incarnation u64, name_len u16; names UTF-8, joined
+                in version 2: the owners by name, JSON
                 crc32c u32 of everything before it
 
-The KV is the only source of truth about vchannels. A map may lag behind it, and is brought up to date whenever the log is opened for
-writing or closed. A rename replaces the file, so a reader that opens it sees the whole map of one moment.
+A map without owners has version 1. The KV is the only source of truth about vchannels. A map may lag behind it, and is brought up to
+date whenever the log is opened for writing or closed. A rename replaces the file, so a reader that opens it sees the whole map of one
+moment.
 
 The file's inode and time do not distinguish two versions: the next version but one may get the first one's freed inode, and the same time
 where file times are coarse (milliseconds on many systems, seconds on some). So `MapMark` also has the CRC.
@@ -23,6 +25,7 @@ from typing import Final
 import google_crc32c
 import msgspec
 
+from wal.channels.owners import OwnerDescription
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
 from wal.files import FileAccess
@@ -33,14 +36,17 @@ MAP_NAME: Final = "vchannels"
 _TEMPORARY: Final = "vchannels.tmp"
 _MAGIC: Final = b"WALV"
 _VERSION: Final = 1
+_VERSION_OWNERS: Final = 2
 _HEAD: Final = struct.Struct("<4sIQQII")
 _COLUMNS_BYTES: Final = 10
 """The bytes of each vchannel in the columns."""
 _CRC: Final = struct.Struct("<I")
+_decoder: Final = msgspec.json.Decoder(dict[str, OwnerDescription])
 
 
 class VChannelMap(msgspec.Struct, frozen=True):
-    """`incarnation` is the pchannel's own; `records` has the incarnation of each vchannel on this pchannel, by name.
+    """`incarnation` is the pchannel's own; `records` has the incarnation of each vchannel on this pchannel, by name, and `owners` the owner
+    of each that is a channel.
 
     A vchannel that was created after this moment, on any pchannel, has at least the incarnation `next_incarnation`.
     """
@@ -48,17 +54,20 @@ class VChannelMap(msgspec.Struct, frozen=True):
     incarnation: int
     next_incarnation: int
     records: dict[str, int]
+    owners: dict[str, OwnerDescription] = {}
 
     def encode(self) -> bytes:
         """Returns the bytes of the file."""
         names = [name.encode() for name in self.records]
         count = len(names)
         joined = b"".join(names)
+        version = _VERSION_OWNERS if self.owners else _VERSION
         data = b"".join(
             (
-                _HEAD.pack(_MAGIC, _VERSION, self.incarnation, self.next_incarnation, count, len(joined)),
+                _HEAD.pack(_MAGIC, version, self.incarnation, self.next_incarnation, count, len(joined)),
                 struct.pack(f"<{count}Q{count}H", *self.records.values(), *map(len, names)),
                 joined,
+                msgspec.json.encode(self.owners) if self.owners else b"",
             )
         )
         return data + _CRC.pack(google_crc32c.value(data))
@@ -75,12 +84,13 @@ class VChannelMap(msgspec.Struct, frozen=True):
         magic, version, incarnation, following, count, names_len = _HEAD.unpack_from(body)
         if magic != _MAGIC:
             raise _damaged(path, f"it starts with {magic!r}", repr(_MAGIC))
-        if version != _VERSION:
-            raise FormatError(f"{path} has version {version}, known here is {_VERSION}: upgrade to read it")
-        if len(body) != _HEAD.size + count * _COLUMNS_BYTES + names_len:  # before the count is used
+        if version not in (_VERSION, _VERSION_OWNERS):
+            raise FormatError(f"{path} has version {version}, known here is {_VERSION_OWNERS}: upgrade to read it")
+        names_end = _HEAD.size + count * _COLUMNS_BYTES + names_len
+        if len(body) < names_end or (version == _VERSION and len(body) > names_end):  # before the count is used
             raise _damaged(path, f"it has {len(data)} bytes", f"{count} vchannels with {names_len} bytes of names")
         values = struct.unpack_from(f"<{count}Q{count}H", body, _HEAD.size)
-        joined = body[_HEAD.size + count * _COLUMNS_BYTES :]
+        joined = body[_HEAD.size + count * _COLUMNS_BYTES : names_end]
         ends = list(accumulate(values[count:], initial=0))
         if ends[-1] != names_len:
             raise _damaged(path, f"its names are {ends[-1]} bytes long", f"{names_len} bytes")
@@ -91,7 +101,7 @@ class VChannelMap(msgspec.Struct, frozen=True):
         records = dict(zip(names, values[:count], strict=True))
         if len(records) != count or not all(names):
             raise _damaged(path, "a name is there twice, or empty", f"{count} names")
-        return cls(incarnation, following, records)
+        return cls(incarnation, following, records, _owners(body[names_end:], records, path))
 
 
 class MapMark(msgspec.Struct, frozen=True):
@@ -208,6 +218,18 @@ class VChannelMaps:
         return self.view
 
 
+def _owners(data: bytes, records: Mapping[str, int], path: Path) -> dict[str, OwnerDescription]:
+    if not data:
+        return {}
+    try:
+        owners = _decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise _damaged(path, f"its owners cannot be read ({error})", "the owners by name, JSON") from error
+    if unknown := owners.keys() - records.keys():
+        raise _damaged(path, f"it has an owner of {min(unknown)!r}", "owners of its vchannels only")
+    return owners
+
+
 def _records(maps: Mapping[str, VChannelMap]) -> dict[str, VChannelInfo]:
     """Returns all vchannels. If two maps have the same name, because one lags, the later incarnation counts."""
     records: dict[str, VChannelInfo] = {}
@@ -215,7 +237,7 @@ def _records(maps: Mapping[str, VChannelMap]) -> dict[str, VChannelInfo]:
         for name, incarnation in known.records.items():
             other = records.get(name)
             if other is None or other.incarnation < incarnation:
-                records[name] = VChannelInfo(name, pchannel, incarnation)
+                records[name] = VChannelInfo(name, pchannel, incarnation, known.owners.get(name))
     return records
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from wal.channels.owners import OwnerDescription
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 
 __all__ = [
@@ -42,11 +43,12 @@ _log: Final = logging.getLogger("wal.channels")
 
 
 class VChannelInfo(msgspec.Struct, frozen=True, gc=False):
-    """A vchannel: its name, its pchannel, and the incarnation of the name."""
+    """A vchannel: its name, its pchannel, the incarnation of the name, and, if `create_channels` made it, the owner."""
 
     name: str
     pchannel: str
     incarnation: int
+    owner: OwnerDescription | None = None
 
 
 def check_vchannel(name: object) -> str:

@@ -25,7 +25,7 @@ from wal.pchannel import PChannelStatistics
 if TYPE_CHECKING:
     from actors import Actor, ActorRef
     from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
-    from wal.channels import VChannelInfo
+    from wal.channels import ChannelDescription, OwnerDescription, VChannelInfo
     from wal.cursors import Cursors
     from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, TxnContext
     from wal.pchannel import Key, ProducerInfo, ReadablePChannel
@@ -94,6 +94,12 @@ class ReadableEngine(Protocol):
     async def list_vchannels(self) -> list[VChannelInfo]:
         """Returns all vchannels that are known, in any order."""
 
+    async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
+        """Returns these channels, in this order, or (None) all, in the order of their creation. See `wal/channels/service.py`.
+
+        Raises ChannelNotExistError if one of the names is not that of a channel.
+        """
+
     async def latest_tick(self, vchannel: str) -> int:
         """Returns a tick that covers every write to this vchannel that has returned.
 
@@ -130,6 +136,19 @@ class WritableEngine(ReadableEngine, Protocol):
         """Drops a vchannel durably, with its transactions, readers and cursors; raises ChannelNotExistError if there is none.
 
         Raises NoSpaceError or StorageError if other processes' readers could not be told: the vchannel is gone, the call may be repeated.
+        """
+
+    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
+        """Creates so many channels durably, all or none, and returns their names.
+
+        Raises as `create_vchannel` does. After an UnknownOutcomeError all exist, or none.
+        """
+
+    async def destroy_channels(self, names: tuple[str, ...]) -> None:
+        """Destroys channels durably, all or none, as `drop_vchannel` drops a vchannel.
+
+        Raises ChannelNotExistError if one of the names is not that of a channel: then none is destroyed. After NoSpaceError,
+        UnavailableError, UnknownOutcomeError or StorageError the call may be repeated.
         """
 
     async def truncate(self, up_to: MessageID) -> None:

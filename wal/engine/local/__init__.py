@@ -5,6 +5,7 @@ Files:
 * log:             the parts of the log, and the order in which they are opened and closed
 * storage:         where frames and metadata are kept
 * vchannels:       the vchannels and the actor of each; how one is created and dropped
+* channels:        the channel service: how channels are created and destroyed
 * appends:         how messages and transactions reach the actors
 * txn:             an open transaction
 * copies_operator: the log as its broadcaster sees it

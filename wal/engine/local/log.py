@@ -9,10 +9,8 @@ tick for all pchannels, and then everything that was opened.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 
@@ -21,7 +19,9 @@ from broadcaster.admission import BroadcasterLimits
 from broadcaster.broadcast import Broadcast
 from wal.backends import LogBackend
 from wal.channels import (
+    ChannelDescription,
     MapPlace,
+    OwnerDescription,
     PChannelMeta,
     VChannelDirectory,
     VChannelInfo,
@@ -38,13 +38,13 @@ from wal.engine.base import LogStatistics
 from wal.engine.hosting import INBOX_MAX, Hosting
 from wal.engine.local.announcements import Announcements
 from wal.engine.local.appends import LocalAppends
+from wal.engine.local.channels import LocalChannels
 from wal.engine.local.copies_operator import CopiesOperator
 from wal.engine.local.storage import Undo, open_storage
 from wal.engine.local.vchannels import VChannelRoutes, closed_log
 from wal.engine.metadata import BROADCAST_ROOT, CURSOR_ROOT
-from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, WALError
+from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError
 from wal.files import HeldDirectory
-from wal.frame import RunName
 from wal.kv import KVBase
 from wal.location import Location
 from wal.message import MessageID
@@ -55,8 +55,6 @@ from wal.settings import Settings
 from wal.timestamp import TimestampOracle
 
 __all__ = ["LocalLog"]
-
-_log: Final = logging.getLogger("wal")
 
 
 class LocalLog:
@@ -81,6 +79,7 @@ class LocalLog:
         self.kv: KVBase
         self.oracle: TimestampOracle
         self.vchannels: VChannelRoutes
+        self.channels: LocalChannels
         self.appends: LocalAppends
         self.broadcasts: Broadcast
         self.cursors: CursorService
@@ -167,7 +166,7 @@ class LocalLog:
             in_flight=self.in_flight,
             limits=storage.limits,
             checkpoint_rule=self.checkpoint_rule,
-            is_live=self._is_live,
+            is_live=lambda name: self.vchannels.incarnation(name[0]) == name[1],
         )
         undo.add(self._hosting.close)
         metas = await self._load_pchannels()
@@ -227,6 +226,7 @@ class LocalLog:
             store = MemoryCursors() if location.path is None else CursorFiles(location.path, held=self._held)
         self.cursors = CursorService(store, view=self._cursor_view, wall=self.clock.wall)
         self._undo.add(self.cursors.close, abandon=self.cursors.abandon)
+        self.channels = LocalChannels(self.vchannels, self.pchannels, self.cursors)
         # Abandoned before the cursors: a truncation under way holds the lock on them.
         self._undo.add(abandon=self.backend.finish_calls)
         bounds = RetentionBounds(
@@ -270,15 +270,17 @@ class LocalLog:
         """Returns all vchannels."""
         return list(self.vchannels.records.values())
 
+    async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
+        """Returns these channels, or (None) all."""
+        return self.channels.describe(names)
+
     async def latest_tick(self, vchannel: str) -> int:
         """Returns the promised tick of the vchannel's pchannel, or of all pchannels if the vchannel does not exist yet."""
         info = self.vchannels.records.get(vchannel)
         if info is not None:
             return self.pchannels[info.pchannel].promised.tick
         if not self.settings.create_vchannels:
-            raise ChannelNotExistError(
-                f"vchannel {vchannel!r} does not exist: make it with create_vchannel({vchannel!r})"
-            )
+            raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist: make it with create_vchannel()")
         return min(pchannel.promised.tick for pchannel in self.pchannels.values())
 
     async def retention_report(self) -> list[PChannelRetention]:
@@ -303,13 +305,15 @@ class LocalLog:
 
     async def drop_vchannel(self, name: str) -> None:
         """Drops a vchannel durably, and deletes its cursors (best effort)."""
-        info = await self.vchannels.drop(name)
-        if info is None:
-            return
-        try:
-            await self.cursors.drop(name, info.incarnation)
-        except WALError as error:  # they are useless now, and are deleted at the next opportunity
-            _log.warning("the cursors of vchannel %r, which was dropped, could not be deleted yet: %s", name, error)
+        await self.channels.drop_vchannel(name)
+
+    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
+        """Creates channels durably, all or none."""
+        return await self.channels.create(owner, count)
+
+    async def destroy_channels(self, names: tuple[str, ...]) -> None:
+        """Destroys channels durably, all or none, and deletes their cursors (best effort)."""
+        await self.channels.destroy(names)
 
     async def truncate(self, up_to: MessageID) -> None:
         """Truncates the pchannel of this event up to it, inclusive."""
@@ -329,10 +333,6 @@ class LocalLog:
     def _event_count(self) -> int:
         """Returns how many events were appended since the log was opened."""
         return sum(pchannel.statistics().events for pchannel in self.pchannels.values())
-
-    def _is_live(self, name: RunName) -> bool:
-        """Returns whether this vchannel, in this incarnation, still exists."""
-        return self.vchannels.incarnation(name[0]) == name[1]
 
     def _cursor_view(self) -> LogView:
         """Returns what cursors are compared with."""

@@ -39,7 +39,7 @@ from wal.pchannel import Drop, PChannel, VChannel
 from wal.reading import Selection
 from wal.settings import Settings
 
-__all__ = ["VChannelRoutes", "closed_log", "refusal", "tell"]
+__all__ = ["VChannelRoutes", "closed_log", "refusal", "settle", "tell"]
 
 
 class VChannelRoutes:
@@ -128,6 +128,14 @@ class VChannelRoutes:
         await asyncio.shield(saved)
         return VChannelInfo(name, vchannel.pchannel.channel, vchannel.run_name[1])
 
+    def check_room(self, what: str, count: int) -> None:
+        """Raises InvalidArgumentError if as many vchannels more, called `what` in the error, are past `vchannels_max`."""
+        there, most = len(self.directory.records), self._settings.vchannels_max
+        if there + count > most:
+            raise InvalidArgumentError(
+                f"{what} would be {there + count - most} more than vchannels_max={most}: drop some, or raise the setting"
+            )
+
     async def drop(self, name: str) -> VChannelInfo | None:
         """Drops a vchannel, in the order of the calls; raises ChannelNotExistError if there is none.
 
@@ -139,7 +147,7 @@ class VChannelRoutes:
             if self.maps is None or not self.maps.is_overdue(name):
                 raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
             # An earlier call dropped it, but could not tell readers in other processes.
-            self._when_shown(name, partial(_settle, saved))
+            self.when_shown(name, partial(settle, saved))
             await asyncio.shield(saved)
             return None
         vchannel = self.route(name)
@@ -158,9 +166,9 @@ class VChannelRoutes:
             if error is None:
                 vchannel.pchannel.keyed.table.drop(vchannel.run_name)
                 self.on_dropped(name)
-                self._when_shown(name, partial(_settle, saved))
+                self.when_shown(name, partial(settle, saved))
             else:
-                _settle(saved, error)
+                settle(saved, error)
 
         def ended(_: asyncio.Future[None]) -> None:
             # A callback runs whether or not the caller still waits. Operations told meanwhile are not lost either.
@@ -169,7 +177,7 @@ class VChannelRoutes:
                 return
             assert vchannel.closed is not None
             vchannel.refuse(group.leave(vchannel), vchannel.closed())
-            self._save(info, remove=True, done=removed)
+            self.save((info,), remove=True, done=removed)
 
         dropped.add_done_callback(ended)
         await asyncio.shield(saved)
@@ -177,50 +185,57 @@ class VChannelRoutes:
 
     def _create(self, name: str, pchannel: str, saved: asyncio.Future[None] | None) -> VChannel:
         """Returns the actor of a new vchannel; `saved` is settled when the vchannel is durable and readers can find it."""
-        if len(self.directory.records) >= self._settings.vchannels_max:
-            raise InvalidArgumentError(
-                f"vchannel {name!r} would be one more than vchannels_max={self._settings.vchannels_max}: drop some, or raise the "
-                "setting"
-            )
-        info = self.directory.admit(name, pchannel)
-        vchannel = self._join(info)
-        for other in self._pchannels.values():
-            for reader in list(other.readers):
-                reader.created(name, vchannel.pchannel)
-        group = vchannel.pchannel.actor_group
-        group.pause()
+        self.check_room(f"vchannel {name!r}", 1)
         if saved is None:
             saved = asyncio.get_running_loop().create_future()
             saved.add_done_callback(_ignore_failure)
-        self.saving[name] = saved
+        return self.start((self.directory.admit(name, pchannel),), saved)[0]
+
+    def start(self, infos: tuple[VChannelInfo, ...], saved: asyncio.Future[None]) -> list[VChannel]:
+        """Starts the actors of vchannels that were just admitted, and saves their records, all or none.
+
+        `saved` is settled when they are durable and readers can find them.
+        """
+        vchannels = [self._join(info) for info in infos]
+        for vchannel in vchannels:
+            for other in self._pchannels.values():
+                for reader in list(other.readers):
+                    reader.created(vchannel.channel, vchannel.pchannel)
+            vchannel.pchannel.actor_group.pause()
+            self.saving[vchannel.channel] = saved
 
         def recorded(error: WALError | None) -> None:
             if error is None:
                 # No frame is written before readers can look for it on this pchannel and none of them can see a former incarnation.
-                elsewhere = pchannel != place(name, list(self._pchannels))
-                self._when_shown(name, shown, wanted=elsewhere)
+                # The names of channels are given away, so readers elsewhere know these when the caller does.
+                pchannels = list(self._pchannels)
+                wanted = any(info.owner or info.pchannel != place(info.name, pchannels) for info in infos)
+                self.when_shown(infos[0].name, shown, wanted=wanted)
             else:
+                if isinstance(error, UnknownOutcomeError):
+                    self.save(infos, remove=True, done=lambda _: None)
                 done(error)
 
         def shown(error: WALError | None) -> None:
             done(error)
             if error is not None:
-                self._save(info, remove=True, done=lambda _: None)
+                self.save(infos, remove=True, done=lambda _: None)
 
         def done(error: WALError | None) -> None:
-            if self.saving.get(name) is saved:
-                del self.saving[name]
-            if error is not None:
-                self.directory.forget(info)
-                if self.routes.get(name) is vchannel:
-                    del self.routes[name]
-                vchannel.closed = lambda: _unsaved(name, error)
-                vchannel.pchannel.endings += 1
-            group.resume()
-            _settle(saved, error)
+            for info, vchannel in zip(infos, vchannels, strict=True):
+                if self.saving.get(info.name) is saved:
+                    del self.saving[info.name]
+                if error is not None:
+                    self.directory.forget(info)
+                    if self.routes.get(info.name) is vchannel:
+                        del self.routes[info.name]
+                    vchannel.closed = partial(_unsaved, info.name, error)
+                    vchannel.pchannel.endings += 1
+                vchannel.pchannel.actor_group.resume()
+            settle(saved, error)
 
-        self._save(info, remove=False, done=recorded)
-        return vchannel
+        self.save(infos, remove=False, done=recorded)
+        return vchannels
 
     def _join(self, info: VChannelInfo) -> VChannel:
         """Starts the actor of a vchannel."""
@@ -230,16 +245,17 @@ class VChannelRoutes:
         pchannel.vchannels[info.name] = self.routes[info.name] = vchannel
         return vchannel
 
-    def _when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
+    def when_shown(self, name: str, then: Callable[[WALError | None], None], *, wanted: bool = False) -> None:
         """See `VChannelMapKeeper.when_shown`; calls `then` at once if no other process can read the log."""
         if self.maps is None:
             then(None)
         else:
             self.maps.when_shown(name, then, wanted=wanted)
 
-    def _save(self, info: VChannelInfo, *, remove: bool, done: Callable[[WALError | None], None]) -> None:
+    def save(self, infos: tuple[VChannelInfo, ...], *, remove: bool, done: Callable[[WALError | None], None]) -> None:
+        """Saves or removes these records, all or none; calls `done` with None or the error."""
         try:
-            self._saver.tell(Change(info, remove, done))
+            self._saver.tell(Change(infos, remove, done))
         except ActorError as error:  # it failed before, or the log is being closed
             cause = error.__cause__ or error
             asyncio.get_running_loop().call_soon(done, unsaved_records(cause))
@@ -272,7 +288,7 @@ def _ignore_failure(future: asyncio.Future[None]) -> None:
     future.exception()
 
 
-def _settle(future: asyncio.Future[None], error: WALError | None) -> None:
+def settle(future: asyncio.Future[None], error: WALError | None) -> None:
     if not future.done():
         if error is None:
             future.set_result(None)

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
-from wal.channels import VChannelInfo
+from wal.channels import ChannelDescription, VChannelInfo, describe_channels
 from wal.cursors import CursorService, LogView
 from wal.engine.base import LogStatistics
 from wal.engine.read_only.core import ReadOnlyCore
@@ -133,6 +133,11 @@ class ReadOnlyLog:
         """Returns the known vchannels, after a refresh."""
         await self.refresh()
         return list(self.core.view.records.values())
+
+    async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
+        """Returns these channels, or (None) all known ones, after a refresh."""
+        await self.refresh()
+        return describe_channels(self.core.view.records, names)
 
     async def latest_tick(self, vchannel: str) -> int:
         """Raises NotLocalError: only the process that writes knows this tick."""

@@ -86,7 +86,9 @@ class ReadOnlyPulsarSource(ReadOnlySource):
                 pchannel: VChannelMap(log.incarnation, known.next_incarnation, known.on(pchannel))
                 for pchannel, log in self._logs.items()
             }
-            self._view = VChannelView({name: VChannelInfo(name, *at) for name, at in known.records.items()}, maps)
+            owners = known.owners
+            records = {name: VChannelInfo(name, *at, owners.get(name)) for name, at in known.records.items()}
+            self._view = VChannelView(records, maps)
             self._viewed = known, len(self._logs)
         return self._view
 

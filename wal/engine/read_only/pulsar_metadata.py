@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from wal.backends.pulsar.control import Control, ControlRecord
-from wal.channels import PChannelMeta, load_pchannels
+from wal.channels import OwnerDescription, PChannelMeta, load_pchannels
 from wal.cursors import Cursor, CursorsBesideWriter
 from wal.engine.metadata import CURSOR_ROOT, PULSAR_ROOT, open_metadata
 from wal.errors import CorruptionError
@@ -34,10 +34,14 @@ _NEXT: Final = "vchannel-incarnations"
 
 
 class KnownVChannels(msgspec.Struct, frozen=True):
-    """The vchannels at one moment: name → (pchannel, incarnation). Every incarnation below `next_incarnation` is in it or has ended."""
+    """The vchannels at one moment: name → (pchannel, incarnation). Every incarnation below `next_incarnation` is in it or has ended.
+
+    `owners` has the owner of each that is a channel, by name.
+    """
 
     records: Mapping[str, tuple[str, int]]
     next_incarnation: int
+    owners: Mapping[str, OwnerDescription] = {}
 
     def current(self, name: str) -> int | None:
         found = self.records.get(name)
@@ -150,6 +154,7 @@ class _Closing:
 
 def _known(keys: list[str], values: list[str]) -> KnownVChannels:
     records: dict[str, tuple[str, int]] = {}
+    owners: dict[str, OwnerDescription] = {}
     following = 1
     try:
         for key, value in zip(keys, values, strict=True):
@@ -157,7 +162,10 @@ def _known(keys: list[str], values: list[str]) -> KnownVChannels:
                 following = int(value)
             elif key.startswith(_RECORDS):
                 record: dict[str, Any] = msgspec.json.decode(value)
-                records[key.removeprefix(_RECORDS)] = (record["pchannel"], record["incarnation"])
+                name = key.removeprefix(_RECORDS)
+                records[name] = (record["pchannel"], record["incarnation"])
+                if (owner := record.get("owner")) is not None:
+                    owners[name] = msgspec.convert(owner, OwnerDescription)
     except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=_RECORDS) from error
-    return KnownVChannels(records, following)
+    return KnownVChannels(records, following, owners)
