@@ -10,32 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
-import mmap
 import os
-import platform
-import struct
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Final
 
 import google_crc32c
 
 from benchmarks.cell import Cell
 from benchmarks.floor import SPACE_BYTES, make_frame
 from wal.backends.journal.layout import SECTOR_BYTES, pack_envelope, padding
+from wal.backends.journal.linux_aio import AsyncWrite
 
 __all__ = ["LoopFloor", "open_loop_floor", "why_no_loop_floor"]
-
-_SYSTEM_CALLS: Final = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
-"""The numbers of io_setup, io_destroy, io_getevents and io_submit, from the kernel's tables."""
-_IOCB: Final = struct.Struct("<QIiHhIQQqQII")
-"""data, key, rw_flags, opcode, reqprio, fd, buf, nbytes, offset, reserved, flags, resfd: `struct iocb` of linux/aio_abi.h."""
-_EVENT: Final = struct.Struct("<QQqq")
-"""data, obj, res, res2: `struct io_event`."""
-_PWRITE: Final = 1
-_RESFD: Final = 1
 
 _Done = Callable[[OSError | None], None]
 
@@ -46,27 +33,27 @@ async def open_loop_floor(cell: Cell) -> AsyncIterator[LoopFloor]:
     row = cell.row
     frame = make_frame(row, 0, row.writers)
     data = b"".join([pack_envelope(frame.length, 1, 0), *frame.buffers, padding(frame.length)])
-    file = await asyncio.to_thread(_File, Path(cell.directory) / "loop-floor", data)
-    aio = _Aio(file)
+    file = _File(Path(cell.directory) / "loop-floor", data)
     try:
-        yield LoopFloor(aio, len(data), row.writers)
+        yield LoopFloor(file, len(data), row.writers)
     finally:
-        aio.close()
         file.close()
 
 
 def why_no_loop_floor() -> str | None:
     """Returns why this machine cannot be measured; None if it can."""
-    if platform.machine() in _SYSTEM_CALLS:
-        return None
-    return f"the numbers of Linux AIO's system calls on {platform.machine()} are unknown"
+    try:
+        AsyncWrite().close()
+    except OSError as error:
+        return f"Linux AIO is not available: {error}"
+    return None
 
 
 class LoopFloor:
     """Appends that store a writer's share of the ready bytes. One write is in flight at a time."""
 
-    def __init__(self, aio: _Aio, size: int, writers: int) -> None:
-        self._aio = aio
+    def __init__(self, file: _File, size: int, writers: int) -> None:
+        self._file = file
         self._size = size
         self._writers = writers
         loop = asyncio.get_running_loop()
@@ -89,7 +76,10 @@ class LoopFloor:
         self._flight, self._waiting = self._waiting, []
         # Fewer writers than all write their share of the bytes, in whole sectors.
         sectors = -(-self._size * len(self._flight) // (self._writers * SECTOR_BYTES))
-        self._aio.write(sectors * SECTOR_BYTES, self._written)
+        try:
+            self._file.begin(sectors * SECTOR_BYTES, self._written)
+        except OSError as error:
+            self._written(error)
 
     def _written(self, error: OSError | None) -> None:
         flight, self._flight = self._flight, []
@@ -107,81 +97,41 @@ class _File:
     """A file that was written once and is overwritten past the page cache, from its beginning again and again."""
 
     def __init__(self, path: Path, data: bytes) -> None:
-        self.data = data
-        self.buffer = mmap.mmap(-1, max(len(data), mmap.PAGESIZE))
-        self.view = memoryview(self.buffer)
-        self._at = 0
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT)
-        zeros = bytes(1 << 20)
-        for offset in range(0, SPACE_BYTES, len(zeros)):
-            os.pwrite(self.fd, zeros, offset)
-        os.fdatasync(self.fd)
-        os.close(self.fd)
-        self.fd = os.open(path, os.O_RDWR | os.O_DIRECT)
-
-    def fill(self, size: int) -> int:
-        """Copies this many bytes to where the disk can read them, with their CRC; returns where they go in the file."""
-        data = self.data[:size]
-        google_crc32c.value(data)
-        self.view[:size] = data
-        at = self._at if self._at + size <= SPACE_BYTES else 0
-        self._at = at + size
-        return at
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
-class _Aio:
-    """Writes and syncs by Linux AIO; the loop watches the descriptor that tells of the end of a write."""
-
-    def __init__(self, file: _File) -> None:
-        setup, self._destroy, self._get, self._submit = _SYSTEM_CALLS[platform.machine()]
-        self._file = file
-        self._call = ctypes.CDLL(None, use_errno=True).syscall
-        self._call.restype = ctypes.c_long
-        context = ctypes.c_ulong(0)
-        if self._call(setup, 1, ctypes.byref(context)) < 0:
-            raise OSError(ctypes.get_errno(), "io_setup")
-        self._context = context
-        self._iocb = ctypes.create_string_buffer(_IOCB.size)
-        self._iocbs = (ctypes.c_void_p * 1)(ctypes.addressof(self._iocb))
-        self._event = ctypes.create_string_buffer(_EVENT.size)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(file.buffer))
-        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._size = 0
+        self._data = data
+        self._size = self._at = 0
         self._done: _Done | None = None
-        asyncio.get_running_loop().add_reader(self._eventfd, self._ended)
+        zeros = bytes(1 << 20)
+        with path.open("wb") as file:
+            for _ in range(0, SPACE_BYTES, len(zeros)):
+                file.write(zeros)
+        self._fd = os.open(path, os.O_RDWR | os.O_DIRECT)
+        os.fsync(self._fd)
+        self._write = AsyncWrite()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._write.event_fd, self._ended)
 
-    def write(self, size: int, done: _Done) -> None:
-        self._size, self._done = size, done
-        at, fd = self._file.fill(size), self._file.fd
-        _IOCB.pack_into(
-            self._iocb, 0, 0, 0, os.RWF_DSYNC, _PWRITE, 0, fd, self._address, size, at, 0, _RESFD, self._eventfd
-        )
-        if self._call(self._submit, self._context, 1, self._iocbs) != 1:
-            done(OSError(ctypes.get_errno(), "io_submit"))
+    def begin(self, size: int, done: _Done) -> None:
+        """Begins to write this many of the bytes, after their CRC; `done` is called when they are on the disk."""
+        data = self._data[:size]
+        google_crc32c.value(data)
+        self._write.buffer(size)[:size] = data
+        at = self._at if self._at + size <= SPACE_BYTES else 0
+        self._at, self._size, self._done = at + size, size, done
+        self._write.submit(self._fd, size, at)
 
     def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._eventfd)
-        self._call(self._destroy, self._context)
-        os.close(self._eventfd)
+        self._loop.remove_reader(self._write.event_fd)
+        self._write.close()
+        os.close(self._fd)
 
     def _ended(self) -> None:
-        os.eventfd_read(self._eventfd)
-        failure: OSError | None = None
-        try:
-            if self._call(self._get, self._context, 1, 1, self._event, None) != 1:
-                raise OSError(ctypes.get_errno(), "io_getevents")
-            _check(_EVENT.unpack(self._event)[2], self._size)
-        except OSError as error:
-            failure = error
+        if (result := self._write.reap()) is None:
+            return
         assert self._done is not None
-        self._done(failure)
+        self._done(None if result == self._size else _failure(result, self._size))
 
 
-def _check(result: int, size: int) -> None:
+def _failure(result: int, size: int) -> OSError:
     if result < 0:
-        raise OSError(-result, os.strerror(-result))
-    if result != size:
-        raise OSError(errno.EIO, f"the loop floor wrote {result} of {size} bytes")
+        return OSError(-result, os.strerror(-result))
+    return OSError(errno.EIO, f"the loop floor wrote {result} of {size} bytes")
