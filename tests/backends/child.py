@@ -3,6 +3,7 @@
 python -m tests.backends.child acknowledge DIRECTORY TERM     through a JournalBackend; a line "position sequence" per frame
 python -m tests.backends.child fence DIRECTORY TERM COUNT     past the directory's lock, as a process that does not know it;
                                                               prints the first sequence that was refused, and by what
+python -m tests.backends.child stop DIRECTORY TERM COUNT      does so from the loop, and stops itself while frame COUNT is in flight
 python -m tests.backends.child lock DIRECTORY                 holds the directory until its input ends
 """
 
@@ -12,12 +13,13 @@ import asyncio
 import concurrent.futures
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 
 from tests.backends.frames import INCARNATION, FrameMaker, append
 from tests.backends.journals import PCHANNEL, folder
-from wal.backends.journal import Disk, JournalBackend, JournalLog
+from wal.backends.journal import Disk, JournalBackend, JournalLog, WritePath, log_tail
 from wal.backends.journal.backend import hold
 from wal.backends.journal.recovery import recover_log
 from wal.errors import ChannelFencedError
@@ -29,7 +31,9 @@ def payload(term: int, sequence: int) -> bytes:
     return rng.randbytes(rng.randrange(1, 5_000))
 
 
-async def open_past_the_lock(place: Path, term: int, pool: concurrent.futures.ThreadPoolExecutor) -> JournalLog:
+async def open_past_the_lock(
+    place: Path, term: int, pool: concurrent.futures.ThreadPoolExecutor, *, write_path: WritePath = "auto"
+) -> JournalLog:
     """Opens a handle without the directory's lock."""
     disk = Disk()
     recovered = await asyncio.to_thread(
@@ -47,6 +51,7 @@ async def open_past_the_lock(place: Path, term: int, pool: concurrent.futures.Th
         term=term,
         segment_bytes=32 << 10,
         frame_bytes_limit=1 << 20,
+        write_path=write_path,
     )
 
 
@@ -69,18 +74,28 @@ async def acknowledge(place: Path, term: int) -> None:
     await asyncio.gather(*[writer() for _ in range(3)])
 
 
-async def fence(place: Path, term: int, count: int) -> None:
+async def fence(place: Path, term: int, count: int, *, stop_at: int = -1, write_path: WritePath = "auto") -> None:
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        log = await open_past_the_lock(place, term, pool)
+        log = await open_past_the_lock(place, term, pool, write_path=write_path)
         maker = FrameMaker(term)
         say("open")
         for sequence in range(count):
             try:
-                say(f"{await append(log, maker.data(('v', payload(term, sequence))))} {sequence}")
+                future = append(log, maker.data(("v", payload(term, sequence))))
+                if sequence == stop_at:
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                say(f"{await future} {sequence}")
             except ChannelFencedError:
                 say(f"fenced {sequence}")
                 break
         await log.close()
+
+
+async def stop(place: Path, term: int, stop_at: int) -> None:
+    log_tail.PAUSE_S = (
+        3600.0  # however slow this process is, the loop writes the frames, and only the loop can finish one
+    )
+    await fence(place, term, 1_000_000, stop_at=stop_at, write_path="loop")
 
 
 async def lock(place: Path) -> None:
@@ -93,7 +108,7 @@ async def lock(place: Path) -> None:
 
 def main() -> None:
     kind, place, *numbers = sys.argv[1:]
-    calls = {"acknowledge": acknowledge, "fence": fence, "lock": lock}
+    calls = {"acknowledge": acknowledge, "fence": fence, "stop": stop, "lock": lock}
     asyncio.run(calls[kind](Path(place), *map(int, numbers)))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import random
 import signal
 import sys
@@ -22,6 +23,7 @@ from wal.backends.journal import JournalBackend
 from wal.errors import LockedError
 
 KILLS = 12
+WAIT_S = 20.0
 
 
 @contextlib.asynccontextmanager
@@ -117,6 +119,45 @@ async def test_a_process_of_a_lower_term_is_fenced(tmp_path: Path) -> None:
         assert (2, int(line.split()[1])) not in found
         await log.close()
         await backend.close()
+
+
+@pytest.mark.usefixtures("always_by_loop")
+@pytest.mark.parametrize("ending", [signal.SIGCONT, signal.SIGKILL])
+async def test_a_stopped_process_with_a_frame_in_flight_is_waited_for(tmp_path: Path, ending: signal.Signals) -> None:
+    """It has the fence. If its successor did not wait, the frame could be acknowledged after the successor had looked for the end."""
+    count = 20
+    async with journal(tmp_path, segment=1 << 20):
+        pass
+    async with asyncio.timeout(WAIT_S), child("stop", tmp_path, 2, count) as process:
+        assert process.stdout is not None
+        lines = [await process.stdout.readline() for _ in range(count)]
+        backend = JournalBackend(tmp_path, segment_bytes=1 << 20)
+        opening = asyncio.ensure_future(backend.open("p", incarnation=0x1CE, term=3))
+        while not (await asyncio.to_thread(waits_for_a_lock, os.getpid())):
+            assert not opening.done(), "the successor did not wait"
+        process.send_signal(ending)
+        log = await opening
+        ours = await append(log, FrameMaker(3).data(("v", payload(3, 0))))
+        lines += (await process.stdout.read()).splitlines(keepends=True)
+        assert await process.wait() == (0 if ending is signal.SIGCONT else -signal.SIGKILL)
+        found = await positions_of(log)
+        acked = {
+            (2, int(sequence)): int(position) for position, sequence in map(bytes.split, lines) if position != b"fenced"
+        }
+        assert {key: found.get(key) for key in acked} == acked
+        assert found[3, 0] == ours == max(found.values())
+        if ending is signal.SIGCONT:
+            assert (2, count) in acked, "the frame in flight was acknowledged"
+            assert lines[-1] == b"fenced %d\n" % len(acked)
+        assert len(acked) <= sum(term == 2 for term, _ in found) <= len(acked) + 1
+        await log.close()
+        await backend.close()
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    """Returns whether this process waits for a flock, as /proc/locks says: a waiting request has an arrow."""
+    waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
+    return any("FLOCK" in fields and str(pid) in fields for fields in waiting)
 
 
 async def test_the_lock_names_the_process_that_has_it(tmp_path: Path) -> None:

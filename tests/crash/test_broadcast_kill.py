@@ -21,7 +21,7 @@ from wal import BroadcastHeader, BroadcastMessage, BroadcastState, BroadcastTask
 from wal.errors import ResourceAcquiredError
 
 ROOT: Final = Path(__file__).parents[2]
-KILLS: Final = 8
+KILLS: Final = 4
 POINTS_A_RUN: Final = 12
 SAID_MAX: Final = 400
 WAIT_TIMEOUT_S: Final = 60.0
@@ -145,6 +145,7 @@ async def finish(directory: Path) -> None:
         assert all(len(pchannel.copies.table) == 0 for pchannel in local(log).pchannels.values())
 
 
+@pytest.mark.usefixtures("write_path")
 async def test_killed_while_it_broadcasts(data_dir: Path, soak: int) -> None:
     seed = int(os.environ.get("BROADCAST_KILL_SEED") or random.SystemRandom().getrandbits(32))
     chance = random.Random(seed)

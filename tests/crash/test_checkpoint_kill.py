@@ -11,12 +11,14 @@ from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.crash.checkpoint_child import WRITERS, key_of
 from wal import Message, ProducerKey, open_wal
 from wal.pchannel.idempotency.producers import RESULTS_KEPT
 
 ROOT: Final = Path(__file__).parents[2]
-KILLS: Final = 12
+KILLS: Final = 6
 ACKED_MAX: Final = 150
 
 
@@ -38,6 +40,7 @@ async def run_and_kill(directory: Path, first: int, acked: int) -> dict[int, tup
     return found
 
 
+@pytest.mark.usefixtures("write_path")
 async def test_killed_while_checkpoints_are_written(data_dir: Path, soak: int) -> None:
     seed = int(os.environ.get("CHECKPOINT_KILL_SEED") or random.SystemRandom().getrandbits(32))
     rng = random.Random(seed)

@@ -121,14 +121,16 @@ async def run_and_kill(child: Process, results: Results, *, acked: int, delay_s:
 
 
 @pytest.mark.one_loop
+@pytest.mark.usefixtures("write_path")
 async def test_killed_and_retried(data_dir: Path, soak: int) -> None:
-    """At least thirty kills on one directory, every fifth within the opening; three hundred in a soak."""
+    """At least fifteen kills on one directory, every fifth within the opening; a hundred and fifty in a soak."""
+    kills = 15 * soak
     seed = int(os.environ.get("IDEMPOTENT_RETRIES_SEED") or random.SystemRandom().getrandbits(32))
     rng = random.Random(seed)
     results = Results()
     kill = 0
     try:
-        while kill < 30 * soak or min(results.newest) <= NEWEST_MIN:
+        while kill < kills or min(results.newest) <= NEWEST_MIN:
             async with asyncio.timeout(20):
                 child = await start(data_dir, results.begin())
                 acked = 0 if kill % 5 == 4 else int(1 + ACKED_MAX * rng.random() ** 2)
@@ -147,6 +149,6 @@ async def test_killed_and_retried(data_dir: Path, soak: int) -> None:
     except BaseException:
         print(f"replay with IDEMPOTENT_RETRIES_SEED={seed} pytest {Path(__file__).relative_to(ROOT)}")
         raise
-    assert results.duplicates > 30 * soak * RETRIED
+    assert results.duplicates > kills * RETRIED
     assert results.forgotten > 0
     assert results.unreported > 0
