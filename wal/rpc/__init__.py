@@ -10,6 +10,12 @@ Files, from the bottom up:
 * results:      results of appends as messages, many in one, and back
 * codes:        errors as messages and statuses of gRPC, and back
 * outcomes:     results and errors of requests on a Produce stream as one message, and back
+* columns:      messages to append as columns, and back
+* frame_pages:  pages of frames, or of wanted blocks, as messages, and back
+* selection:    deliver policies and filters as messages, and back
+* cursor_state: cursors as messages, and back
+* broadcasts:   broadcasts, their results and tasks as messages, and back
+* reports:      settings, statistics, retention, producers and tails as messages, and back
 * headers:      the metadata of a call: what a stream is created with, and the token
 * auth:         the server's check of tokens
 * connection:   calls and streams to one of several addresses, each with a deadline

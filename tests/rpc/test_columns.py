@@ -1,0 +1,126 @@
+"""Messages to append as columns: what is sent arrives, and what no client of ours would send is refused, each for itself if possible."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal.errors import InvalidArgumentError
+from wal.message import Message, MessageType
+from wal.pchannel import ProducerKey, key_ext
+from wal.rpc.api.append_pb2 import AppendRequest, MessageColumns
+from wal.rpc.columns import Append, appends_of, columns_of, key_of, messages_of, request_of
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+names = st.sampled_from(["orders", "payments", "ö"])
+properties = st.dictionaries(texts.filter(lambda key: not key.startswith("_")), texts, max_size=3)
+messages = st.builds(Message, names, st.binary(max_size=40)) | st.builds(
+    Message, names, st.binary(max_size=40), message_type=st.sampled_from(list(MessageType)), properties=properties
+)
+keys = st.none() | texts.filter(bool) | st.builds(ProducerKey, texts.filter(bool), st.integers(0, 2**63 - 1))
+appends = st.tuples(messages, st.just(0) | st.integers(0, 2**64 - 1), keys)
+
+
+def alike(one: Message, other: object) -> bool:
+    return isinstance(other, Message) and (
+        (one.vchannel, one.payload, one.message_type, one.properties)
+        == (other.vchannel, other.payload, other.message_type, other.properties)
+    )
+
+
+@given(st.lists(appends, max_size=8), st.integers(-(2**62), 2**62), st.integers(0, 2**64 - 1))
+def test_appends_arrive_as_they_were_sent(sent: list[Append], first: int, seen: int) -> None:
+    request = AppendRequest.FromString(request_of(first, sent, seen_time_tick=seen).SerializeToString())
+    arrived = list(appends_of(request))
+    assert [number for number, _ in arrived] == list(range(first, first + len(sent)))
+    assert request.seen_time_tick == seen
+    for (message, barrier, key), (_, append) in zip(sent, arrived, strict=True):
+        assert not isinstance(append, InvalidArgumentError)
+        assert alike(message, append[0])
+        assert append[1:] == (barrier, key)
+
+
+def test_plain_messages_for_one_vchannel_cost_four_bytes_each_beside_their_payload() -> None:
+    plain = [Message("orders", b"x" * 1000)] * 256
+    assert request_of(1, [(message, 0, None) for message in plain]).ByteSize() < 256 * 1004 + 40
+
+
+def lengths(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"payload_lengths": b"\0" * 5, "vchannels": ["a"]}, "payload_lengths has 5 bytes, expected 4 for each"),
+        ({"payload_lengths": lengths(3), "payloads": b"ab", "vchannels": ["a"]}, "payloads has 2 bytes, expected 3"),
+        ({"payload_lengths": lengths(1), "payloads": b"abc", "vchannels": ["a"]}, "payloads has 3 bytes, expected 1"),
+        ({"payload_lengths": lengths(0)}, "vchannels has 0 names"),
+        ({"payload_lengths": lengths(0), "vchannels": ["a", "b"]}, "vchannels has 2 names"),
+        ({"payload_lengths": lengths(0), "vchannels": ["a"], "vchannel_numbers": lengths(1)}, "vchannel_numbers has 1"),
+        ({"payload_lengths": lengths(0), "vchannels": ["a"], "types": lengths(2, 2)}, "types has 8 bytes"),
+        (
+            {"payload_lengths": lengths(0), "vchannels": ["a"], "properties_lengths": lengths(2**32 - 1)},
+            "properties has 0 bytes, expected 4294967295",
+        ),
+    ],
+)
+def test_columns_that_contradict_each_other_are_refused(columns: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        messages_of(MessageColumns(**columns))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("column", ["key_lengths", "barrier_time_ticks"])
+def test_a_column_of_another_length_than_the_messages_is_refused(column: str) -> None:
+    request = request_of(1, [(Message("orders", b"x"), 0, None)])
+    setattr(request, column, lengths(0, 0, 0))
+    with pytest.raises(InvalidArgumentError, match="contradict"):
+        appends_of(request)
+
+
+def test_a_message_that_cannot_be_made_is_an_error_among_the_others() -> None:
+    columns = columns_of([Message("orders", b"1", properties={"a": "b"})] * 4)
+    stored = columns.properties[: len(columns.properties) // 4]
+    reserved = stored.replace(b"a", b"_")
+    columns.properties = stored + reserved + b"\xff" * len(stored) + stored
+    columns.types = lengths(2, 2, 2, 60_000)
+    first, second, third, fourth = messages_of(columns)
+    assert alike(Message("orders", b"1", properties={"a": "b"}), first)
+    for error, words in ((second, "'_'"), (third, "cannot be decoded"), (fourth, "60000")):
+        assert isinstance(error, InvalidArgumentError)
+        assert words in str(error)
+
+
+def test_an_empty_name_is_an_error_of_each_of_its_messages() -> None:
+    columns = MessageColumns(
+        vchannels=["", "a"], vchannel_numbers=lengths(0, 1), payload_lengths=lengths(1, 1), payloads=b"xy"
+    )
+    first, second = messages_of(columns)
+    assert isinstance(first, InvalidArgumentError)
+    assert alike(Message("a", b"y"), second)
+
+
+@given(st.binary(max_size=24))
+def test_bytes_are_a_key_or_are_refused(stored: bytes) -> None:
+    try:
+        key = key_of(stored)
+    except InvalidArgumentError:
+        return
+    assert (b"" if key is None else key_ext(key)) == stored
+
+
+@given(st.binary(max_size=200))
+def test_any_request_is_answered(data: bytes) -> None:
+    """No bytes on the wire raise anything else than an InvalidArgumentError."""
+    request = AppendRequest(first_request_id=1)
+    request.messages.vchannels.extend(["a", ""])
+    half = len(data) // 2
+    request.messages.payload_lengths, request.messages.payloads = data[:half], data[half:]
+    request.messages.vchannel_numbers = request.messages.types = data[:half]
+    try:
+        list(appends_of(request))
+    except InvalidArgumentError:
+        pass

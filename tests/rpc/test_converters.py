@@ -1,0 +1,288 @@
+"""Everything else that travels arrives as it was sent: selections, cursors, broadcasts, reports, positions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from google.protobuf.message import Message as Proto
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
+from broadcaster.message import BroadcasterStatistics
+from wal.backends import LogSnapshot
+from wal.channels import VChannelInfo
+from wal.cursors import Cursor, CursorInfo, CursorKey
+from wal.errors import InvalidArgumentError
+from wal.message import (
+    FORM_JOURNAL,
+    FORM_PULSAR,
+    AppendResult,
+    MessageID,
+    MessageType,
+    Origin,
+    ResourceKey,
+    type_properties,
+)
+from wal.pchannel import PChannelStatistics, ProducerInfo
+from wal.reading import (
+    All,
+    DeliverFilter,
+    DeliverPolicy,
+    Latest,
+    MessageTypes,
+    ReadPosition,
+    StartAfter,
+    StartFrom,
+    TimeTickGT,
+    TimeTickGTE,
+)
+from wal.retention import PChannelRetention, RetentionHolder
+from wal.rpc import broadcasts, cursor_state, positions, reports, selection
+from wal.rpc.api import cluster_pb2, pchannel_pb2, streaming_pb2
+from wal.settings import Settings
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+names = texts.filter(bool)
+u32, u63, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**64 - 1)
+frames = u64 | st.integers(0, 2**128 - 1)
+events = st.tuples(frames, u32)
+times = st.floats(0, 1e12)
+ids = st.builds(MessageID, names, u64, u64, u32) | st.builds(
+    MessageID, names, u64, st.integers(0, 2**128 - 1), u32, st.just(FORM_PULSAR)
+)
+resource_keys = st.builds(ResourceKey, names, names, shared=st.booleans())
+user_types = [kind for kind in MessageType if not type_properties(kind).system]
+
+
+def through(message: Proto) -> Any:
+    """Returns the message after its way over the wire."""
+    return type(message).FromString(message.SerializeToString())
+
+
+# -- positions
+
+
+@given(frames, events, st.builds(Origin, names, u64, frames, st.sampled_from([FORM_JOURNAL, FORM_PULSAR])))
+def test_positions_and_logs(position: int, event: tuple[int, int], log: Origin) -> None:
+    assert positions.position_from_proto(through(positions.position_to_proto(position))) == position
+    message = positions.event_to_proto(event)
+    assert message is not None
+    assert positions.event_from_proto(through(message)) == event
+    assert positions.event_to_proto(None) is None
+    identity = through(positions.identity_to_proto(log, term=3))
+    assert positions.identity_from_proto(identity, log.position) == log
+    assert identity.pchannel.term == 3
+
+
+@given(st.builds(VChannelInfo, names, names, u32))
+def test_vchannels(info: VChannelInfo) -> None:
+    message = through(positions.vchannel_to_proto(info))
+    assert positions.vchannel_from_proto(message) == info
+    assert message.state == pchannel_pb2.VChannelState.EXISTS
+
+
+# -- selections
+
+policies = st.just(All()) | st.just(Latest()) | st.builds(StartFrom, ids) | st.builds(StartAfter, ids)
+filters = (
+    st.builds(TimeTickGT, u64)
+    | st.builds(TimeTickGTE, u64)
+    | st.lists(st.sampled_from(user_types), min_size=1, max_size=3).map(lambda types: MessageTypes(*types))
+)
+
+
+@given(policies)
+def test_policies(policy: DeliverPolicy) -> None:
+    assert selection.policy_from_proto(through(selection.policy_to_proto(policy))) == policy
+
+
+@given(st.lists(names, unique=True, max_size=3), st.lists(filters, max_size=3))
+def test_filters(vchannels: list[str], given_filters: list[DeliverFilter]) -> None:
+    messages = [through(one) for one in selection.filters_to_proto(vchannels, given_filters)]
+    found, others = selection.filters_from_proto(messages)
+    assert found == tuple(vchannels)
+    assert list(map(repr, others)) == list(map(repr, given_filters))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: selection.policy_from_proto(streaming_pb2.DeliverPolicy()), "deliver_policy is not set: set all"),
+        (
+            lambda: selection.policy_from_proto(streaming_pb2.DeliverPolicy(start_from={"id": b"x"})),
+            "deliver_policy.start_from: ",
+        ),
+        (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter()]), "a deliver filter is not set"),
+        (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(vchannel={})]), "names none"),
+        (
+            lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(message_types={"types": [60_000]})]),
+            "60000",
+        ),
+        (lambda: selection.filters_from_proto([streaming_pb2.DeliverFilter(message_types={})]), "names no type"),
+        (
+            lambda: selection.filters_from_proto(
+                [streaming_pb2.DeliverFilter(message_types={"types": [int(MessageType.TIME_TICK)]})]
+            ),
+            "system type",
+        ),
+    ],
+)
+def test_a_selection_that_is_none_is_refused(call: Any, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        call()
+
+
+# -- cursors
+
+cursor_keys = st.builds(CursorKey.of, names, st.lists(names, min_size=1, max_size=3))
+
+
+@st.composite
+def cursors(draw: st.DrawFn) -> Cursor:
+    key = draw(cursor_keys)
+    incarnations = tuple(draw(st.none() | u32) for _ in key.vchannels)
+    event = draw(st.none() | events)
+    return Cursor(
+        key, incarnations, draw(names), draw(u64), draw(events), event, draw(u64), draw(times), FORM_PULSAR, draw(texts)
+    )
+
+
+@given(cursors())
+def test_cursors(cursor: Cursor) -> None:
+    assert cursor_state.cursor_from_proto(through(cursor_state.cursor_to_proto(cursor))) == cursor
+
+
+@given(
+    st.builds(
+        CursorInfo, names, st.tuples(names, names), st.none() | st.builds(ReadPosition, ids, u64), u64, st.booleans()
+    )
+)
+def test_cursor_infos(info: CursorInfo) -> None:
+    assert cursor_state.info_from_proto(through(cursor_state.info_to_proto(info))) == info
+
+
+def test_a_cursor_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="a name and at least one vchannel"):
+        cursor_state.key_from_proto(cluster_pb2.CursorKey(name="billing"))
+    with pytest.raises(InvalidArgumentError, match="has 0 incarnations: one for each of its 1"):
+        cursor_state.cursor_from_proto(cluster_pb2.Cursor(key={"name": "billing", "vchannels": ["orders"]}))
+
+
+# -- broadcasts
+
+broadcast_messages = st.builds(
+    BroadcastMessage,
+    vchannels=st.lists(names, min_size=1, max_size=3),
+    payload=st.binary(max_size=8),
+    message_type=st.sampled_from([kind for kind in MessageType if type_properties(kind).appendable]),
+    properties=st.dictionaries(texts.filter(lambda key: not key.startswith("_")), texts, max_size=2),
+    resource_keys=st.lists(resource_keys, max_size=2, unique_by=lambda key: (key.domain, key.key)),
+    needs_ack=st.booleans(),
+)
+
+
+@given(broadcast_messages, st.booleans())
+def test_broadcasts(message: BroadcastMessage, wait: bool) -> None:
+    request = through(broadcasts.broadcast_to_proto(message, wait=wait))
+    assert broadcasts.broadcast_from_proto(request) == message
+    assert request.wait is wait
+
+
+@given(
+    u64,
+    st.dictionaries(names, st.builds(lambda at, tick: AppendResult(at, tick, at), ids, u63), min_size=1, max_size=5),
+)
+def test_results_of_broadcasts(broadcast_id: int, results: dict[str, AppendResult]) -> None:
+    response = through(broadcasts.result_to_proto(BroadcastAppendResult(broadcast_id, results)))
+    arrived = broadcasts.result_from_proto(list(results), response)
+    assert arrived == BroadcastAppendResult(broadcast_id, results)
+    with pytest.raises(InvalidArgumentError, match=f"{len(results)} results for {len(results) + 1} vchannels"):
+        broadcasts.result_from_proto([*results, "another"], response)
+
+
+@given(
+    st.builds(
+        BroadcastTask,
+        u64,
+        st.sampled_from(list(BroadcastState)),
+        st.tuples(resource_keys),
+        st.tuples(names),
+        st.tuples(names, names),
+        times,
+        st.none() | texts,
+    )
+)
+def test_tasks_of_broadcasts(task: BroadcastTask) -> None:
+    assert broadcasts.task_from_proto(through(broadcasts.task_to_proto(task))) == task
+
+
+def test_numbers_of_a_later_version_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="broadcast state 77"):
+        broadcasts.task_from_proto(cluster_pb2.BroadcastTaskState(state=77))
+    with pytest.raises(InvalidArgumentError, match="message type 60000"):
+        broadcasts.broadcast_from_proto(cluster_pb2.AppendBroadcastRequest(vchannels=["a"], message_type=60_000))
+
+
+# -- reports
+
+
+def counts(kind: type[Any], **given_fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Returns statistics with any counts."""
+    return st.builds(kind, **{field.name: given_fields.get(field.name, u63) for field in msgspec.structs.fields(kind)})
+
+
+@given(counts(PChannelStatistics, name=names, durable_end=frames), counts(BroadcasterStatistics))
+def test_statistics(pchannel: PChannelStatistics, broadcaster: BroadcasterStatistics) -> None:
+    assert reports.statistics_from_proto(through(reports.statistics_to_proto(pchannel))) == pchannel
+    assert reports.broadcaster_from_proto(through(reports.broadcaster_to_proto(broadcaster))) == broadcaster
+
+
+@given(st.lists(st.builds(ProducerInfo, names, st.tuples(names, names), u63), max_size=3))
+def test_producers(producers: list[ProducerInfo]) -> None:
+    assert reports.producers_from_proto(through(reports.producers_to_proto(producers))) == producers
+
+
+@given(
+    st.builds(
+        PChannelRetention,
+        names,
+        st.none() | ids,
+        st.none() | st.datetimes(datetime(1970, 1, 1), datetime(9999, 1, 1)).map(lambda at: at.replace(tzinfo=UTC)),
+        u64,
+        st.none() | u64,
+        st.none() | times,
+        st.lists(st.builds(RetentionHolder, names, texts, st.tuples(names), frames, u64), max_size=3).map(tuple),
+        st.none() | times,
+    )
+)
+def test_retention(retention: PChannelRetention) -> None:
+    assert reports.retention_from_proto(through(reports.retention_to_proto(retention))) == retention
+
+
+@given(st.builds(LogSnapshot, u63, frames, events, u64, st.booleans(), st.none() | events), st.none() | events)
+def test_tails(snapshot: LogSnapshot, last_truncated: tuple[int, int] | None) -> None:
+    message = through(reports.tail_to_proto(snapshot, last_truncated=last_truncated))
+    assert reports.tail_from_proto(message, term=snapshot.term, closed=snapshot.closed) == (snapshot, last_truncated)
+
+
+OF_THE_PROCESS = {
+    "pchannels", "segment_bytes", "group_readable", "kv", "pulsar_admin_url", "pulsar_token", "pulsar_tls_authority", "allow_message_ttl",
+    "allow_backlog_quota", "write_path",
+}  # fmt: skip
+"""The settings that do not concern a client: they belong to the process that has the log, or to its storage."""
+
+
+def test_every_setting_of_a_log_travels() -> None:
+    assert set(cluster_pb2.LogSettings.DESCRIPTOR.fields_by_name) | OF_THE_PROCESS == set(Settings.__struct_fields__)
+    other = Settings(
+        create_vchannels=False, vchannels_max=7, message_bytes_max=1 << 16, txn_bytes_max=1 << 21, txn_bodies_max=9, txn_keepalive=3.5,
+        open_txn_bytes_max=1 << 23, in_flight_bytes_max=1 << 24, time_tick_interval_s=0.5, idempotency_window_count=11,
+        idempotency_window_s=12.5, producers_max=13, broadcast_tasks_max=14, broadcast_vchannels_max=15, retention_bytes=1 << 30,
+        retention_s=16.5, cursor_lag_bytes_max=1 << 29, cursor_age_max_s=17.5,
+    )  # fmt: skip
+    for settings in (Settings(), other):
+        assert reports.settings_from_proto(through(reports.settings_to_proto(settings))) == settings

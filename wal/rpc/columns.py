@@ -1,0 +1,185 @@
+"""Messages to append as columns, and back. Pure.
+
+A column that would hold only defaults is empty. A message that cannot be appended is an error of its own, in its place among the others;
+only columns that contradict each other make the whole request an InvalidArgumentError.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from itertools import repeat
+from typing import Final
+
+from wal.errors import CorruptionError, InvalidArgumentError
+from wal.frame import decode_key
+from wal.message import Message, MessageType, decode_properties, encode_properties
+from wal.pchannel import Key, ProducerKey, check_key, key_ext
+from wal.rpc.api import append_pb2 as proto
+
+__all__ = ["Append", "appends_of", "columns_of", "key_of", "messages_of", "request_of"]
+
+Append = tuple[Message, int, Key | None]
+"""A message, its barrier time tick (0: none), and its idempotency key."""
+
+
+def request_of(first_request_id: int, appends: Sequence[Append], *, seen_time_tick: int = 0) -> proto.AppendRequest:
+    """Returns the request for these appends; they are numbered from `first_request_id` on."""
+    request = proto.AppendRequest(
+        first_request_id=first_request_id,
+        messages=columns_of([append[0] for append in appends]),
+        seen_time_tick=seen_time_tick,
+    )
+    if any(key is not None for _, _, key in appends):
+        keys = [b"" if key is None else key_ext(key) for _, _, key in appends]
+        request.key_lengths, request.keys = _lengths(keys), b"".join(keys)
+    if any(barrier for _, barrier, _ in appends):
+        request.barrier_time_ticks = struct.pack(f"<{len(appends)}Q", *[barrier for _, barrier, _ in appends])
+    return request
+
+
+def appends_of(request: proto.AppendRequest) -> Iterator[tuple[int, Append | InvalidArgumentError]]:
+    """Yields the appends of a request with their numbers; an error in place of one that cannot be made.
+
+    Raises InvalidArgumentError at once for columns that contradict each other.
+    """
+    messages = messages_of(request.messages)
+    count = len(messages)
+    keys: Sequence[bytes] | None = (
+        _parts(request.key_lengths, request.keys, count, "keys") if request.key_lengths else None
+    )
+    ticks = request.barrier_time_ticks
+    if ticks and len(ticks) != 8 * count:
+        raise _contradiction("barrier_time_ticks", f"{len(ticks)} bytes", f"8 for each of {count} messages")
+    barriers = struct.unpack(f"<{count}Q", ticks) if ticks else repeat(0, count)
+    return _appends(request.first_request_id, messages, barriers, keys)  # type: ignore[arg-type]
+
+
+def columns_of(messages: Sequence[Message]) -> proto.MessageColumns:
+    """Returns the columns of these messages."""
+    names = list(dict.fromkeys([message.vchannel for message in messages]))
+    payloads = [message.payload for message in messages]
+    columns = proto.MessageColumns(vchannels=names, payload_lengths=_lengths(payloads), payloads=b"".join(payloads))
+    if len(names) > 1:
+        number = dict(zip(names, range(len(names)), strict=True))
+        columns.vchannel_numbers = _pack([number[message.vchannel] for message in messages])
+    if any(message.message_type is not _INSERT for message in messages):
+        columns.types = _pack([int(message.message_type) for message in messages])
+    if any(message.properties for message in messages):
+        properties = [encode_properties(message.properties) if message.properties else b"" for message in messages]
+        columns.properties_lengths, columns.properties = _lengths(properties), b"".join(properties)
+    return columns
+
+
+def messages_of(columns: proto.MessageColumns) -> list[Message | InvalidArgumentError]:
+    """Returns the messages of these columns; an error in place of one that cannot be made."""
+    lengths, names = columns.payload_lengths, columns.vchannels
+    if len(lengths) % 4:
+        raise _contradiction("payload_lengths", f"{len(lengths)} bytes", "4 for each message")
+    count = len(lengths) // 4
+    payloads = _parts(lengths, columns.payloads, count, "payloads")
+    if columns.vchannel_numbers:
+        numbers = _numbers(columns.vchannel_numbers, count, "vchannel_numbers")
+        if max(numbers, default=0) >= len(names):
+            raise _contradiction("vchannel_numbers", f"{max(numbers)}", f"one of {len(names)} vchannels")
+        every = list(names)
+        vchannels: list[str] = [every[number] for number in numbers]
+    elif count and len(names) != 1:
+        raise _contradiction("vchannels", f"{len(names)} names", "1 name, or vchannel_numbers")
+    else:
+        vchannels = [names[0]] * count if count else []
+    if not columns.types and not columns.properties_lengths:
+        try:
+            return [Message(name, payload) for name, payload in zip(vchannels, payloads, strict=True)]
+        except InvalidArgumentError:
+            pass  # the name of a vchannel: each message gets an error of its own below
+    types: Sequence[int] = _numbers(columns.types, count, "types") if columns.types else [int(_INSERT)] * count
+    stored: Sequence[bytes] = (
+        _parts(columns.properties_lengths, columns.properties, count, "properties")
+        if columns.properties_lengths
+        else [b""] * count
+    )
+    return list(map(_message, vchannels, payloads, types, stored))
+
+
+def key_of(stored: bytes) -> Key | None:
+    """Returns the idempotency key of these bytes, None for none. Raises InvalidArgumentError for any that no key has."""
+    if not stored:
+        return None
+    try:
+        found = decode_key(stored)
+        if found is not None:
+            name, sequence = found
+            key: Key = check_key(name) if sequence is None else ProducerKey(name, sequence)
+            if key_ext(key) == stored:
+                return key
+    except CorruptionError as error:
+        raise InvalidArgumentError(f"an idempotency key cannot be decoded: {error}") from error
+    raise InvalidArgumentError(
+        f"the bytes {stored[:40]!r} are no idempotency key: send its stored form (wal/frame/ext.py)"
+    )
+
+
+def _appends(
+    first: int, messages: list[Message | InvalidArgumentError], barriers: Sequence[int], keys: Sequence[bytes] | None
+) -> Iterator[tuple[int, Append | InvalidArgumentError]]:
+    for number, (message, barrier, stored) in enumerate(
+        zip(messages, barriers, keys or repeat(b""), strict=False), first
+    ):
+        if isinstance(message, InvalidArgumentError):
+            yield number, message
+            continue
+        try:
+            key = key_of(stored)
+        except InvalidArgumentError as error:
+            yield number, error
+        else:
+            yield number, (message, barrier, key)
+
+
+def _message(vchannel: str, payload: bytes, message_type: int, stored: bytes) -> Message | InvalidArgumentError:
+    try:
+        kind = _TYPES.get(message_type)
+        if kind is None:
+            return InvalidArgumentError(
+                f"message type {message_type} is not one that this version knows: {sorted(_TYPES)}"
+            )
+        properties = decode_properties(stored) if stored else {}
+        return Message(vchannel, payload, message_type=kind, properties=properties)
+    except InvalidArgumentError as error:
+        return error
+    except CorruptionError as error:
+        return InvalidArgumentError(f"the properties of a message cannot be decoded: {error}")
+
+
+def _parts(lengths: bytes, joined: bytes, count: int, what: str) -> list[bytes]:
+    """Returns the parts of joined bytes, `count` of these lengths."""
+    numbers = _numbers(lengths, count, f"lengths of {what}")
+    if sum(numbers) != len(joined):
+        raise _contradiction(what, f"{len(joined)} bytes", f"{sum(numbers)}, as the lengths say")
+    return list(map(BytesIO(joined).read, numbers))
+
+
+def _numbers(column: bytes, count: int, what: str) -> tuple[int, ...]:
+    if len(column) != 4 * count:
+        raise _contradiction(what, f"{len(column)} bytes", f"4 for each of {count} messages")
+    return struct.unpack(f"<{count}I", column)
+
+
+def _lengths(parts: Sequence[bytes]) -> bytes:
+    return _pack(list(map(len, parts)))
+
+
+def _pack(numbers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+def _contradiction(what: str, found: str, expected: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the columns of a request contradict each other: {what} has {found}, expected {expected}"
+    )
+
+
+_INSERT: Final = MessageType.INSERT
+_TYPES: Final = {int(kind): kind for kind in MessageType}

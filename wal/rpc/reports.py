@@ -1,0 +1,158 @@
+"""What a log reports of itself, as messages, and back: settings, statistics, retention, producers, the tail. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from broadcaster.message import BroadcasterStatistics
+from wal.backends import LogSnapshot
+from wal.message import LogPosition
+from wal.pchannel import PChannelStatistics, ProducerInfo
+from wal.retention import PChannelRetention, RetentionHolder
+from wal.rpc.api import cluster_pb2 as proto
+from wal.rpc.api import pchannel_pb2
+from wal.rpc.positions import event_from_proto, event_to_proto, id_from_bytes, position_from_proto, position_to_proto
+from wal.settings import Settings
+
+__all__ = [
+    "broadcaster_from_proto",
+    "broadcaster_to_proto",
+    "producers_from_proto",
+    "producers_to_proto",
+    "retention_from_proto",
+    "retention_to_proto",
+    "settings_from_proto",
+    "settings_to_proto",
+    "statistics_from_proto",
+    "statistics_to_proto",
+    "tail_from_proto",
+    "tail_to_proto",
+]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def settings_to_proto(settings: Settings) -> proto.LogSettings:
+    """Returns the message of the settings that concern a log, not the process that opened it."""
+    return proto.LogSettings(**{name: getattr(settings, name) for name in proto.LogSettings.DESCRIPTOR.fields_by_name})
+
+
+def settings_from_proto(given: proto.LogSettings) -> Settings:
+    """Returns the settings of a log; those that concern a process have their defaults."""
+    values: dict[str, Any] = {
+        field.name: getattr(given, field.name) if not field.has_presence or given.HasField(field.name) else None
+        for field in proto.LogSettings.DESCRIPTOR.fields
+    }
+    return Settings(**values)
+
+
+def tail_to_proto(snapshot: LogSnapshot, *, last_truncated: LogPosition | None = None) -> pchannel_pb2.TailState:
+    """Returns the message of the end of a log at one moment."""
+    return pchannel_pb2.TailState(
+        durable_end=position_to_proto(snapshot.durable_end),
+        promised_tick=snapshot.promised_tick,
+        newest=event_to_proto(snapshot.newest),
+        earliest=event_to_proto(snapshot.earliest),
+        last_truncated=event_to_proto(last_truncated),
+    )
+
+
+def tail_from_proto(
+    tail: pchannel_pb2.TailState, *, term: int, closed: bool = False
+) -> tuple[LogSnapshot, LogPosition | None]:
+    """Returns the end of a log at one moment, and its last truncated event if that is known."""
+    snapshot = LogSnapshot(
+        term=term,
+        durable_end=position_from_proto(tail.durable_end),
+        earliest=event_from_proto(tail.earliest),
+        promised_tick=tail.promised_tick,
+        closed=closed,
+        newest=event_from_proto(tail.newest) if tail.HasField("newest") else None,
+    )
+    return snapshot, event_from_proto(tail.last_truncated) if tail.HasField("last_truncated") else None
+
+
+def statistics_to_proto(statistics: PChannelStatistics) -> proto.Statistics:
+    """Returns the message of a pchannel's counts."""
+    values: dict[str, Any] = msgspec.structs.asdict(statistics)
+    return proto.Statistics(**{**values, "durable_end": position_to_proto(statistics.durable_end)})
+
+
+def statistics_from_proto(statistics: proto.Statistics) -> PChannelStatistics:
+    """Returns the counts of a pchannel."""
+    values: dict[str, Any] = {name: getattr(statistics, name) for name in PChannelStatistics.__struct_fields__}
+    return PChannelStatistics(**{**values, "durable_end": position_from_proto(statistics.durable_end)})
+
+
+def broadcaster_to_proto(statistics: BroadcasterStatistics) -> proto.BroadcastStatistics:
+    """Returns the message of a broadcaster's counts."""
+    values: dict[str, Any] = msgspec.structs.asdict(statistics)
+    return proto.BroadcastStatistics(**values)
+
+
+def broadcaster_from_proto(statistics: proto.BroadcastStatistics) -> BroadcasterStatistics:
+    """Returns the counts of a broadcaster."""
+    return BroadcasterStatistics(
+        **{name: getattr(statistics, name) for name in BroadcasterStatistics.__struct_fields__}
+    )
+
+
+def producers_to_proto(producers: Iterable[ProducerInfo]) -> proto.Producers:
+    """Returns the message of remembered producers."""
+    return proto.Producers(
+        producers=[
+            proto.Producer(name=one.name, vchannels=one.vchannels, last_sequence=one.last_sequence) for one in producers
+        ]
+    )
+
+
+def producers_from_proto(producers: proto.Producers) -> list[ProducerInfo]:
+    """Returns remembered producers."""
+    return [ProducerInfo(one.name, tuple(one.vchannels), one.last_sequence) for one in producers.producers]
+
+
+def retention_to_proto(retention: PChannelRetention) -> proto.Retention:
+    """Returns the message of what is held of a pchannel's log, and by whom."""
+    oldest = retention.oldest_time
+    return proto.Retention(
+        pchannel=retention.pchannel,
+        earliest=b"" if retention.earliest is None else bytes(retention.earliest),
+        oldest_time_us=None if oldest is None else (oldest - _EPOCH) // timedelta(microseconds=1),
+        bytes=retention.bytes,
+        bytes_max=retention.bytes_max,
+        age_max_s=retention.age_max_s,
+        holders=[
+            proto.RetentionHolder(
+                kind=holder.kind,
+                name=holder.name,
+                vchannels=holder.vchannels,
+                position=position_to_proto(holder.position),
+                bytes=holder.bytes,
+            )
+            for holder in retention.holders
+        ],
+        clock_drift_s=retention.clock_drift_s,
+    )
+
+
+def retention_from_proto(retention: proto.Retention) -> PChannelRetention:
+    """Returns what is held of a pchannel's log, and by whom."""
+    return PChannelRetention(
+        retention.pchannel,
+        id_from_bytes("earliest", retention.earliest) if retention.earliest else None,
+        _EPOCH + timedelta(microseconds=retention.oldest_time_us) if retention.HasField("oldest_time_us") else None,
+        retention.bytes,
+        retention.bytes_max if retention.HasField("bytes_max") else None,
+        retention.age_max_s if retention.HasField("age_max_s") else None,
+        tuple(
+            RetentionHolder(
+                holder.kind, holder.name, tuple(holder.vchannels), position_from_proto(holder.position), holder.bytes
+            )
+            for holder in retention.holders
+        ),
+        retention.clock_drift_s if retention.HasField("clock_drift_s") else None,
+    )
