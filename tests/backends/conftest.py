@@ -9,7 +9,7 @@ import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
 from tests.backends.journals import loop_can_write
-from wal.backends.journal import WritePath, log_tail
+from wal.backends.journal import WritePath, log_tail, loop_path
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +24,7 @@ def always_by_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not loop_can_write(tmp_path):
         pytest.skip("the loop cannot write on this machine or file system")
     monkeypatch.setattr(log_tail, "PAUSE_S", 3600.0)
+    monkeypatch.setattr(loop_path, "YIELD_S", 3600.0)
 
 
 @pytest.fixture(params=["thread", "loop"])

@@ -182,9 +182,23 @@ class ControlPage:
         """Makes this the page of the writer that took over the log in this term."""
         self._pchannel, self._term = pchannel, term
 
-    def store_owned(self, record: ControlRecord) -> None:
-        """Stores a record after `load_owned` in the same `locked`, without reading the page again."""
-        self._put(self._said[0] + 1, record)
+    def store_durable(self, durable: int | None, promised_tick: int, limit: int) -> None:
+        """Stores a new durable position (None: the same), a promised tick and a limit, unless a larger one is stored already.
+
+        Call it after `load_owned` in the same `locked`: it does not read the page again.
+        """
+        sequence, record = self._said
+        assert record is not None
+        following = ControlRecord(
+            record.incarnation,
+            record.term,
+            record.durable if durable is None else durable,
+            record.earliest,
+            max(record.promised_tick, promised_tick),
+            max(record.limit, limit),
+            closed=False,
+        )
+        self._put(sequence + 1, following)
 
     def store(self, record: ControlRecord) -> None:
         """Replaces the older slot. Only inside `locked`."""

@@ -10,7 +10,6 @@ example, ignored it for years. `syncs_writes` knows those that do.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import mmap
@@ -103,8 +102,10 @@ class AsyncWrite:
 
         Only one thread, that of the loop, calls it.
         """
-        with contextlib.suppress(BlockingIOError):
+        try:
             os.eventfd_read(self.event_fd)
+        except BlockingIOError:
+            pass  # the other thread took it, and this one had seen it
         return self._take(_here, _ZERO, self._event, _NO_TIME)
 
     def wait(self, wait_s: float) -> int | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from wal.backends.journal.active import ActiveSegment, IndexKeeper, begin_segment
-from wal.backends.journal.control import ControlPage, ControlRecord
+from wal.backends.journal.control import ControlPage
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding, slot_bytes
 from wal.backends.journal.preparer import NO_DESCRIPTOR, Preparer, Spare, no_descriptor
@@ -93,9 +93,14 @@ class LogTail:
     # -- the names of the files
 
     @property
-    def checked_lately(self) -> bool:
-        """Whether the names of the files were checked within the last PAUSE_S."""
+    def is_checked(self) -> bool:
+        """Whether the names of the files were checked within the last PAUSE_S, as they must be before a frame."""
         return time.monotonic() - self._checked_s <= PAUSE_S
+
+    @property
+    def is_check_due(self) -> bool:
+        """Whether half of that time is over."""
+        return time.monotonic() - self._checked_s > PAUSE_S / 2
 
     def check(self) -> None:
         """Raises ChannelFencedError if this term is over, else StorageError when the names lead to other files, so that writes would be
@@ -139,7 +144,7 @@ class LogTail:
         self._last = (header.term, header.sequence)
         if header.indices:
             self._newest = (position, header.indices - 1)
-        self._control.store_owned(self._next(self._control.load_owned(), index.end, header.promised_tick))
+        self._control.store_durable(index.end, max(header.promised_tick, self._tick), self._limit)
         self.durable_end = index.end
         self._keeper.look(index)
         self.frames += 1
@@ -162,7 +167,7 @@ class LogTail:
         """Stores the promised tick, if it is not stored yet; under the fence. Raises ChannelFencedError."""
         record = self._control.load_owned()
         if self._tick > record.promised_tick or self._limit > record.limit:
-            self._control.store_owned(self._next(record, record.durable, 0))
+            self._control.store_durable(None, self._tick, self._limit)
 
     def _roll(self, spare: Spare, first_tick: int, promised_tick: int) -> ActiveSegment:
         old = self.active
@@ -187,17 +192,6 @@ class LogTail:
         self._sealed(old, self.active)
         self._keeper.begin(self.active.segment, self.active.index)
         return self.active
-
-    def _next(self, record: ControlRecord, durable: int, promised_tick: int) -> ControlRecord:
-        return ControlRecord(
-            record.incarnation,
-            record.term,
-            durable,
-            record.earliest,
-            max(record.promised_tick, promised_tick, self._tick),
-            max(record.limit, self._limit),
-            closed=False,
-        )
 
     @property
     def _folder(self) -> Path:

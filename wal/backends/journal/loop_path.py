@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -26,6 +27,8 @@ __all__ = ["LOOP_BYTES_MAX", "Answer", "LoopPath"]
 
 LOOP_BYTES_MAX: Final = 64 * 1024
 """The largest frame that is worth writing from the loop: a larger one takes longer to copy and submit than to hand to a thread."""
+YIELD_S: Final = 0.1
+"""So often a frame goes through the thread, however small."""
 _WAIT_S: Final = 0.02
 """How long the thread waits for a completion before it looks again whether the loop has taken it."""
 
@@ -59,6 +62,7 @@ class LoopPath:
         self._add = add
         self._landed = landed
         self._defect: BaseException | None = None  # the error that left the frame in flight half submitted
+        self._yield_at = time.monotonic() + YIELD_S
         self.flight: _Flight | None = None
         """The frame in flight. The fence is held while there is one."""
         self.frames: int = 0
@@ -74,7 +78,8 @@ class LoopPath:
         """Begins to write a frame, while no other one is being written. Returns False, and has done nothing, if the thread has to."""
         tail = self._tail
         if (
-            not tail.checked_lately
+            not tail.is_checked
+            or self._is_others_turn()
             or tail.failure is not None
             or not tail.active.file.is_direct
             or not tail.has_room(frame)
@@ -95,6 +100,15 @@ class LoopPath:
             self._defect = defect  # it may be an interrupt, and nobody knows how far the frame came
             if not isinstance(defect, Exception):
                 raise
+        return True
+
+    def _is_others_turn(self) -> bool:
+        """Whether the fence has to be left alone for a moment, after YIELD_S: another process that waits for it takes longer to wake up
+        than the loop to take it again."""
+        now = time.monotonic()
+        if now < self._yield_at:
+            return False
+        self._yield_at = now + YIELD_S
         return True
 
     def take_over(self) -> None:

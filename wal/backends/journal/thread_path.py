@@ -21,8 +21,9 @@ from wal.frame import EncodedFrame
 __all__ = ["ThreadPath"]
 
 Item = tuple[int, EncodedFrame | WALError | None, AppendDone | None]
-"""(attempt, the frame or the error to answer with, done); without `done`, the promised tick is to be stored."""
+"""(attempt, the frame or the error to answer with, done); without `done`, it is _PROMISE or _CHECK."""
 _PROMISE: Final[Item] = (0, None, None)
+_CHECK: Final[Item] = (1, None, None)
 CHECK_S: Final = 1.0
 """The longest time for which the idle thread does not check the names of its files, or whether the loop finishes its frame."""
 _FENCE_S: Final = 0.02
@@ -52,6 +53,8 @@ class ThreadPath:
         self._notify = notify
         self._lost = lost
         self._promise_waiting = False
+        self._check_waiting = False
+        self._untold: WALError | None = None  # why nothing more is written, while no append has failed with it
         self._refusal: WALError | None = None
         self.refused_attempt: int = -1
         """The newest attempt that was refused: its appends fail, because writing them would leave a gap."""
@@ -77,6 +80,12 @@ class ThreadPath:
             self._promise_waiting = True
             self._inbox.put(_PROMISE)
 
+    def check(self) -> None:
+        """Checks the names of the files soon."""
+        if not self._check_waiting:
+            self._check_waiting = True
+            self._inbox.put(_CHECK)
+
     def end(self) -> None:
         """Ends the thread after it has written everything that it took, and has finished the frame of the loop."""
         self._inbox.put(None)
@@ -101,8 +110,12 @@ class ThreadPath:
                 return
             attempt, frame, done = item
             if done is None:
-                self._store_promise()
-                self._check_idle()
+                if item is _PROMISE:
+                    self._store_promise()
+                    self._check_idle()
+                else:
+                    self._check_names()
+                    self._check_waiting = False
                 continue
             self._take_over()  # at the end only: the loop hands nothing over before its frame is finished
             if isinstance(frame, EncodedFrame):
@@ -113,6 +126,7 @@ class ThreadPath:
     def _handle(self, attempt: int, frame: EncodedFrame, done: AppendDone) -> None:
         failure = self._tail.failure
         if failure is not None:
+            self._untold = None
             self._answer(attempt, done, -1, _not_written(failure))
             return
         if attempt <= self.refused_attempt and self._refusal is not None:
@@ -141,7 +155,7 @@ class ThreadPath:
         """Writes and syncs one frame; returns its position."""
         tail = self._tail
         is_full = not tail.has_room(frame)
-        if is_full or not tail.checked_lately:
+        if is_full or not tail.is_checked:
             tail.check()
         spare = tail.take_spare(frame) if is_full else None
         self._take_fence()
@@ -191,16 +205,23 @@ class ThreadPath:
             self._tail.fail(failure)
 
     def _check_idle(self) -> None:
-        """Checks the names while no frame does so."""
-        if self._tail.failure is not None or self._tail.checked_lately:
+        """Checks the names while no frame does so, and tells the log if they are lost."""
+        self._check_names()
+        if self._untold is not None:
+            self._lost(self._untold)
+            self._untold = None
+
+    def _check_names(self) -> None:
+        """Checks the names between frames; if they are lost, the next frame fails."""
+        if self._tail.failure is not None or not self._tail.is_check_due:
             return
         try:
             self._tail.check()
-        except ChannelFencedError as error:  # the next frame fails with it, as usual
+        except ChannelFencedError as error:
             self._tail.fail(error)
         except StorageError as error:
             self._tail.fail(error)
-            self._lost(error)
+            self._untold = error
 
     def _answer(self, attempt: int, done: AppendDone, position: int, error: WALError | None) -> None:
         self._add(attempt, done, position, error)

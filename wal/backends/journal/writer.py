@@ -45,6 +45,7 @@ class Writer:
         self._attempt = 0
         self._waiting: deque[tuple[int, EncodedFrame | WALError, AppendDone]] = deque()  # for one that is being written
         self._outcomes: deque[tuple[int, AppendDone, int, WALError | None]] = deque()
+        self._is_bulk = False  # the thread writes large frames: small ones between them follow faster there
         self._notified = False
         self.tail: LogTail = tail
         self._loop_path = (
@@ -107,25 +108,28 @@ class Writer:
             self._begin(self._attempt, frame, done)
 
     def _must_wait(self, frame: EncodedFrame | WALError) -> bool:
-        """Whether the loop has a frame in flight, or could write this one as soon as the thread has written those before it."""
+        """Whether the loop has a frame in flight, or could write this one as soon as the thread is idle, which is soon."""
         path = self._loop_path
         if path is None:
             return False
-        return path.flight is not None or (
-            isinstance(frame, EncodedFrame) and path.wants(frame) and not self._thread.idle
-        )
+        if path.flight is not None:
+            return True
+        if self._thread.idle or self._is_bulk or not isinstance(frame, EncodedFrame):
+            return False
+        return path.wants(frame)
 
     def _begin(self, attempt: int, frame: EncodedFrame | WALError, done: AppendDone) -> None:
-        path = self._loop_path
-        by_loop = (
-            path is not None
-            and isinstance(frame, EncodedFrame)
-            and path.wants(frame)
-            and attempt > self._thread.refused_attempt
-            and path.begin(attempt, frame, done)
-        )
-        if not by_loop:
-            self._thread.take(attempt, frame, done)
+        path, thread = self._loop_path, self._thread
+        if path is not None and isinstance(frame, EncodedFrame):
+            if thread.idle:
+                self._is_bulk = False
+            if not path.wants(frame):
+                self._is_bulk = True
+            elif not self._is_bulk and attempt > thread.refused_attempt and path.begin(attempt, frame, done):
+                if self.tail.is_check_due:
+                    thread.check()
+                return
+        thread.take(attempt, frame, done)
 
     def _add(self, attempt: int, done: AppendDone, position: int, error: WALError | None) -> None:
         self._outcomes.append((attempt, done, position, error))
