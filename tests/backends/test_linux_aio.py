@@ -85,16 +85,18 @@ def test_only_one_thread_gets_a_completion(direct: int, write: AsyncWrite) -> No
         begin(write, direct, os.urandom(SECTOR), number * SECTOR)
         count = len(taken)
 
-        def other() -> None:
-            if write.wait(0.05) is not None:
-                taken.append("other")
+        def other(count: int = count) -> None:
+            while len(taken) == count:
+                if write.wait(0.02) is not None:
+                    taken.append("other")
 
         thread = threading.Thread(target=other)
         thread.start()
-        while thread.is_alive() and len(taken) == count:
+        while len(taken) == count:
             if write.reap() is not None:
                 taken.append("this")
         thread.join()
+        assert write.reap() is None
         assert len(taken) == count + 1
 
 
