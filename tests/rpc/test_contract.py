@@ -11,12 +11,13 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rpc.contract import PACKAGE, TEXT, Contract
+from tests.rpc.contract import PACKAGE, ROOT, TEXT, Contract
+from wal.engine import base
 from wal.errors import StreamingCode
 from wal.message import wire_pb2
 from wal.network import Method
 from wal.rpc import methods
-from wal.rpc.api import component_pb2, error_pb2, pchannel_pb2, streaming_pb2
+from wal.rpc.api import cluster_pb2, component_pb2, error_pb2, pchannel_pb2, streaming_pb2
 
 OURS = {
     name: descriptor
@@ -24,6 +25,10 @@ OURS = {
     for name, descriptor in file.DESCRIPTOR.message_types_by_name.items()
 }
 OWN_NUMBERS_FROM = 100
+OF_THE_CLIENT = {
+    "abandon", "appends", "broadcasts", "context", "message_bytes_max", "no_room", "place", "released", "writable",
+}  # fmt: skip
+"""What an engine answers by itself, or hands out; a transaction's context and the limits come with its other calls."""
 LATER_NUMBERS = {("ProduceMessageResponseResult", number) for number in (2, 3, 4)}
 """Ours, at the numbers of later versions of the contract."""
 
@@ -85,8 +90,6 @@ def test_every_method_has_the_contracts_path_and_types(contract: Contract) -> No
 
 
 def test_every_method_of_ours_is_in_the_table() -> None:
-    from wal.rpc.api import cluster_pb2
-
     ours = {one.path: one for one in vars(methods).values() if isinstance(one, Method)}
     for service in cluster_pb2.DESCRIPTOR.services_by_name.values():
         for method in service.methods:
@@ -94,6 +97,20 @@ def test_every_method_of_ours_is_in_the_table() -> None:
             assert (method.input_type, method.output_type) == (found.request.DESCRIPTOR, found.response.DESCRIPTOR)
     assert all(path.startswith("/milvus.") for path in ours)
     assert set(methods.__all__) == {name for name, one in vars(methods).items() if isinstance(one, Method)}
+
+
+def test_every_method_of_an_engine_has_its_calls() -> None:
+    text = (ROOT / "wal/rpc/api/cluster.proto").read_text().partition("syntax")[0]
+    for protocol in (base.ReadableEngine, base.WritableEngine, base.Appends, base.EngineTxn):
+        for name in {*vars(protocol), *getattr(protocol, "__annotations__", {})}:
+            if not name.startswith("_") and name not in OF_THE_CLIENT:
+                assert re.search(rf"\b{name}\b", text), f"{protocol.__name__}.{name}: say which calls carry it out"
+    mentioned = set(re.findall(r"(?:LogService|PChannelService)[.:] ?([A-Z]\w+)", text))
+    methods_of_ours = {
+        method.name for service in cluster_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods
+    }
+    assert len(mentioned) > 10
+    assert mentioned <= methods_of_ours
 
 
 SCALARS: dict[int, st.SearchStrategy[Any]] = {

@@ -1,6 +1,7 @@
 """Results of appends as messages, many in one, and back. Pure.
 
-Most results of one turn are events of one frame: their ids and ticks ascend by one, so a range describes all of them.
+Most results of one turn are events of one frame: their ids and ticks ascend by one, so a range describes all of them. The contract's form
+has one message for each result.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from google.protobuf.any_pb2 import Any as AnyProto
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, MessageID, TxnContext
 from wal.message.wire_fields import txn_from_proto, txn_to_proto
+from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.rpc.api import result_pb2 as proto
+from wal.rpc.api.streaming_pb2 import ProduceMessageResponseResult
 from wal.rpc.positions import id_from_bytes
 
-__all__ = ["Numbered", "ranges_of", "results_of"]
+__all__ = ["Numbered", "ranges_of", "result_from_proto", "result_to_proto", "results_of"]
 
 Numbered = tuple[int, AppendResult | ForgottenResult]
 """The number of a request, and its result."""
@@ -88,6 +91,40 @@ def results_of(appended: proto.AppendedRange) -> Iterator[Numbered]:
         yield number + step, AppendResult(message_id, tick + step, message_id, None, None, duplicate)
 
 
+def result_to_proto(result: AppendResult | ForgottenResult) -> ProduceMessageResponseResult:
+    """Returns the message of one result, in the form of the contract."""
+    message_id, confirmed = result.message_id, result.last_confirmed
+    return ProduceMessageResponseResult(
+        id=None if message_id is None else MessageIDProto(id=bytes(message_id)),
+        time_tick=result.time_tick or 0,
+        txn_context=None if result.txn_context is None else txn_to_proto(result.txn_context),
+        extra=_extra(result.extra),
+        last_confirmed=None if confirmed is None else MessageIDProto(id=bytes(confirmed)),
+        duplicate=result.duplicate,
+    )
+
+
+def result_from_proto(result: ProduceMessageResponseResult) -> AppendResult | ForgottenResult:
+    """Returns one result of a message in the form of the contract. A server of the contract sends no more than the id."""
+    if not result.HasField("id"):
+        return AppendResult(None, None, None, None, None, result.duplicate)
+    message_id = id_from_bytes("id", result.id.id)
+    return AppendResult(
+        message_id,
+        result.time_tick,
+        id_from_bytes("last_confirmed", result.last_confirmed.id) if result.HasField("last_confirmed") else message_id,
+        txn_from_proto(result.txn_context) if result.HasField("txn_context") else None,
+        result.extra if result.HasField("extra") else None,
+        result.duplicate,
+    )
+
+
+def _extra(extra: object) -> AnyProto | None:
+    if extra is None or isinstance(extra, AnyProto):
+        return extra
+    raise InvalidArgumentError(f"the extra {extra!r} of a result has no wire form: it must be a google.protobuf.Any")
+
+
 def _plain(request_id: int, message_id: MessageID, tick: int, duplicate: bool) -> proto.AppendedRange:
     return proto.AppendedRange(
         first_request_id=request_id, count=1, first_id=bytes(message_id), first_time_tick=tick, duplicate=duplicate
@@ -103,10 +140,6 @@ def _range(
         alone.last_confirmed = bytes(result.last_confirmed)
     if result.txn_context is not None:
         alone.txn_context.CopyFrom(txn_to_proto(result.txn_context))
-    if isinstance(result.extra, AnyProto):
-        alone.extra.CopyFrom(result.extra)
-    elif result.extra is not None:
-        raise InvalidArgumentError(
-            f"the extra {result.extra!r} of a result has no wire form: it must be a google.protobuf.Any"
-        )
+    if (extra := _extra(result.extra)) is not None:
+        alone.extra.CopyFrom(extra)
     return alone
