@@ -22,6 +22,7 @@ from wal.errors import (
     NoSpaceError,
     StorageError,
     TransactionExpiredError,
+    UnknownError,
     WouldBlockError,
 )
 from wal.frame import EncodedFrame
@@ -175,6 +176,62 @@ async def test_a_frame_that_waits_for_ticks_is_drafted_again_without_it(
     pchannel.ticks_extended(None)
     await plain
     assert await payloads(log, "orders") == [b"0", b"plain"]
+
+
+async def test_single_appends_are_withdrawn_out_of_what_waits_together(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One submission holds them all: those of the failed producer fail, the others keep their order, and later ones follow."""
+    await made_on(log, "p0", "orders", "a", "b")
+    gate = Gate(log, monkeypatch)
+    failing = [nowait(log, b"p1", key(1)), nowait(log, b"q1", key(1, "q"))]
+    await turns()
+    filling = log.append_nowait(Message("orders", b"filling"))
+    await turns()
+
+    def put(vchannel: str, body: bytes, idempotency_key: Any) -> asyncio.Future[AppendResult]:
+        return log.append_nowait(Message(vchannel, body), idempotency_key=idempotency_key)
+
+    kept = [put("orders", b"0", "k0"), put("a", b"1", key(7))]
+    lost = [put("orders", b"p2", key(2)), put("orders", b"q2", key(2, "q")), put("orders", b"p3", key(3))]
+    kept += [put("orders", b"2", "k2"), put("orders", b"3", key(1, "r"))]
+    cancelled = put("b", b"4", "k4")
+    cancelled.cancel()
+    sharers = [put("orders", b"never", "k0"), put("b", b"never", "k4")]
+    lost.append(put("orders", b"p4", key(4)))
+    await turns()
+    assert len(gate.held) == 2
+    assert log.statistics().pchannels[0].waiting == 9
+    gate.refuse()
+    kept.append(put("orders", b"5", "k5"))  # must not join what was taken apart
+    assert [type(error) for error in await outcomes([*failing, filling])] == [NoSpaceError] * 3
+    assert [type(error) for error in await outcomes(lost)] == [InvalidRequestSeqError] * 4
+    results = await outcomes(kept)
+    assert all(isinstance(result, AppendResult) and not result.duplicate for result in results), results
+    ticks = [result.time_tick for result in results if isinstance(result, AppendResult)]
+    assert ticks == sorted(ticks), "the order of the calls"
+    again = await outcomes(sharers)
+    assert isinstance(again[0], AppendResult)
+    assert isinstance(results[0], AppendResult)
+    assert the_first(results[0], again[0])
+    assert isinstance(again[1], AppendResult)
+    assert again[1].duplicate, "its first caller was cancelled, the append goes on"
+    assert await payloads(log, ["orders", "a", "b"]) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert local(log).in_flight.size == 0
+
+
+async def test_a_defect_in_a_batch_answers_every_caller_once(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+    await nowait(log, b"0", "known")
+    vchannel = local(log).vchannels.routes["orders"]
+    monkeypatch.setattr(vchannel.pchannel.frames, "submit_keyed", lambda *_: 1 / 0)
+    futures = [nowait(log, b"1", "k"), nowait(log, b"0", "known"), nowait(log, b"1", "k"), nowait(log, b"2", key(1))]
+    found = await outcomes(futures)
+    assert [type(outcome) for outcome in found] == [UnknownError, AppendResult, UnknownError, UnknownError]
+    assert local(log).in_flight.size == 0
+    monkeypatch.undo()
+    other = log.append_nowait(Message("other", b"1"), idempotency_key="k")
+    assert not (await other).duplicate
+    assert len(local(log).pchannels["p0"].keyed.table._pending) == 0
 
 
 async def test_a_failed_disk_says_so_to_all_and_reopening_tells(data: str, monkeypatch: pytest.MonkeyPatch) -> None:

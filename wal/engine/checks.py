@@ -5,10 +5,10 @@ from __future__ import annotations
 from wal.errors import InvalidArgumentError
 from wal.frame import Record
 from wal.message import Message, encode_properties, type_properties
-from wal.pchannel import Key, ProducerKey, check_key
+from wal.pchannel import Key, key_ext
 from wal.settings import Settings
 
-__all__ = ["check_body_type", "check_client_type", "check_kept_key", "check_size", "record_of"]
+__all__ = ["check_body_type", "check_client_type", "check_size", "kept_key_ext", "record_of"]
 
 
 def record_of(message: Message, *, bytes_max: int) -> Record:
@@ -52,11 +52,15 @@ def check_body_type(message: Message) -> None:
         )
 
 
-def check_kept_key(key: Key, settings: Settings) -> None:
-    """Raises InvalidArgumentError if it is not an idempotency key, or if the settings would forget it at once."""
-    check_key(key)
-    if not isinstance(key, ProducerKey) and not (settings.idempotency_window_count and settings.idempotency_window_s):
+def kept_key_ext(key: Key, settings: Settings) -> bytes:
+    """Returns an idempotency key as records carry it.
+
+    Raises TypeError or InvalidArgumentError if it is not one, and InvalidArgumentError if the settings would forget it at once.
+    """
+    ext = key_ext(key)
+    if isinstance(key, str) and not (settings.idempotency_window_count and settings.idempotency_window_s):
         raise InvalidArgumentError(
             f"idempotency_key={key!r} would be forgotten at once: idempotency_window_count={settings.idempotency_window_count}, "
             f"idempotency_window_s={settings.idempotency_window_s}: raise the setting that is 0, or use a ProducerKey"
         )
+    return ext

@@ -106,9 +106,9 @@ def encode_key(key: str, *, sequence: int | None = None) -> bytes:
     """Returns the ext of an idempotency key, or with a `sequence` that of a producer's key; it may follow the ext of a COMMIT row."""
     if sequence is None:
         value = key.encode()
-        return _TAG.pack(ExtTag.IDEMPOTENCY_KEY, len(value)) + value
+        return _TAG.pack(_IDEMPOTENCY_KEY, len(value)) + value
     value = _SEQUENCE.pack(sequence) + key.encode()
-    return _TAG.pack(ExtTag.PRODUCER_KEY, len(value)) + value
+    return _TAG.pack(_PRODUCER_KEY, len(value)) + value
 
 
 def decode_key(ext: bytes) -> tuple[str, int | None] | None:

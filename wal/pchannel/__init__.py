@@ -8,6 +8,7 @@ The write path, in the order of an append:
 * in_flight      InFlight: the bound on bytes that were accepted and are not yet durable
 * vchannel       VChannel: decides about the operations on one vchannel
 * submissions    what waits for the next frame, and how its callers get the outcome
+* append_submissions  consecutive appends of a turn, plain or keyed, as one of these
 * pipeline       FramePipeline: from submission to durable frame; here a frame is handed to the backend
 * tick_supply    TickSupply: ticks from the oracle, and the operations that wait for more of them
 * promised_tick  PromisedTick, BarrierHeap, TickFrames: the tick up to which the log is complete, and what waits for it (pure)

@@ -7,13 +7,13 @@ happens in a turn of the group or when a frame is settled.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from wal.errors import ClosedError, InvalidRequestSeqError
-from wal.frame import RunName
-from wal.message import AppendResult, ForgottenResult, Origin, TxnContext
-from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept, Key, ProducerKey
-from wal.pchannel.operations import Settles, fail_future
+from wal.message import AppendResult, ForgottenResult, MessageID, Origin, TxnContext
+from wal.pchannel.idempotency import Claim, IdempotencyTable, Kept, ProducerKey
+from wal.pchannel.operations import KeyedAppend, Settles, fail_future
 
 __all__ = ["KeyedWrites"]
 
@@ -36,32 +36,43 @@ class KeyedWrites:
     ) -> None:
         self.table = table
         self._origin = origin
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._alive = alive
         self._withdraw = withdraw
 
-    def answered(self, names: tuple[RunName, ...], key: Key, future: Settles[AppendResult | ForgottenResult]) -> bool:
-        """Returns whether the key is known: then the caller has the first result, or gets it once that is durable.
-
-        Raises InvalidRequestSeqError or WouldBlockError if the key cannot be taken now.
-        """
-        found = self.table.find(names, key, now_ms=self._now_ms())
-        if found is None:
-            return False
+    def answer(self, found: Kept | Claim, future: Settles[AppendResult | ForgottenResult]) -> None:
+        """Answers the caller of a duplicate, for which the table found this: with the first result, now or once it is durable."""
         if isinstance(found, Claim):
+            if found.sharers is None:
+                found.sharers = []
             found.sharers.append(future)
         elif not future.done():
             future.set_result(self._again(found))
-        return True
+
+    def appended(self, appends: list[KeyedAppend], origin: Origin, index: int, first_tick: int) -> None:
+        """Gives appends that are durable, from this index of their frame on, their results, and remembers these."""
+        pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
+        durable = self.table.durable
+        for append in appends:
+            message_id = MessageID(pchannel, incarnation, position, index, form)
+            tick = first_tick + index
+            try:
+                append.future.set_result(AppendResult(message_id, tick, message_id))
+            except asyncio.InvalidStateError:
+                pass  # its caller was cancelled
+            claim = append.claim
+            assert claim is not None
+            durable(claim, Kept(position, index, tick))
+            if claim.sharers:
+                self._share(claim, AppendResult(message_id, tick, message_id, None, None, True))
+            index += 1
 
     def durable(self, claim: Claim, result: AppendResult) -> None:
-        """Remembers the result of a claimed key and gives it to the sharers."""
+        """Remembers the result of a transaction with a claimed key and gives it to the sharers."""
         context, message_id = result.txn_context, result.message_id
         txn_id, keepalive_ms = (0, 0) if context is None else (context.txn_id, round(context.keepalive * 1000))
         self.table.durable(claim, Kept(message_id.position, message_id.index, result.time_tick, txn_id, keepalive_ms))
-        for future in claim.sharers:
-            if not future.done():
-                future.set_result(AppendResult(message_id, result.time_tick, message_id, context, None, True))
+        self._share(claim, AppendResult(message_id, result.time_tick, message_id, context, None, True))
 
     def failed(self, claim: Claim, future: Settles[AppendResult], error: BaseException) -> None:
         """Fails a claimed operation, its sharers, and the later operations of its producer that are in flight."""
@@ -69,10 +80,15 @@ class KeyedWrites:
         if claim.doomed and alive and not isinstance(error, ClosedError):
             error = _out_of_order(claim)
         later = self.table.failed(claim, final=not alive)
-        for waiting in (future, *claim.sharers):
+        for waiting in (future, *(claim.sharers or ())):
             fail_future(waiting, error)
         if later and alive:
             self._withdraw(frozenset(later))
+
+    def _share(self, claim: Claim, result: AppendResult) -> None:
+        for future in claim.sharers or ():
+            if not future.done():
+                future.set_result(result)
 
     def _again(self, kept: Kept) -> AppendResult | ForgottenResult:
         """Returns the first result as the answer to a duplicate."""

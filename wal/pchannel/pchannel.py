@@ -28,7 +28,7 @@ from wal.pchannel.pipeline import FramePipeline
 from wal.pchannel.promised_tick import BarrierHeap, PromisedTick
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.recovery import RecoveryState
-from wal.pchannel.submissions import KeyedSubmission, TxnSubmission
+from wal.pchannel.submissions import TxnSubmission
 from wal.pchannel.tick_supply import TickOracle, TickSupply
 from wal.pchannel.txn_table import LeaseClock, TxnLimits, TxnTable, whole_ms
 
@@ -320,12 +320,10 @@ class PChannel(ReadablePChannel, Member):
     def _withdraw(self, claims: frozenset[Claim]) -> None:
         """Fails the operations with these claims that were not handed over yet: an earlier append of their producer failed."""
         error = InvalidRequestSeqError("an earlier sequence failed")
-
-        def withdrawn(taken: object) -> bool:
-            return isinstance(taken, KeyedSubmission | TxnSubmission | KeyedAppend) and taken.claim in claims
-
-        self.frames.withdraw(withdrawn, error)
-        for vchannel, operation in self._barriers.take_out(lambda waiting: withdrawn(waiting[1])):
+        self.frames.withdraw(claims, error)
+        for vchannel, operation in self._barriers.take_out(
+            lambda waiting: isinstance(waiting[1], TxnSubmission | KeyedAppend) and waiting[1].claim in claims
+        ):
             vchannel.refuse([operation], error)
 
     def _log_failed(self, error: WALError) -> None:

@@ -26,10 +26,13 @@ from wal.backends import REFUSALS, PChannelLog
 from wal.errors import NoSpaceError, StorageError, WALError
 from wal.frame import EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.message import Origin
+from wal.pchannel.append_submissions import KeyedSubmission, PlainSubmission
+from wal.pchannel.idempotency import Claim
 from wal.pchannel.in_flight import InFlight
-from wal.pchannel.operations import Append
+from wal.pchannel.keyed_writes import KeyedWrites
+from wal.pchannel.operations import Append, KeyedAppend
 from wal.pchannel.promised_tick import PromisedTick, TickFrames
-from wal.pchannel.submissions import OwnSubmission, PlainSubmission, Submission, cut
+from wal.pchannel.submissions import OwnSubmission, Submission, cut
 from wal.pchannel.tick_supply import TickSupply
 
 __all__ = ["FrameOwner", "FramePipeline"]
@@ -100,6 +103,7 @@ class FramePipeline:
         self._monotonic = monotonic
         self._waiting: deque[Submission] = deque()
         self._plain: PlainSubmission | None = None  # the last one in `_waiting`, while more appends may join it
+        self._keyed: KeyedSubmission | None = None  # the same; at most one of the two is open
         self._prepared: tuple[FrameDraft, list[Submission]] | None = None
         self._flights: deque[_Flight] = deque()
         self._flights_max = log.frames_in_flight
@@ -109,45 +113,47 @@ class FramePipeline:
 
     # -- submissions
 
-    def submit(self, submission: Submission) -> None:
-        """Takes a submission for the next frame, or fails it once the pipeline is stopped."""
+    def submit(self, submission: Submission) -> bool:
+        """Takes a submission for the next frame. Once the pipeline is stopped it fails the submission and returns False."""
         if self.fault is not None:
             self._fail(submission, self.fault)
-        else:
-            self._waiting.append(submission)
-            self._plain = None
+            return False
+        self._waiting.append(submission)
+        self._plain = self._keyed = None
+        return True
 
     def submit_plain(self, name: RunName, appends: list[Append]) -> None:
         """Takes plain appends for the next frame; consecutive ones share one submission."""
-        plain = self._plain
-        if plain is None:
-            plain = PlainSubmission()
-            plain.add(name, appends)
-            self.submit(plain)
-            if self.fault is None:
-                self._plain = plain
-        else:
-            plain.add(name, appends)
+        plain = self._plain or PlainSubmission()
+        plain.add(name, appends)
+        if plain is not self._plain and self.submit(plain):
+            self._plain = plain
 
-    def withdraw(self, unwanted: Callable[[Submission], bool], error: WALError) -> None:
-        """Fails the unwanted submissions that were not handed over yet."""
-        if self._prepared is not None and any(map(unwanted, self._prepared[1])):
+    def submit_keyed(self, name: RunName, appends: list[KeyedAppend], keyed: KeyedWrites) -> None:
+        """Takes appends with claimed keys for the next frame; consecutive ones share one submission."""
+        joined = self._keyed or KeyedSubmission(keyed)
+        joined.add(name, appends)
+        if joined is not self._keyed and self.submit(joined):
+            self._keyed = joined
+
+    def withdraw(self, claims: frozenset[Claim], error: WALError) -> None:
+        """Fails the operations with these claims that were not handed over yet."""
+        if self._prepared is not None and any(submission.split(claims)[0] for submission in self._prepared[1]):
             self._waiting.extendleft(reversed(self._prepared[1]))  # the frame is drafted again, without them
             self._prepared = None
-        gone = [submission for submission in self._waiting if unwanted(submission)]
-        if gone:
-            self._waiting = deque(submission for submission in self._waiting if not unwanted(submission))
-            for submission in gone:
-                self._fail(submission, error)
+        parts = [submission.split(claims) for submission in self._waiting]
+        self._waiting = deque(rest for _, rest in parts if rest is not None)
+        self._plain = self._keyed = None
+        for gone, _ in parts:
+            if gone is not None:
+                self._fail(gone, error)
 
     def fail_waiting(self, error: BaseException) -> None:
         """Fails every submission that was not handed over; none of them is written."""
-        waiting = list(self._waiting)
+        prepared = [] if self._prepared is None else self._prepared[1]
+        waiting = [*prepared, *self._waiting]
         self._waiting.clear()
-        self._plain = None
-        if self._prepared is not None:
-            waiting = self._prepared[1] + waiting
-            self._prepared = None
+        self._plain = self._keyed = self._prepared = None
         for submission in waiting:
             self._fail(submission, error)
 
@@ -252,7 +258,7 @@ class FramePipeline:
                 continue
             if prepared is None:
                 # Kept until the hand-over: an earlier failure finds the callers there.
-                self._plain = None
+                self._plain = self._keyed = None
                 prepared = self._prepared = (
                     FrameDraft(),
                     cut(self._waiting, size=self._group_bytes, count=GROUP_RECORDS),

@@ -1,7 +1,8 @@
 """Submissions: what waits in the frame pipeline for the next frame, and how its callers get the outcome.
 
 A submission is drafted into one frame as a whole (plain appends may be cut in two before), keeps the index that it got there, and is
-settled once: resolved when the frame is durable, failed otherwise. The submission for copies of broadcasts is in `append_copies`.
+settled once: resolved when the frame is durable, failed otherwise. Appends are in `append_submissions`, copies of broadcasts in
+`append_copies`.
 """
 
 from __future__ import annotations
@@ -14,22 +15,21 @@ from typing import Final
 
 from wal.errors import UnavailableError, WouldBlockError
 from wal.frame import FrameDraft, Record, RunName
-from wal.message import AppendResult, MessageID, Origin, TxnContext
+from wal.message import AppendResult, Origin, TxnContext
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.idempotency.keys import key_ext
 from wal.pchannel.keyed_writes import KeyedWrites
-from wal.pchannel.operations import Append, KeyedAppend, Settles, fail_future
+from wal.pchannel.operations import Settles, fail_future
 from wal.pchannel.txn_table import OpenTxn
 
 RUN_OVERHEAD: Final = 16
 """The bytes of a run's row in the tables of a frame, rounded up."""
 
 __all__ = [
+    "RUN_OVERHEAD",
     "BulkSubmission",
     "ForgetSubmission",
-    "KeyedSubmission",
     "OwnSubmission",
-    "PlainSubmission",
     "Submission",
     "TxnSubmission",
     "cut",
@@ -58,78 +58,13 @@ class Submission(abc.ABC):
     def fail(self, error: BaseException) -> None:
         """Gives the callers the error: the frame was not written, or its outcome is unknown."""
 
+    def split(self, claims: frozenset[Claim]) -> tuple[Submission | None, Submission | None]:
+        """Returns what has one of these claims, and the rest; None for a part that is empty."""
+        return None, self
 
-class PlainSubmission(Submission):
-    """Consecutive plain appends, to any vchannels, each with its own future. They are the bulk of all writes.
-
-    `batches[i]` is for the vchannel `names[i]`. All of them are drafted together, so their indices are consecutive.
-    """
-
-    __slots__ = ("batches", "names")
-
-    def __init__(self) -> None:
-        self.names: list[RunName] = []
-        self.batches: list[list[Append]] = []
-        self.count = self.in_flight = self.size = 0
-
-    def add(self, name: RunName, appends: list[Append]) -> None:
-        """Adds the appends of one vchannel at the end."""
-        size = appends[0].size if len(appends) == 1 else sum([append.size for append in appends])
-        self.names.append(name)
-        self.batches.append(appends)
-        self.count += len(appends)
-        self.in_flight += size
-        self.size += size + RUN_OVERHEAD + 4 * len(name[0])
-
-    def draft(self, draft: FrameDraft) -> None:
-        self.first: int = draft.indices
-        for name, appends in zip(self.names, self.batches, strict=True):
-            draft.append(name, appends)
-
-    def resolve(self, origin: Origin, first_tick: int) -> None:
-        pchannel, incarnation, position, form = origin.pchannel, origin.incarnation, origin.position, origin.form
-        index = self.first
-        for appends in self.batches:
-            for append in appends:
-                message_id = MessageID(pchannel, incarnation, position, index, form)
-                try:
-                    append.future.set_result(AppendResult(message_id, first_tick + index, message_id))
-                except asyncio.InvalidStateError:
-                    pass  # its caller was cancelled
-                index += 1
-
-    def fail(self, error: BaseException) -> None:
-        for appends in self.batches:
-            for append in appends:
-                fail_future(append.future, error)
-
-    def cut(self, *, size: int, count: int) -> PlainSubmission | None:
-        """Takes out the appends at the front that fit these bounds, at least one; returns None when all of them fit."""
-        if self.size <= size and self.count <= count:
-            return None
-        front, rest = PlainSubmission(), PlainSubmission()
-        for name, appends in zip(self.names, self.batches, strict=True):
-            taken = 0
-            if not rest.count:
-                room = size - front.size - RUN_OVERHEAD - 4 * len(name[0])
-                for append in appends[: max(count - front.count, 0)]:
-                    room -= append.size
-                    if room < 0:
-                        break
-                    taken += 1
-                if not taken and not front.count:
-                    taken = 1
-            if taken:
-                front.add(name, appends[:taken] if taken < len(appends) else appends)
-            if taken < len(appends):
-                rest.add(name, appends[taken:] if taken else appends)
-        if not rest.count:
-            return None
-        self.names, self.batches = rest.names, rest.batches
-        self.count: int = rest.count
-        self.in_flight: int = rest.in_flight
-        self.size: int = rest.size
-        return front
+    def cut(self, *, size: int, count: int) -> Submission | None:
+        """Takes out a front part that fits these bounds, if it can be cut; returns None if it cannot, or if all of it fits."""
+        return None
 
 
 class BulkSubmission(Submission):
@@ -208,41 +143,15 @@ class TxnSubmission(Submission):
         if self.claim is not None and self.keyed is not None:
             self.keyed.durable(self.claim, result)
 
+    def split(self, claims: frozenset[Claim]) -> tuple[Submission | None, Submission | None]:
+        return (self, None) if self.claim in claims else (None, self)
+
     def fail(self, error: BaseException) -> None:
         error = _of_transaction(error)
         if self.claim is not None and self.keyed is not None:
             self.keyed.failed(self.claim, self.future, error)
         else:
             fail_future(self.future, error)
-
-
-class KeyedSubmission(Submission):
-    """A message with an idempotency key, claimed in its turn."""
-
-    __slots__ = ("append", "claim", "keyed", "name")
-
-    def __init__(self, name: RunName, append: KeyedAppend, keyed: KeyedWrites) -> None:
-        assert append.claim is not None
-        self.name: RunName = name
-        self.append: KeyedAppend = append
-        self.claim: Claim = append.claim
-        self.keyed: KeyedWrites = keyed
-        self.count = 1
-        self.in_flight: int = append.size
-        self.size: int = append.size + RUN_OVERHEAD + 4 * len(name[0])
-
-    def draft(self, draft: FrameDraft) -> None:
-        self.first: int = draft.append(self.name, [self.append], keyed=True)
-
-    def resolve(self, origin: Origin, first_tick: int) -> None:
-        message_id = origin.message_id(self.first)
-        result = AppendResult(message_id, first_tick + self.first, message_id)
-        if not self.append.future.done():
-            self.append.future.set_result(result)
-        self.keyed.durable(self.claim, result)
-
-    def fail(self, error: BaseException) -> None:
-        self.keyed.failed(self.claim, self.append.future, error)
 
 
 class ForgetSubmission(Submission):
@@ -301,7 +210,7 @@ def cut(waiting: deque[Submission], *, size: int, count: int) -> list[Submission
     while waiting:
         submission = waiting[0]
         if submission.size > size or submission.count > count:
-            if isinstance(submission, PlainSubmission) and (not submissions or (size > 0 and count > 0)):
+            if not submissions or (size > 0 and count > 0):
                 front = submission.cut(size=size, count=count)
                 if front is not None and (not submissions or front.size <= size):
                     submissions.append(front)

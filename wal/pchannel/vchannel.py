@@ -38,7 +38,6 @@ from wal.pchannel.pchannel import PChannel
 from wal.pchannel.submissions import (
     BulkSubmission,
     ForgetSubmission,
-    KeyedSubmission,
     TxnSubmission,
 )
 from wal.pchannel.txn_table import check_txn_size, names_size, record_size
@@ -65,36 +64,30 @@ class VChannel(Member):
 
     def receive(self, batch: list[Any]) -> None:
         """Takes operations in the order of their calls."""
-        if self.closed is not None:
-            self.refuse(batch, self.closed())
-            return
-        if self._ticks.held:
-            self._ticks.hold(self, batch)
-            return
-        start = 0
-        if _PLAIN_ONLY.issuperset(map(type, batch)):
+        if self.closed is None and not self._ticks.held and _PLAIN_ONLY.issuperset(map(type, batch)):
             self._frames.submit_plain(self.run_name, batch)
             return
-        for at, operation in enumerate(batch):
-            if operation.__class__ is not Append:
-                if at > start:
-                    self._frames.submit_plain(self.run_name, batch[start:at])
-                self._handled_to = at
-                try:
-                    _HANDLERS[operation.__class__](self, operation)
-                except WALError as error:
-                    self.refuse([operation], error)
-                start = self._handled_to = at + 1
-                if self.closed is not None or self._ticks.held:
-                    break
-        if start < len(batch):
-            rest = batch[start:] if start else batch
+        start, end = 0, len(batch)
+        while start < end:
             if self.closed is not None:
-                self.refuse(rest, self.closed())
-            elif self._ticks.held:
-                self._ticks.hold(self, rest)
+                self.refuse(batch[start:], self.closed())
+                break
+            if self._ticks.held:
+                self._ticks.hold(self, batch[start:])
+                break
+            self._handled_to = start
+            kind = batch[start].__class__
+            stop = start + 1
+            if kind is Append or kind is KeyedAppend:
+                while stop < end and batch[stop].__class__ is kind:
+                    stop += 1
+                (self._plain if kind is Append else self._keyed)(batch[start:stop])
             else:
-                self._frames.submit_plain(self.run_name, rest)
+                try:
+                    _HANDLERS[kind](self, batch[start])
+                except WALError as error:
+                    self.refuse([batch[start]], error)
+            start = stop
         self._handled_to = 0
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
@@ -145,6 +138,7 @@ class VChannel(Member):
                 continue
             if isinstance(operation, Append | Bulk | Atomic):
                 self.pchannel.in_flight.release(operation.size)
+                operation.size = 0  # given back once, even if a defect refuses the whole run after this one
                 if isinstance(operation, KeyedAppend) and operation.claim is not None:
                     self.pchannel.keyed.failed(operation.claim, operation.future, error)
                     continue
@@ -163,22 +157,52 @@ class VChannel(Member):
 
     # -- one method for each kind of operation; a WALError that it raises refuses the operation
 
+    def _plain(self, operations: list[Append]) -> None:
+        self._frames.submit_plain(self.run_name, operations)
+
     def _ordered(self, operation: OrderedAppend) -> None:
         if self.pchannel.passed(operation.barrier, self, operation):
             self._submit(operation)
 
-    def _keyed(self, operation: KeyedAppend) -> None:
-        pchannel = self.pchannel
-        keyed = pchannel.keyed
-        if keyed.answered(self.scope, operation.key, operation.future):
-            if operation.future.done():
-                pchannel.in_flight.release(operation.size)
-            else:  # it shares an append in flight, and takes room until that is settled
-                operation.future.add_done_callback(lambda _: pchannel.in_flight.release(operation.size))
-            return
-        claim = operation.claim = keyed.table.claim(self.scope, operation.key, barrier=operation.barrier)
-        if pchannel.passed(claim.barrier, self, operation):
-            self._submit(operation)
+    def _keyed(self, operations: list[KeyedAppend]) -> None:
+        """Claims the keys of consecutive appends, and submits those whose keys are new."""
+        pchannel, keyed, scope = self.pchannel, self.pchannel.keyed, self.scope
+        table, now_ms = keyed.table, keyed.now_ms()
+        ready: list[KeyedAppend] = []
+        for at, operation in enumerate(operations, self._handled_to):
+            try:
+                found = table.find(scope, operation.key, now_ms=now_ms)
+                if found is not None:
+                    keyed.answer(found, operation.future)
+                    self._share_room(operation)
+                    continue
+                operation.claim = claim = table.claim(scope, operation.key, barrier=operation.barrier)
+            except WALError as error:
+                self.refuse([operation], error)
+                continue
+            if claim.barrier or operation.exclusive:
+                self._submit_keyed(ready)
+                ready = []
+                self._handled_to = at
+                if pchannel.passed(claim.barrier, self, operation):
+                    self._submit(operation)
+                self._handled_to = at + 1
+            else:
+                ready.append(operation)
+        self._submit_keyed(ready)
+
+    def _submit_keyed(self, operations: list[KeyedAppend]) -> None:
+        if operations:
+            self._frames.submit_keyed(self.run_name, operations, self.pchannel.keyed)
+
+    def _share_room(self, operation: KeyedAppend) -> None:
+        """Gives the room of a duplicate back: now, or when the append in flight that it shares is settled."""
+        release, size = self.pchannel.in_flight.release, operation.size
+        operation.size = 0
+        if operation.future.done():
+            release(size)
+        else:
+            operation.future.add_done_callback(lambda _: release(size))
 
     def _bulk(self, operation: Bulk) -> None:
         self._frames.submit(
@@ -231,7 +255,9 @@ class VChannel(Member):
         try:
             txn = pchannel.table.get(operation.txn_id, now=now)
             scope = tuple(sorted(txn.names))
-            if keyed.answered(scope, operation.key, operation.future):
+            found = keyed.table.find(scope, operation.key, now_ms=keyed.now_ms())
+            if found is not None:
+                keyed.answer(found, operation.future)
                 pchannel.table.commit(operation.txn_id, now=now)  # the transaction is over; its bodies are not written
                 return
             claim = keyed.table.claim(scope, operation.key, barrier=txn.barrier)
@@ -269,9 +295,9 @@ class VChannel(Member):
             if operation.exclusive:
                 self.fail_spanned(operation.message_type)
             if isinstance(operation, KeyedAppend):
-                self._frames.submit(KeyedSubmission(self.run_name, operation, self.pchannel.keyed))
+                self._submit_keyed([operation])
             else:
-                self._frames.submit_plain(self.run_name, [operation])
+                self._plain([operation])
 
     def _stored_size(self, operation: Atomic) -> int:
         return names_size((self.run_name,)) + sum(map(record_size, operation.records))
@@ -313,7 +339,6 @@ _HANDLERS: dict[type, Callable[[VChannel, Any], None]] = {
     Commit: VChannel._commit,
     Rollback: VChannel._rollback,
     Drop: VChannel._drop,
-    KeyedAppend: VChannel._keyed,
     KeyedCommit: VChannel._keyed_commit,
     ForgetProducer: VChannel._forget,
 }

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from actors import ActorError
 from wal.channels import check_vchannel
-from wal.engine.checks import check_body_type, check_client_type, check_kept_key, check_size, record_of
+from wal.engine.checks import check_body_type, check_client_type, check_size, kept_key_ext, record_of
 from wal.engine.local.txn import LocalTxn
 from wal.engine.local.vchannels import VChannelRoutes, refusal, tell
 from wal.errors import BulkAppendError, InvalidArgumentError, WALError
@@ -110,25 +110,36 @@ class LocalAppends:
         self, message: Message, barrier_time_tick: int, key: Key, *, taken: bool = False
     ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
         """Tells the message's vchannel to append it with an idempotency key; returns None as `append` does."""
-        record = record_of(message, bytes_max=self.message_bytes_max)
-        check_client_type(message)
-        check_kept_key(key, self._settings)
-        ext = key_ext(key)
-        size = _record_size(record) + len(ext)
-        exclusive = type_properties(record.message_type).exclusive
-        barrier = _barrier(barrier_time_tick)
-        if not taken and not self._in_flight.has_room(size):
-            return None
-        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
-        tell(
-            vchannel,
-            KeyedAppend(
-                record.payload, record.message_type, 0, record.properties, ext, future, size, barrier, exclusive, key
-            ),
-        )
+        if message.__class__ is not Message and not isinstance(message, Message):
+            raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+        payload = message.payload
+        properties = encode_properties(message.properties) if message.properties else b""
+        size = len(payload) + len(properties)
+        if size > self.message_bytes_max:
+            check_size(message, bytes_max=self.message_bytes_max)
+        kind, exclusive, barrier = _INSERT, False, _NO_BARRIER
+        if message.message_type is not _INSERT_TYPE:
+            check_client_type(message)
+            kind = int(message.message_type)
+            exclusive = type_properties(kind).exclusive
+        ext = kept_key_ext(key, self._settings)
+        size += len(ext) + BODY_OVERHEAD
+        if barrier_time_tick is not _NO_BARRIER:
+            barrier = _barrier(barrier_time_tick)
+        in_flight = self._in_flight
         if not taken:
-            self._in_flight.size += size
+            total = in_flight.size
+            if in_flight.queued or (total + size > in_flight.bytes_max and total):
+                return None
+        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
+        append = KeyedAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)
+        vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
+        try:
+            vchannel.tell(vchannel, append)
+        except ActorError as error:
+            raise refusal(vchannel, error) from error
+        if not taken:
+            in_flight.size += size
         return future
 
     def no_room(self, message: Message) -> BaseException:
@@ -202,10 +213,7 @@ class LocalAppends:
 
     async def begin_txn(self, names: tuple[str, ...], keepalive_s: float, key: Key | None) -> LocalTxn:
         """Opens a transaction on vchannels of one pchannel."""
-        key_bytes = 0
-        if key is not None:
-            check_kept_key(key, self._settings)
-            key_bytes = len(key_ext(key))
+        key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
         routes = [self._vchannels.route(name) for name in names]
         pchannel = routes[0].pchannel
         if any(route.pchannel is not pchannel for route in routes):

@@ -76,8 +76,12 @@ def check_key(key: object) -> Key:
 
 
 def key_ext(key: Key) -> bytes:
-    """Returns the key as records carry it."""
-    return encode_key(key.producer, sequence=key.sequence) if isinstance(key, ProducerKey) else encode_key(key)
+    """Returns the key as records carry it. Raises as `check_key` does."""
+    if isinstance(key, ProducerKey):  # it was checked when it was made
+        return encode_key(key.producer, sequence=key.sequence)
+    if key.__class__ is not str or not key.isascii() or not 0 < len(key) <= KEY_BYTES_MAX:
+        check_key(key)
+    return encode_key(key)
 
 
 def _check_text(what: str, text: object) -> str:

@@ -90,7 +90,7 @@ class Producers:
         finally:
             self._scopes.release(scope)
         newest = producer.newest
-        claim = Claim(producer.scope, key, barrier if newest is None else max(barrier, newest.barrier), [])
+        claim = Claim(producer.scope, key, barrier if newest is None else max(barrier, newest.barrier))
         producer.pending[key.sequence] = claim
         gaps = self._gaps.get((names, key.producer))
         if gaps is not None and gaps[0] == key.sequence:

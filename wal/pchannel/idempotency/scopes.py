@@ -24,7 +24,7 @@ class Scope(msgspec.Struct, eq=False, gc=False):
     live: bool = True
 
 
-class Claim(msgspec.Struct, eq=False):
+class Claim(msgspec.Struct, eq=False, gc=False):
     """A key whose operation was taken and is not settled yet. `sharers` is for the holder of the claim to use.
 
     `barrier` is the tick that the operation has to wait for, so that it does not overtake an earlier one of its producer. A `doomed`
@@ -34,7 +34,7 @@ class Claim(msgspec.Struct, eq=False):
     scope: Scope
     key: Key
     barrier: int
-    sharers: list[Any]
+    sharers: list[Any] | None = None
     doomed: bool = False
 
 

@@ -198,13 +198,8 @@ def _kept(piece: _Keys | _Producers) -> Iterator[Kept]:
 
 
 def _columns(kept: list[Kept]) -> list[list[Any]]:
-    return [
-        [packed(one.position) for one in kept],
-        [one.index for one in kept],
-        [one.tick for one in kept],
-        [one.txn_id for one in kept],
-        [one.keepalive_ms for one in kept],
-    ]
+    positions, *others = map(list, zip(*map(msgspec.structs.astuple, kept), strict=True)) if kept else [[]] * 5
+    return [list(map(packed, positions)), *others]
 
 
 _keys: Final = msgspec.msgpack.Decoder(_Keys)

@@ -57,10 +57,11 @@ class IdempotencyTable:
         scope = self.scopes.get(names)
         if scope is None:
             return None
-        claim = self._pending.get((scope, key))
+        place = (scope, key)
+        claim = self._pending.get(place)
         if claim is not None:
             return claim
-        entry = self._window.get((scope, key))
+        entry = self._window.get(place)
         if entry is None or now_ms - (entry.kept.tick >> _LOGICAL_BITS) > self._window_ms:
             return None
         return entry.kept
@@ -70,20 +71,22 @@ class IdempotencyTable:
         if isinstance(key, ProducerKey):
             return self.producers.claim(names, key, barrier=barrier)
         scope = self.scopes.use(names)
-        claim = self._pending[scope, key] = Claim(scope, key, barrier, [])
+        claim = self._pending[scope, key] = Claim(scope, key, barrier)
         return claim
 
     def durable(self, claim: Claim, kept: Kept) -> None:
         """Remembers the claimed key and its result: its event is in the log."""
         scope, key = claim.scope, claim.key
         self.keyed_since_checkpoint += 1
-        if isinstance(key, ProducerKey):
-            if scope.live:
-                self.producers.durable(scope, key.producer, key.sequence, kept)
-        else:
-            if scope.live:
-                self._remember(scope, key, kept)
-            self._end_claim(scope, key)
+        if isinstance(key, str):
+            place = (scope, key)
+            del self._pending[place]
+            if scope.live and self._window_count:
+                self._remember(place, kept)  # the claim's use of the scope becomes the window's
+            else:
+                self.scopes.release(scope)
+        elif scope.live:
+            self.producers.durable(scope, key.producer, key.sequence, kept)
 
     def failed(self, claim: Claim, *, final: bool = False) -> list[Claim]:
         """Forgets the claimed key, whose event was not written. Returns the claims that have to fail with it, ascending.
@@ -92,7 +95,8 @@ class IdempotencyTable:
         """
         if isinstance(claim.key, ProducerKey):
             return self.producers.failed(claim, final=final)
-        self._end_claim(claim.scope, claim.key)
+        if self._pending.pop((claim.scope, claim.key), None) is not None:
+            self.scopes.release(claim.scope)
         return []
 
     def drop(self, name: RunName) -> None:
@@ -122,9 +126,10 @@ class IdempotencyTable:
                 continue
             kept = Kept(position, event.index, first_tick + event.index, event.txn_id, event.keepalive_ms)
             scope = self.scopes.use(names)
-            if event.sequence is None:
-                self._remember(scope, event.text, kept)
-            else:
+            if event.sequence is None and self._window_count:
+                self._remember((scope, event.text), kept)
+                continue
+            if event.sequence is not None:
                 self.producers.durable(scope, event.text, event.sequence, kept)
             self.scopes.release(scope)
         count = len(events) + len(forgotten)
@@ -165,31 +170,25 @@ class IdempotencyTable:
 
     # -- the window
 
-    def _remember(self, scope: Scope, key: str, kept: Kept) -> None:
-        """Adds the key to the window as its newest, and removes what is over the bounds."""
-        if not self._window_count:
-            return
-        entry = KeptKey(scope, key, kept)
-        scope.uses += 1
-        self._window[scope, key] = entry
-        self._order.append(entry)
-        while len(self._order) > self._window_count:
+    def _remember(self, place: tuple[Scope, str], kept: Kept) -> None:
+        """Adds the key, with a use of its scope, to the window as its newest, and removes what is over the bounds."""
+        order = self._order
+        entry = self._window[place] = KeptKey(place[0], place[1], kept)
+        order.append(entry)
+        if len(order) > self._window_count:
             self._evict()
         oldest = (kept.tick >> _LOGICAL_BITS) - self._window_ms
         for _ in range(_EVICTED_A_CALL):
-            if self._order[0].kept.tick >> _LOGICAL_BITS >= oldest:
+            if order[0].kept.tick >> _LOGICAL_BITS >= oldest:
                 break
             self._evict()
 
     def _evict(self) -> None:
         entry = self._order.popleft()
-        if self._window.get((entry.scope, entry.key)) is entry:
-            del self._window[entry.scope, entry.key]
+        place = (entry.scope, entry.key)
+        if self._window.get(place) is entry:
+            del self._window[place]
         self.scopes.release(entry.scope)
-
-    def _end_claim(self, scope: Scope, key: str) -> None:
-        if self._pending.pop((scope, key), None) is not None:
-            self.scopes.release(scope)
 
 
 _SCOPE_AND_KEY: Final[Callable[[KeptKey], tuple[Scope, str]]] = attrgetter("scope", "key")
