@@ -141,7 +141,7 @@ def going(log: ModelLog, options: ReadOptions, random: Random) -> Iterator[Progr
             progress.take(log.page(progress.at, progress.selection.names, random))
         elif need is Need.FRAME:
             yield progress
-        progress.following = len(progress.messages)
+        progress.hand_over(len(progress.messages))
 
 
 @given(STEPS, NAMES, st.integers(0, 12), st.integers(0, 12))

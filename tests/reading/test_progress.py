@@ -60,8 +60,7 @@ class Reader:
                 if self.log.durable == len(self.log.frames):
                     return None
                 self.log.durable += 1
-        progress.following += 1
-        return progress.messages[progress.following - 1]
+        return next(progress.coming)
 
     def rest(self) -> list[ImmutableMessage]:
         messages = []
@@ -189,7 +188,7 @@ def test_frames_as_rows_equal_their_assembled_messages(read: tuple[ModelLog, Rea
                 rows.add_frame(found)
             elif progress.assemble():
                 rows.add_messages(progress.messages)
-                progress.following = len(progress.messages)
+                progress.hand_over(len(progress.messages))
         elif need is Need.PAGE:
             progress.take(log.page(progress.at, progress.selection.names, random))
         else:
@@ -270,7 +269,7 @@ def test_damage_is_raised_and_the_position_stays_before_it() -> None:
         page = log.page(0, progress.selection.names, Random(page.next_position))
     progress.take(page)
     assert progress.advance(log.tail()) is Need.MESSAGES
-    progress.following = 1
+    next(progress.coming)
     before = progress.position
     view: FrameView = page.frames[1].view
     view._body = lambda start, end: bytes(end - start)

@@ -69,10 +69,7 @@ class Iteration(BlockingRead):
         progress = self._progress
         while True:
             with self._lock:
-                at = progress.following
-                if at < len(progress.messages):
-                    message = progress.messages[at]
-                    progress.following = at + 1
+                for message in progress.coming:
                     return message
             if not self._fill():
                 raise StopIteration

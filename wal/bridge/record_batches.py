@@ -144,9 +144,7 @@ class RecordBatches(BlockingRead):
                     self._parts.extend(in_parts(found, bytes_max=max(self._bytes_max, _PIECE_BYTES)))
                 else:
                     progress.assemble()
-            if progress.following < len(progress.messages):
-                self._parts.extend(progress.messages[progress.following :])
-                progress.following = len(progress.messages)
+            self._parts.extend(progress.coming)
             if self._parts:
                 part = self._parts.popleft()
                 if isinstance(part, FrameRows):

@@ -57,10 +57,10 @@ class AckingScanner(Scanner):
         await self.settle()
         return await super().page()
 
-    def hand_over(self, count: int) -> None:
-        progress = self._progress
-        self._given(progress.messages[progress.following : progress.following + count])
-        super().hand_over(count)
+    def hand_over(self, count: int) -> list[ImmutableMessage]:
+        given = super().hand_over(count)
+        self._given(given)
+        return given
 
     async def save(self) -> None:
         """Saves as a `Scanner` does, after acknowledging what is before the position, since no reader would see it again.

@@ -136,21 +136,13 @@ class Scanner(AsyncOnly):
         return self
 
     async def __anext__(self) -> ImmutableMessage:
-        progress = self._progress
-        messages, at = progress.messages, progress.following
-        if at >= len(messages):
-            self._refuse_handler()
-            messages = []  # not held while it waits
-            if not self._loop.entered:
-                await self._enter()
-            if not await self._loop.fill():
+        while True:
+            for message in self._progress.coming:
+                if self._loop.tick_waiters:
+                    self._loop.wake_tick_waiters()
+                return message
+            if not await self._has_messages():
                 raise StopAsyncIteration
-            messages, at = progress.messages, 0
-        message = messages[at]
-        progress.following = at + 1
-        if self._loop.tick_waiters:
-            self._loop.wake_tick_waiters()
-        return message
 
     async def batches(self, size_max: int = 1024) -> AsyncIterator[list[ImmutableMessage]]:
         """Yields pages of 1 to `size_max` messages. After a cancellation `batches` can be called again: it continues where it stopped."""
@@ -158,10 +150,8 @@ class Scanner(AsyncOnly):
             raise TypeError(f"size_max must be an int, not {size_max!r}")
         if size_max < 1:
             raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")
-        progress = self._progress
         while await self._has_messages():
-            page = progress.messages[progress.following : progress.following + size_max]
-            self.hand_over(len(page))
+            page = self.hand_over(size_max)
             yield page
             del page  # not held while it waits
 
@@ -174,12 +164,12 @@ class Scanner(AsyncOnly):
             return []
         return self._progress.messages[self._progress.following :]
 
-    def hand_over(self, count: int) -> None:
-        """Counts this many messages of the last `page` as handed over."""
-        progress = self._progress
-        progress.following = min(progress.following + count, len(progress.messages))
+    def hand_over(self, count: int) -> list[ImmutableMessage]:
+        """Counts the next `count` messages of the last `page`, or those that there are, as handed over, and returns them."""
+        given = self._progress.hand_over(count)
         if self._loop.tick_waiters:
             self._loop.wake_tick_waiters()
+        return given
 
     async def _has_messages(self) -> bool:
         """Returns True once there are messages to hand over, False at the end."""

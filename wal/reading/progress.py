@@ -9,6 +9,8 @@ nothing for this reader. A progress never waits and never fetches: a scanner, th
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
+from operator import length_hint
 from typing import Final
 
 import msgspec
@@ -41,11 +43,11 @@ class Need(enum.Enum):
 
 
 class Progress:
-    """The state of one read. `messages[following:]` are to be handed over next; the caller that takes them moves `following`."""
+    """The state of one read. `messages` are the current ones; those that are not handed over yet are `coming`."""
 
     __slots__ = (
         "_cursor_at", "_end", "_frame_reached", "_frames", "_log", "_options", "_page_reached", "_reached", "_shared", "_start",
-        "_told_tick", "at", "following", "frame", "frame_count", "message_count", "messages", "page_count", "page_end", "selection",
+        "_told_tick", "at", "coming", "frame", "frame_count", "message_count", "messages", "page_count", "page_end", "selection",
     )  # fmt: skip
 
     def __init__(self, options: ReadOptions) -> None:
@@ -63,15 +65,15 @@ class Progress:
         """Where the next page begins."""
         self.page_end: int = 0
         """Where the page that is needed ends."""
-        # The frames of the page that are not yet assembled, the next one last. A list, since an empty deque takes ten times the
-        # memory, and most readers wait at the tail with none.
+        # The frames of the page that are not yet assembled, the next one last. An empty deque would take ten times the memory.
         self._frames: list[StoredFrame] = []
         self._shared: SharedMessages | None = None
         """Where the messages of these frames may be built already; None if this reader has the frames for itself."""
         self.frame: StoredFrame
         """The frame that `FRAME` is about, until it is assembled: a read that waits at the tail holds no frame."""
         self.messages: list[ImmutableMessage] = []
-        self.following: int = 0
+        self.coming: Iterator[ImmutableMessage] = _NO_MORE
+        """Taking a message from it hands the message over: `async for` needs one step of an iterator and counts nothing."""
         self._reached = NOTHING
         """The progress of the read before the current messages …"""
         self._frame_reached = NOTHING
@@ -200,7 +202,7 @@ class Progress:
         if until is not None and frame.view.header.promised_tick >= until:
             messages = self._end_within(frame, messages, until)
         del self.frame  # the decoded parts of a frame of many vchannels take hundreds of KiB
-        self.messages = messages
+        self.messages, self.coming = messages, iter(messages)
         self.message_count += len(messages)
         return bool(messages)
 
@@ -223,7 +225,6 @@ class Progress:
         runs = self.selection.runs(frame.view) if tick_min < header.indices else []
         self._take_up(frame)
         del self.frame
-        self.messages = []
         return frame_rows(
             frame.view,
             self._origin(position),
@@ -237,7 +238,6 @@ class Progress:
         """Notes the progress of the read with this frame, whose messages are the current ones now."""
         header = frame.view.header
         self.frame_count += 1
-        self.following = 0
         event = (frame.position, header.indices - 1) if header.indices else None
         self._frame_reached = Reached(event, header.promised_tick, (frame.next_position, 0))
 
@@ -251,7 +251,7 @@ class Progress:
                 self._origin(position), index, tick, "", b"", int(MessageType.TIME_TICK), has_event=event is not None
             )
         ]
-        self.following = 0
+        self.coming = iter(self.messages)
 
     def _origin(self, position: int) -> Origin:
         log = self._log
@@ -290,12 +290,12 @@ class Progress:
         """Drops the current messages and page: they are neither handed over nor count as passed."""
         self._reached = self.reached
         self._frames.clear()
-        self.messages, self.following = [], 0
+        self.messages, self.coming = [], _NO_MORE
         self._frame_reached = self._page_reached = NOTHING
 
     def settle(self) -> None:
         """Counts the current messages as handed over, and so their frame, and with the last frame the page."""
-        self.messages, self.following = [], 0
+        self.messages, self.coming = [], _NO_MORE
         if self._frame_reached is not NOTHING:
             self._reached = self._reached.later(self._frame_reached)
             self._frame_reached = NOTHING
@@ -304,6 +304,17 @@ class Progress:
             self._page_reached = NOTHING
 
     # -- what was handed over
+
+    def hand_over(self, count: int) -> list[ImmutableMessage]:
+        """Hands over the next `count` messages, or those that there are, and returns them."""
+        following = self.following
+        self.coming = iter(self.messages[following + count :])
+        return self.messages[following : following + count]
+
+    @property
+    def following(self) -> int:
+        """The number of current messages that were handed over."""
+        return len(self.messages) - length_hint(self.coming)
 
     @property
     def reached(self) -> Reached:
@@ -334,5 +345,6 @@ class Progress:
         return ReadPosition(self._origin(position).message_id(index), reached.tick)
 
 
+_NO_MORE: Final[Iterator[ImmutableMessage]] = iter(())
 _WITHIN_A_FRAME: Final = (-1, -1)
 """The log position of an end within a frame: no page is left to fetch."""

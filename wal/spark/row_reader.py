@@ -142,7 +142,7 @@ def _advance(
     if (found := progress.rows(end=cut)) is not None:
         return in_parts(found, bytes_max=BATCH_BYTES)
     progress.assemble()
-    progress.following = len(progress.messages)
+    progress.hand_over(len(progress.messages))
     return [message for message in progress.messages if cut is None or message._index < cut]
 
 
