@@ -42,7 +42,7 @@ from wal.reading import (
 )
 from wal.retention import PChannelRetention, RetentionHolder
 from wal.rpc import broadcasts, cursor_state, positions, reports, selection
-from wal.rpc.api import cluster_pb2, pchannel_pb2, streaming_pb2
+from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2
 from wal.settings import Settings
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
@@ -167,9 +167,9 @@ def test_cursor_infos(info: CursorInfo) -> None:
 
 def test_a_cursor_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="a name and at least one vchannel"):
-        cursor_state.key_from_proto(cluster_pb2.CursorKey(name="billing"))
+        cursor_state.key_from_proto(pchannel_calls_pb2.CursorKey(name="billing"))
     with pytest.raises(InvalidArgumentError, match="has 0 incarnations: one for each of its 1"):
-        cursor_state.cursor_from_proto(cluster_pb2.Cursor(key={"name": "billing", "vchannels": ["orders"]}))
+        cursor_state.cursor_from_proto(pchannel_calls_pb2.Cursor(key={"name": "billing", "vchannels": ["orders"]}))
 
 
 # -- broadcasts

@@ -7,7 +7,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import Origin
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.reading import ReadPosition
-from wal.rpc.api import cluster_pb2 as proto
+from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.positions import event_from_proto, event_to_proto, id_from_bytes, identity_from_proto, identity_to_proto
 
 __all__ = ["cursor_from_proto", "cursor_to_proto", "info_from_proto", "info_to_proto", "key_from_proto", "key_to_proto"]

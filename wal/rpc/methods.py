@@ -13,6 +13,7 @@ from wal.network import Method
 from wal.rpc.api import cluster_pb2 as cluster
 from wal.rpc.api import component_pb2 as component
 from wal.rpc.api import frames_pb2 as frames
+from wal.rpc.api import pchannel_calls_pb2 as calls
 from wal.rpc.api import pchannel_pb2 as pchannel
 from wal.rpc.api import streaming_pb2 as streaming
 
@@ -86,21 +87,21 @@ GET_BROADCAST_STATISTICS: Final = Method(
 # -- a pchannel
 _PCHANNEL: Final = "/wal.rpc.PChannelService/"
 
-GET_LATEST_TICK: Final = Method(_PCHANNEL + "GetLatestTick", cluster.VChannelRequest, cluster.TickResponse)
-TRUNCATE: Final = Method(_PCHANNEL + "Truncate", cluster.TruncateRequest, Empty)
-GET_RETENTION: Final = Method(_PCHANNEL + "GetRetention", cluster.PChannelRequest, cluster.Retention)
-GET_STATISTICS: Final = Method(_PCHANNEL + "GetStatistics", cluster.PChannelRequest, cluster.Statistics)
-LIST_PRODUCERS: Final = Method(_PCHANNEL + "ListProducers", cluster.PChannelRequest, cluster.Producers)
-FORGET_PRODUCER: Final = Method(_PCHANNEL + "ForgetProducer", cluster.ForgetProducerRequest, Empty)
-LOAD_CURSOR: Final = Method(_PCHANNEL + "LoadCursor", cluster.LoadCursorRequest, cluster.LoadCursorResponse)
-SAVE_CURSOR: Final = Method(_PCHANNEL + "SaveCursor", cluster.SaveCursorRequest, cluster.SaveCursorResponse)
-LIST_CURSORS: Final = Method(_PCHANNEL + "ListCursors", cluster.PChannelRequest, cluster.Cursors)
-DELETE_CURSORS: Final = Method(_PCHANNEL + "DeleteCursors", cluster.DeleteCursorsRequest, Empty)
-GET_MOMENT: Final = Method(_PCHANNEL + "GetMoment", cluster.PChannelRequest, cluster.Moment)
-READ_FRAMES: Final = Method(_PCHANNEL + "ReadFrames", cluster.ReadFramesRequest, frames.FramePage)
-WEIGH_FRAMES: Final = Method(_PCHANNEL + "WeighFrames", cluster.WeighFramesRequest, cluster.FrameWeights)
-FIND_TICK: Final = Method(_PCHANNEL + "FindTick", cluster.FindTickRequest, pchannel.EventPosition)
+GET_LATEST_TICK: Final = Method(_PCHANNEL + "GetLatestTick", calls.VChannelRequest, calls.TickResponse)
+TRUNCATE: Final = Method(_PCHANNEL + "Truncate", calls.TruncateRequest, Empty)
+GET_RETENTION: Final = Method(_PCHANNEL + "GetRetention", calls.PChannelRequest, calls.Retention)
+GET_STATISTICS: Final = Method(_PCHANNEL + "GetStatistics", calls.PChannelRequest, calls.Statistics)
+LIST_PRODUCERS: Final = Method(_PCHANNEL + "ListProducers", calls.PChannelRequest, calls.Producers)
+FORGET_PRODUCER: Final = Method(_PCHANNEL + "ForgetProducer", calls.ForgetProducerRequest, Empty)
+LOAD_CURSOR: Final = Method(_PCHANNEL + "LoadCursor", calls.LoadCursorRequest, calls.LoadCursorResponse)
+SAVE_CURSOR: Final = Method(_PCHANNEL + "SaveCursor", calls.SaveCursorRequest, calls.SaveCursorResponse)
+LIST_CURSORS: Final = Method(_PCHANNEL + "ListCursors", calls.PChannelRequest, calls.Cursors)
+DELETE_CURSORS: Final = Method(_PCHANNEL + "DeleteCursors", calls.DeleteCursorsRequest, Empty)
+GET_MOMENT: Final = Method(_PCHANNEL + "GetMoment", calls.PChannelRequest, calls.Moment)
+READ_FRAMES: Final = Method(_PCHANNEL + "ReadFrames", calls.ReadFramesRequest, frames.FramePage)
+WEIGH_FRAMES: Final = Method(_PCHANNEL + "WeighFrames", calls.WeighFramesRequest, calls.FrameWeights)
+FIND_TICK: Final = Method(_PCHANNEL + "FindTick", calls.FindTickRequest, pchannel.EventPosition)
 FIND_EVENT_BELOW: Final = Method(
-    _PCHANNEL + "FindEventBelow", cluster.FindEventBelowRequest, cluster.FindEventBelowResponse
+    _PCHANNEL + "FindEventBelow", calls.FindEventBelowRequest, calls.FindEventBelowResponse
 )
-COUNT_BYTES: Final = Method(_PCHANNEL + "CountBytes", cluster.ExtentRequest, cluster.CountBytesResponse)
+COUNT_BYTES: Final = Method(_PCHANNEL + "CountBytes", calls.ExtentRequest, calls.CountBytesResponse)

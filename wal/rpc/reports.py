@@ -14,6 +14,7 @@ from wal.message import LogPosition
 from wal.pchannel import PChannelStatistics, ProducerInfo
 from wal.retention import PChannelRetention, RetentionHolder
 from wal.rpc.api import cluster_pb2 as proto
+from wal.rpc.api import pchannel_calls_pb2 as calls
 from wal.rpc.api import pchannel_pb2
 from wal.rpc.positions import event_from_proto, event_to_proto, id_from_bytes, position_from_proto, position_to_proto
 from wal.settings import Settings
@@ -76,13 +77,13 @@ def tail_from_proto(
     return snapshot, event_from_proto(tail.last_truncated) if tail.HasField("last_truncated") else None
 
 
-def statistics_to_proto(statistics: PChannelStatistics) -> proto.Statistics:
+def statistics_to_proto(statistics: PChannelStatistics) -> calls.Statistics:
     """Returns the message of a pchannel's counts."""
     values: dict[str, Any] = msgspec.structs.asdict(statistics)
-    return proto.Statistics(**{**values, "durable_end": position_to_proto(statistics.durable_end)})
+    return calls.Statistics(**{**values, "durable_end": position_to_proto(statistics.durable_end)})
 
 
-def statistics_from_proto(statistics: proto.Statistics) -> PChannelStatistics:
+def statistics_from_proto(statistics: calls.Statistics) -> PChannelStatistics:
     """Returns the counts of a pchannel."""
     values: dict[str, Any] = {name: getattr(statistics, name) for name in PChannelStatistics.__struct_fields__}
     return PChannelStatistics(**{**values, "durable_end": position_from_proto(statistics.durable_end)})
@@ -101,24 +102,24 @@ def broadcaster_from_proto(statistics: proto.BroadcastStatistics) -> Broadcaster
     )
 
 
-def producers_to_proto(producers: Iterable[ProducerInfo]) -> proto.Producers:
+def producers_to_proto(producers: Iterable[ProducerInfo]) -> calls.Producers:
     """Returns the message of remembered producers."""
-    return proto.Producers(
+    return calls.Producers(
         producers=[
-            proto.Producer(name=one.name, vchannels=one.vchannels, last_sequence=one.last_sequence) for one in producers
+            calls.Producer(name=one.name, vchannels=one.vchannels, last_sequence=one.last_sequence) for one in producers
         ]
     )
 
 
-def producers_from_proto(producers: proto.Producers) -> list[ProducerInfo]:
+def producers_from_proto(producers: calls.Producers) -> list[ProducerInfo]:
     """Returns remembered producers."""
     return [ProducerInfo(one.name, tuple(one.vchannels), one.last_sequence) for one in producers.producers]
 
 
-def retention_to_proto(retention: PChannelRetention) -> proto.Retention:
+def retention_to_proto(retention: PChannelRetention) -> calls.Retention:
     """Returns the message of what is held of a pchannel's log, and by whom."""
     oldest = retention.oldest_time
-    return proto.Retention(
+    return calls.Retention(
         pchannel=retention.pchannel,
         earliest=b"" if retention.earliest is None else bytes(retention.earliest),
         oldest_time_us=None if oldest is None else (oldest - _EPOCH) // timedelta(microseconds=1),
@@ -126,7 +127,7 @@ def retention_to_proto(retention: PChannelRetention) -> proto.Retention:
         bytes_max=retention.bytes_max,
         age_max_s=retention.age_max_s,
         holders=[
-            proto.RetentionHolder(
+            calls.RetentionHolder(
                 kind=holder.kind,
                 name=holder.name,
                 vchannels=holder.vchannels,
@@ -139,7 +140,7 @@ def retention_to_proto(retention: PChannelRetention) -> proto.Retention:
     )
 
 
-def retention_from_proto(retention: proto.Retention) -> PChannelRetention:
+def retention_from_proto(retention: calls.Retention) -> PChannelRetention:
     """Returns what is held of a pchannel's log, and by whom."""
     return PChannelRetention(
         retention.pchannel,

@@ -7,5 +7,6 @@
 * pchannel   pchannels, positions, the end of a log, vchannels
 * error      errors, and the status of a call
 * component  the state of a component
-* cluster    LogService and PChannelService: the calls that the contract does not have
+* cluster    LogService and PChannelService: the calls that the contract does not have, and the messages of LogService
+* pchannel_calls  the messages of PChannelService
 """

@@ -1,0 +1,138 @@
+"""A server with a handler of each kind, and connections to it, for the tests of both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from wal.errors import (
+    ChannelNotExistError,
+    TruncatedError,
+)
+from wal.message import MessageID
+from wal.network import TlsFiles
+from wal.rpc.api import cluster_pb2, component_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2
+from wal.rpc.connection import Connection
+from wal.rpc.headers import producer_header, producer_in
+from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS, NODE_STATES, PRODUCE, READ_FRAMES
+from wal.rpc.serving import add_handlers, listen, server_options
+
+WAIT_S = 30.0
+EARLIEST = MessageID("p-1", 7, 4096, 3)
+LISTING = cluster_pb2.ListVChannelsRequest()
+
+
+class Server:
+    """A server with a handler of each kind. `calls` counts those that a handler saw."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.hang = asyncio.Event()
+        """Set while calls are answered."""
+        self.hang.set()
+        self.streams: set[Any] = set()
+
+    def handlers(self) -> dict[Any, Any]:
+        return {
+            NODE_STATES: self.states,
+            LIST_VCHANNELS: self.list,
+            CREATE_VCHANNEL: self.create,
+            DROP_VCHANNEL: self.drop,
+            READ_FRAMES: self.read,
+            PRODUCE: self.produce,
+        }
+
+    async def states(self, _request: object, _context: object) -> component_pb2.ComponentStates:
+        return component_pb2.ComponentStates(state=component_pb2.ComponentInfo(state_code=component_pb2.Healthy))
+
+    async def list(self, _request: object, _context: object) -> cluster_pb2.VChannelStates:
+        self.calls += 1
+        await self.hang.wait()
+        return cluster_pb2.VChannelStates(vchannels=[pchannel_pb2.VChannelState(name="orders")])
+
+    async def create(self, request: cluster_pb2.CreateVChannelRequest, _context: object) -> pchannel_pb2.VChannelState:
+        self.calls += 1
+        await self.hang.wait()
+        return pchannel_pb2.VChannelState(name=request.name, pchannel="p" * len(request.pchannel))
+
+    async def drop(self, request: cluster_pb2.DropVChannelRequest, _context: object) -> None:
+        if request.name == "defect":
+            raise ZeroDivisionError("division by zero")
+        raise ChannelNotExistError(f"vchannel {request.name!r} does not exist")
+
+    async def read(
+        self, request: pchannel_calls_pb2.ReadFramesRequest, _context: object
+    ) -> AsyncIterator[frames_pb2.FramePage]:
+        for number in range(request.pages_max):
+            yield frames_pb2.FramePage(promised_tick=number)
+        raise TruncatedError("the position is gone", earliest=EARLIEST)
+
+    async def produce(self, context: Any) -> None:
+        """Answers each request; a text of a payload asks for something special."""
+        producer_in(context.invocation_metadata())
+        self.streams.add(context)
+        await context.write(streaming_pb2.ProduceResponse(create=streaming_pb2.CreateProducerResponse(producer_id=1)))
+        while (request := await context.read()) is not grpc.aio.EOF:
+            if request.HasField("close"):
+                await context.write(streaming_pb2.ProduceResponse(close=streaming_pb2.CloseProducerResponse()))
+                return
+            if request.produce.message.payload == b"freeze":
+                await self.hang.wait()
+            if request.produce.message.payload == b"fail":
+                raise ChannelNotExistError("no such channel")
+            answer = streaming_pb2.ProduceMessageResponse(request_id=request.produce.request_id)
+            await context.write(streaming_pb2.ProduceResponse(produce=answer))
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    fake: Server,
+    *,
+    tls: TlsFiles | None = None,
+    interceptors: Sequence[Any] = (),
+    address: str = "127.0.0.1:0",
+    **options: Any,
+) -> AsyncIterator[int]:
+    server = grpc.aio.server(interceptors=interceptors, options=server_options(**options))
+    add_handlers(server, fake.handlers())
+    port = await listen(server, address, tls=tls)
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def connected(*ports: int, host: str = "127.0.0.1", **options: Any) -> AsyncIterator[Connection]:
+    connection = await Connection.open([f"{host}:{port}" for port in ports], **{"timeout_s": WAIT_S, **options})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def listed(connection: Connection, **options: Any) -> list[str]:
+    answer = await connection.read(LIST_VCHANNELS, LISTING, "listing the vchannels", **options)
+    return [state.name for state in answer.vchannels]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def produce(number: int, payload: bytes = b"x") -> streaming_pb2.ProduceRequest:
+    request = streaming_pb2.ProduceRequest()
+    request.produce.request_id = number
+    request.produce.message.payload = payload
+    return request
+
+
+HEADER = producer_header(streaming_pb2.CreateProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name="p-1")))

@@ -1,0 +1,97 @@
+"""Tokens, TLS and mutual TLS, over real sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from tests.rpc.server import HEADER, LISTING, Server, connected, listed, serving
+from wal.errors import (
+    InvalidArgumentError,
+    UnavailableError,
+)
+from wal.network import TlsFiles
+from wal.rpc.api import pchannel_calls_pb2
+from wal.rpc.auth import TokenCheck
+from wal.rpc.methods import LIST_VCHANNELS, PRODUCE, READ_FRAMES
+from wal.rpc.serving import listen
+from wal.secret import Secret
+
+
+async def test_a_token_lets_in_and_another_or_none_does_not() -> None:
+    check = TokenCheck([Secret("old"), Secret("new")])
+    async with serving(Server(), interceptors=[check]) as port:
+        for token in ("old", "new"):
+            async with connected(port, token=Secret(token)) as connection:
+                assert await listed(connection) == ["orders"]
+                stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+                assert await stream.read() is not None
+                stream.cancel()
+        for refused, words in ((Secret("other"), "is not the server's"), (None, "has none")):
+            async with connected(port, token=refused) as connection:
+                with pytest.raises(InvalidArgumentError, match=words) as answer:
+                    await listed(connection)
+                assert "other" not in str(answer.value)
+                stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+                with pytest.raises(InvalidArgumentError, match=words):
+                    await stream.read()
+                with pytest.raises(InvalidArgumentError, match=words):
+                    async for _ in connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading"):
+                        pass
+
+
+async def test_the_status_of_a_wrong_token_is_one_that_every_client_knows() -> None:
+    async with (
+        serving(Server(), interceptors=[TokenCheck([Secret("a")])]) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await channel.unary_unary(LIST_VCHANNELS.path, **LIST_VCHANNELS.serializers())(LISTING)
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_check_needs_a_token_that_can_be_sent() -> None:
+    with pytest.raises(InvalidArgumentError, match="without a token"):
+        TokenCheck([])
+    with pytest.raises(InvalidArgumentError, match="printable ASCII"):
+        TokenCheck([Secret("ä")])
+
+
+async def test_tls_and_mutual_tls(certificates: Path) -> None:
+    own = {"certificate": certificates / "server.pem", "key": certificates / "server.key"}
+    ca = certificates / "ca.pem"
+    client = TlsFiles(ca=ca, certificate=certificates / "client.pem", key=certificates / "client.key")
+    stranger = TlsFiles(ca=ca, certificate=certificates / "stranger.pem", key=certificates / "stranger.key")
+    distrusting = TlsFiles(ca=certificates / "other-ca.pem")
+    async with serving(Server(), tls=TlsFiles(**own)) as port:
+        for tls in (TlsFiles(ca=ca), client):
+            async with connected(port, tls=tls) as connection:
+                assert await listed(connection) == ["orders"]
+        await refused(port, distrusting)
+        await refused(port, None)  # plaintext to a port with TLS
+    async with serving(Server(), tls=TlsFiles(ca=ca, **own)) as port:
+        async with connected(port, tls=client) as connection:
+            assert await listed(connection) == ["orders"]
+        for wrong in (TlsFiles(ca=ca), stranger, None):
+            await refused(port, wrong)
+    async with serving(Server()) as port:
+        await refused(port, client)  # TLS to a port without
+
+
+async def refused(port: int, tls: TlsFiles | None) -> None:
+    """Checks that a client gets no connection, and learns from whom and why."""
+    async with connected(port, tls=tls, timeout_s=1.0) as connection:
+        with pytest.raises(UnavailableError, match=rf"tried 127.0.0.1:{port}: .+TLS right\?"):
+            await listed(connection)
+
+
+async def test_a_server_with_tls_needs_a_certificate(certificates: Path) -> None:
+    server = grpc.aio.server()
+    with pytest.raises(InvalidArgumentError, match="a server with TLS needs a certificate"):
+        await listen(server, "127.0.0.1:0", tls=TlsFiles(ca=certificates / "ca.pem"))
+    missing = TlsFiles(certificate=certificates / "no.pem", key=certificates / "server.key")
+    with pytest.raises(InvalidArgumentError, match=r"no\.pem' cannot be read"):
+        await listen(server, "127.0.0.1:0", tls=missing)

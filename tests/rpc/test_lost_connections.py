@@ -1,0 +1,173 @@
+"""Servers that are not there, go, come back or fall silent, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import grpc
+import grpc.aio
+import pytest
+
+from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, produce, serving, until
+from wal.errors import (
+    ClosedError,
+    StorageError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from wal.rpc.api import cluster_pb2
+from wal.rpc.connection import Connection
+from wal.rpc.methods import CREATE_VCHANNEL, LIST_VCHANNELS, PRODUCE
+from wal.rpc.serving import listen, server_options
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def test_a_server_that_is_not_there_is_named_and_nothing_was_sent() -> None:
+    async with connected(free_port()) as connection:
+        with pytest.raises(
+            UnavailableError, match=rf"listing the vchannels was not sent; tried {connection.where}: .+is it running"
+        ):
+            await listed(connection, timeout_s=0.5)
+        with pytest.raises(UnavailableError, match="creating was not sent"):
+            await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(), "creating", timeout_s=0.5)
+
+
+async def test_a_client_finds_a_server_that_starts_later_and_one_that_comes_back() -> None:
+    port = free_port()
+    async with connected(port) as connection:
+        waiting = asyncio.create_task(listed(connection))
+        async with serving(Server(), address=f"127.0.0.1:{port}"):
+            assert await waiting == ["orders"]
+        async with serving(Server(), address=f"127.0.0.1:{port}"):
+            assert await listed(connection) == ["orders"]
+
+
+@pytest.mark.parametrize("writing", [False, True])
+async def test_a_read_goes_on_at_another_address_and_a_write_does_not(writing: bool) -> None:
+    stacks = {Server(): contextlib.AsyncExitStack() for _ in range(2)}
+    ports = [await stack.enter_async_context(serving(server)) for server, stack in stacks.items()]
+    async with contextlib.AsyncExitStack() as stack, connected(*ports) as connection:
+        for one in stacks.values():
+            stack.push_async_exit(one)
+        for server in stacks:
+            server.hang.clear()
+        creating = connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x"), "creating")
+        call = asyncio.create_task(creating if writing else connection.read(LIST_VCHANNELS, LISTING, "listing"))  # type: ignore[arg-type]
+        if not writing:
+            creating.close()
+        await until(lambda: any(server.calls for server in stacks))
+        used, other = sorted(stacks, key=lambda server: -server.calls)
+        other.hang.set()
+        await stacks[used].aclose()
+        if writing:
+            with pytest.raises(UnknownOutcomeError, match="it may have been carried out"):
+                await call
+        else:
+            assert len((await call).vchannels) == 1
+        assert other.calls == (not writing)
+
+
+async def test_a_stream_of_a_server_that_is_gone_ends_with_an_error_that_can_be_retried() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        port = await stack.enter_async_context(serving(Server()))
+        async with connected(port) as connection:
+            stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+            await stream.read()
+            reading = asyncio.create_task(stream.read())
+            await asyncio.sleep(0)
+            await stack.aclose()
+            with pytest.raises(UnavailableError, match=rf"127.0.0.1:{port}, producing: "):
+                await reading
+            with pytest.raises(UnavailableError, match="producing"):
+                await stream.write(produce(1))
+
+
+class Proxy:
+    """Forwards one TCP connection after the other, until it is frozen: then bytes and ends are lost without a word."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._frozen = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def freeze(self) -> None:
+        self._frozen = True
+
+    async def __aenter__(self) -> int:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        for pair in ((reader, onward_writer), (onward_reader, writer)):
+            self._tasks.add(asyncio.create_task(self._forward(*pair)))
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                if not self._frozen:
+                    writer.write(data)
+            if self._frozen:
+                await asyncio.Event().wait()
+        finally:
+            writer.transport.abort()
+
+
+async def test_a_server_that_falls_silent_is_found_by_pings_on_both_sides() -> None:
+    fake = Server()
+    async with serving(fake, ping_s=0.4) as port:
+        proxy = Proxy(port)
+        async with proxy as through, connected(through, ping_s=0.4) as connection:
+            stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+            await stream.read()
+            (context,) = fake.streams
+            proxy.freeze()
+            async with asyncio.timeout(WAIT_S):
+                with pytest.raises(UnavailableError, match="producing: "):
+                    await stream.read()
+            await until(context.done)
+
+
+async def test_pings_of_an_idle_stream_are_no_attack() -> None:
+    async with serving(Server(), ping_s=0.1) as port, connected(port, ping_s=0.1) as connection:
+        stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        await stream.read()
+        reading = asyncio.create_task(stream.read())
+        await asyncio.wait(
+            [reading], timeout=5.0
+        )  # gRPC pings every second at most; its default takes the third for an attack
+        assert not reading.done()
+        await stream.write(produce(1))
+        answer = await reading
+        assert answer is not None
+        assert answer.produce.request_id == 1
+        stream.cancel()
+
+
+async def test_closing_ends_the_calls_that_wait_for_a_connection() -> None:
+    connection = await Connection.open([f"127.0.0.1:{free_port()}"], timeout_s=WAIT_S)
+    waiting = asyncio.create_task(listed(connection))
+    await asyncio.sleep(0)
+    await connection.close()
+    with pytest.raises(ClosedError, match="listing the vchannels was not sent"):
+        await waiting
+
+
+async def test_an_address_in_use_is_named() -> None:
+    async with serving(Server()) as port:
+        with pytest.raises(StorageError, match=rf"nothing can listen at '127.0.0.1:{port}'"):
+            await listen(grpc.aio.server(options=server_options()), f"127.0.0.1:{port}")

@@ -1,0 +1,348 @@
+from wal.message import wire_pb2 as _wire_pb2
+from wal.rpc.api import frames_pb2 as _frames_pb2
+from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class VChannelRequest(_message.Message):
+    __slots__ = ("pchannel", "vchannel")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    vchannel: str
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., vchannel: _Optional[str] = ...) -> None: ...
+
+class TickResponse(_message.Message):
+    __slots__ = ("time_tick",)
+    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    time_tick: int
+    def __init__(self, time_tick: _Optional[int] = ...) -> None: ...
+
+class PChannelRequest(_message.Message):
+    __slots__ = ("pchannel",)
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ...) -> None: ...
+
+class TruncateRequest(_message.Message):
+    __slots__ = ("pchannel", "up_to")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    up_to: _wire_pb2.MessageID
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., up_to: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ...) -> None: ...
+
+class Retention(_message.Message):
+    __slots__ = ("pchannel", "earliest", "oldest_time_us", "bytes", "bytes_max", "age_max_s", "holders", "clock_drift_s")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    AGE_MAX_S_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_DRIFT_S_FIELD_NUMBER: _ClassVar[int]
+    pchannel: str
+    earliest: bytes
+    oldest_time_us: int
+    bytes: int
+    bytes_max: int
+    age_max_s: float
+    holders: _containers.RepeatedCompositeFieldContainer[RetentionHolder]
+    clock_drift_s: float
+    def __init__(self, pchannel: _Optional[str] = ..., earliest: _Optional[bytes] = ..., oldest_time_us: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_max: _Optional[int] = ..., age_max_s: _Optional[float] = ..., holders: _Optional[_Iterable[_Union[RetentionHolder, _Mapping]]] = ..., clock_drift_s: _Optional[float] = ...) -> None: ...
+
+class RetentionHolder(_message.Message):
+    __slots__ = ("kind", "name", "vchannels", "position", "bytes")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    position: _pchannel_pb2.Position
+    bytes: int
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., vchannels: _Optional[_Iterable[str]] = ..., position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Statistics(_message.Message):
+    __slots__ = ("name", "term", "frames", "bytes", "events", "waiting", "frames_in_flight", "bytes_in_flight", "open_transactions", "open_transaction_bytes", "expired_transactions", "barriers", "readers", "durable_end", "promise")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TRANSACTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_END_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    term: int
+    frames: int
+    bytes: int
+    events: int
+    waiting: int
+    frames_in_flight: int
+    bytes_in_flight: int
+    open_transactions: int
+    open_transaction_bytes: int
+    expired_transactions: int
+    barriers: int
+    readers: int
+    durable_end: _pchannel_pb2.Position
+    promise: int
+    def __init__(self, name: _Optional[str] = ..., term: _Optional[int] = ..., frames: _Optional[int] = ..., bytes: _Optional[int] = ..., events: _Optional[int] = ..., waiting: _Optional[int] = ..., frames_in_flight: _Optional[int] = ..., bytes_in_flight: _Optional[int] = ..., open_transactions: _Optional[int] = ..., open_transaction_bytes: _Optional[int] = ..., expired_transactions: _Optional[int] = ..., barriers: _Optional[int] = ..., readers: _Optional[int] = ..., durable_end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., promise: _Optional[int] = ...) -> None: ...
+
+class Producers(_message.Message):
+    __slots__ = ("producers",)
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    producers: _containers.RepeatedCompositeFieldContainer[Producer]
+    def __init__(self, producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ...) -> None: ...
+
+class Producer(_message.Message):
+    __slots__ = ("name", "vchannels", "last_sequence")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    last_sequence: int
+    def __init__(self, name: _Optional[str] = ..., vchannels: _Optional[_Iterable[str]] = ..., last_sequence: _Optional[int] = ...) -> None: ...
+
+class ForgetProducerRequest(_message.Message):
+    __slots__ = ("pchannel", "name")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    name: str
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
+
+class CursorKey(_message.Message):
+    __slots__ = ("name", "vchannels")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., vchannels: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Cursor(_message.Message):
+    __slots__ = ("key", "incarnations", "log", "start", "event", "time_tick", "saved_at", "stale")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    key: CursorKey
+    incarnations: _containers.RepeatedCompositeFieldContainer[CursorIncarnation]
+    log: _pchannel_pb2.LogIdentity
+    start: _pchannel_pb2.EventPosition
+    event: _pchannel_pb2.EventPosition
+    time_tick: int
+    saved_at: float
+    stale: str
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping]] = ..., incarnations: _Optional[_Iterable[_Union[CursorIncarnation, _Mapping]]] = ..., log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping]] = ..., start: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., time_tick: _Optional[int] = ..., saved_at: _Optional[float] = ..., stale: _Optional[str] = ...) -> None: ...
+
+class CursorIncarnation(_message.Message):
+    __slots__ = ("incarnation",)
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
+
+class LoadCursorRequest(_message.Message):
+    __slots__ = ("pchannel", "key")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    key: CursorKey
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., key: _Optional[_Union[CursorKey, _Mapping]] = ...) -> None: ...
+
+class LoadCursorResponse(_message.Message):
+    __slots__ = ("cursor",)
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    cursor: Cursor
+    def __init__(self, cursor: _Optional[_Union[Cursor, _Mapping]] = ...) -> None: ...
+
+class SaveCursorRequest(_message.Message):
+    __slots__ = ("pchannel", "cursor", "waited_s", "forward_only")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_ONLY_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    cursor: Cursor
+    waited_s: float
+    forward_only: bool
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., cursor: _Optional[_Union[Cursor, _Mapping]] = ..., waited_s: _Optional[float] = ..., forward_only: bool = ...) -> None: ...
+
+class SaveCursorResponse(_message.Message):
+    __slots__ = ("saved",)
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    saved: bool
+    def __init__(self, saved: bool = ...) -> None: ...
+
+class Cursors(_message.Message):
+    __slots__ = ("cursors",)
+    CURSORS_FIELD_NUMBER: _ClassVar[int]
+    cursors: _containers.RepeatedCompositeFieldContainer[CursorState]
+    def __init__(self, cursors: _Optional[_Iterable[_Union[CursorState, _Mapping]]] = ...) -> None: ...
+
+class CursorState(_message.Message):
+    __slots__ = ("key", "event", "time_tick", "lag_bytes", "stale")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    key: CursorKey
+    event: _wire_pb2.MessageID
+    time_tick: int
+    lag_bytes: int
+    stale: bool
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping]] = ..., event: _Optional[_Union[_wire_pb2.MessageID, _Mapping]] = ..., time_tick: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., stale: bool = ...) -> None: ...
+
+class DeleteCursorsRequest(_message.Message):
+    __slots__ = ("pchannel", "name", "vchannels")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    name: str
+    vchannels: _frames_pb2.VChannelNames
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., name: _Optional[str] = ..., vchannels: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping]] = ...) -> None: ...
+
+class Moment(_message.Message):
+    __slots__ = ("log", "tail", "closed", "newest_time_tick")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    log: _pchannel_pb2.LogIdentity
+    tail: _pchannel_pb2.TailState
+    closed: bool
+    newest_time_tick: int
+    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping]] = ..., closed: bool = ..., newest_time_tick: _Optional[int] = ...) -> None: ...
+
+class ReadFramesRequest(_message.Message):
+    __slots__ = ("pchannel", "incarnation", "start", "end", "names", "page_bytes", "pages_max")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAGES_MAX_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    incarnation: int
+    start: _pchannel_pb2.Position
+    end: _pchannel_pb2.Position
+    names: _frames_pb2.VChannelNames
+    page_bytes: int
+    pages_max: int
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping]] = ..., page_bytes: _Optional[int] = ..., pages_max: _Optional[int] = ...) -> None: ...
+
+class VChannelChoice(_message.Message):
+    __slots__ = ("names", "pattern")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    names: _frames_pb2.VChannelNames
+    pattern: str
+    def __init__(self, names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping]] = ..., pattern: _Optional[str] = ...) -> None: ...
+
+class WeighFramesRequest(_message.Message):
+    __slots__ = ("pchannel", "start", "end", "choice", "rows_max", "bytes_max")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    start: _pchannel_pb2.Position
+    end: _pchannel_pb2.Position
+    choice: VChannelChoice
+    rows_max: int
+    bytes_max: int
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., choice: _Optional[_Union[VChannelChoice, _Mapping]] = ..., rows_max: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
+
+class FrameWeights(_message.Message):
+    __slots__ = ("weights", "names")
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    weights: _containers.RepeatedCompositeFieldContainer[FrameWeight]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, weights: _Optional[_Iterable[_Union[FrameWeight, _Mapping]]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FrameWeight(_message.Message):
+    __slots__ = ("position", "next_position", "first_tick", "promised_tick", "rows", "bytes")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TICK_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_TICK_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    position: _pchannel_pb2.Position
+    next_position: _pchannel_pb2.Position
+    first_tick: int
+    promised_tick: int
+    rows: int
+    bytes: int
+    def __init__(self, position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., first_tick: _Optional[int] = ..., promised_tick: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class FindTickRequest(_message.Message):
+    __slots__ = ("pchannel", "time_tick", "start", "end")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    time_tick: int
+    start: _pchannel_pb2.Position
+    end: _pchannel_pb2.Position
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., time_tick: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ...) -> None: ...
+
+class FindEventBelowRequest(_message.Message):
+    __slots__ = ("pchannel", "since", "below")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    since: _pchannel_pb2.EventPosition
+    below: _pchannel_pb2.EventPosition
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., since: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., below: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ...) -> None: ...
+
+class FindEventBelowResponse(_message.Message):
+    __slots__ = ("event",)
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    event: _pchannel_pb2.EventPosition
+    def __init__(self, event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ...) -> None: ...
+
+class ExtentRequest(_message.Message):
+    __slots__ = ("pchannel", "start", "end")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    start: _pchannel_pb2.Position
+    end: _pchannel_pb2.Position
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ...) -> None: ...
+
+class CountBytesResponse(_message.Message):
+    __slots__ = ("bytes",)
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
