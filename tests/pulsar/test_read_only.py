@@ -12,7 +12,7 @@ import pytest
 from tests.accesser.probes import payloads, start
 from tests.contract.other import Line, Other
 from tests.pulsar.conftest import location_of
-from wal import Latest, Message, ReadPosition, Scanner, Settings, StartFrom, bridge, open_wal
+from wal import Latest, Message, OwnerDescription, ReadPosition, Scanner, Settings, StartFrom, bridge, open_wal
 from wal.backends.pulsar import PulsarAddress
 from wal.channels import place
 from wal.errors import (
@@ -194,3 +194,18 @@ def test_the_bridge_reads_without_an_event_loop(log_at: tuple[str, dict[str, Any
         ]
         assert rows == [*rest, b"new"]
         assert [cursor.name for cursor in writer.cursors()] == ["c"]
+
+
+async def test_channels_and_their_owners(log_at: tuple[str, dict[str, Any]]) -> None:
+    location, settings = log_at
+    async with open_wal(location, **settings) as writer:
+        owner = OwnerDescription("ingest", "10.0.0.7:9000")
+        names = await writer.create_channels(owner, 3)
+        async with open_wal(location, read_only=True, **settings) as reader:
+            assert await reader.describe_channels() == await writer.describe_channels()
+            assert [one.owner for one in await reader.describe_channels(names)] == [owner] * 3
+            assert await reader.vchannels() == await writer.vchannels()
+            await writer.destroy_channels(names[1:])
+            assert [one.channel_name for one in await reader.describe_channels()] == names[:1]
+    async with open_wal(location, **settings) as writer:
+        assert [one.channel_name for one in await writer.describe_channels()] == names[:1]
