@@ -106,7 +106,7 @@ class ReadablePChannel(abc.ABC):
         position, index = message_id.position, message_id.index
         if position >= self.tail.durable_end:
             raise InvalidArgumentError(
-                f"message id {message_id} lies above the durable end {self.tail.durable_end} of pchannel {self.channel}: truncate up "
+                f"message id {message_id} is above the durable end {self.tail.durable_end} of pchannel {self.channel}: truncate up "
                 "to a message that was appended"
             )
         if (position, index) < self.log.earliest:

@@ -127,7 +127,7 @@ def _checked(message_id: MessageID, options: ReadOptions, log: Origin, tail: Tai
         )
     if message_id.position >= tail.durable_end:
         raise InvalidArgumentError(
-            f"message id {message_id} lies above the durable end {tail.durable_end} of pchannel {log.pchannel}: "
+            f"message id {message_id} is above the durable end {tail.durable_end} of pchannel {log.pchannel}: "
             "use the id of a message that was appended"
         )
     return (message_id.position, message_id.index)

@@ -130,7 +130,7 @@ class RocksMQ:
         broker = self._broker
         if broker.in_flight_bytes + size > self._settings.in_flight_bytes_max:
             raise WouldBlockError(
-                f"{broker.in_flight_bytes} bytes wait to be written and {size} more would pass in_flight_bytes_max="
+                f"{broker.in_flight_bytes} bytes are waiting to be written, and {size} more would exceed in_flight_bytes_max="
                 f"{self._settings.in_flight_bytes_max}: await some calls first"
             )
         self._check_open()
@@ -165,9 +165,11 @@ class RocksMQ:
         check_name("channel_name", channel_name)
         _check_int("n", n)
         if n < 1:
-            raise InvalidArgumentError(f"n={n} is out of range: at least 1 message")
+            raise InvalidArgumentError(f"n={n} is out of range: ask for at least 1 message")
         if timeout_s is not None and not timeout_s >= 0:
-            raise InvalidArgumentError(f"timeout_s={timeout_s} is out of range: 0 or more, or None to wait for good")
+            raise InvalidArgumentError(
+                f"timeout_s={timeout_s} is out of range: give 0 or more, or None to wait without a limit"
+            )
         self._check_open()
         reply: asyncio.Future[list[ConsumerMessage]] = asyncio.get_running_loop().create_future()
         request = Consume(
@@ -220,7 +222,7 @@ class RocksMQ:
             _check_int("message_id", message_id)
             if message_id < 1 and message_id != NOTHING:
                 raise InvalidArgumentError(
-                    f"message_id={message_id} is out of range: an id is at least 1; -1 is the beginning"
+                    f"message_id={message_id} is out of range: give an id of at least 1, or -1 for the beginning"
                 )
         await self._ask(lambda reply: Seek(reply, group_name, channel_name, message_id, inclusive=inclusive))
 
@@ -252,18 +254,18 @@ class RocksMQ:
         settings = self._settings
         if not 0 < len(payloads) <= BATCH_MESSAGES_MAX:
             raise InvalidArgumentError(
-                f"{len(payloads)} messages in one produce: 1 to {BATCH_MESSAGES_MAX} are accepted"
+                f"{len(payloads)} messages are too few or too many for one produce: give 1 to {BATCH_MESSAGES_MAX}"
             )
         sizes = [*map(len, payloads)]
         largest = max(sizes)
         if largest > settings.message_bytes_max:
             raise InvalidArgumentError(
-                f"a payload of {largest} bytes is over message_bytes_max={settings.message_bytes_max}: divide it, or raise the setting"
+                f"a payload of {largest} bytes exceeds message_bytes_max={settings.message_bytes_max}: split it, or raise the setting"
             )
         size = sum(sizes)
         if size > settings.batch_bytes_max:
             raise InvalidArgumentError(
-                f"{size} bytes in one produce are over batch_bytes_max={settings.batch_bytes_max}: produce them in parts"
+                f"{size} bytes in one produce exceed batch_bytes_max={settings.batch_bytes_max}: produce them in parts"
             )
         return size
 

@@ -60,7 +60,7 @@ def at_edge(moment: LogMoment, edge: Edge) -> PChannelOffset:
             )
         if edge.log_position > (moment.durable_end, 0):
             raise InvalidArgumentError(
-                f"message id {edge.message_id} lies above the durable end {moment.durable_end} of pchannel {edge.pchannel!r}: "
+                f"message id {edge.message_id} is above the durable end {moment.durable_end} of pchannel {edge.pchannel!r}: "
                 "use an id that was read from this log, or latest"
             )
         return edge
@@ -92,8 +92,8 @@ def warn_of_unknown(options: SourceOptions, known: KnownVChannels) -> None:
 def was_dropped(name: str) -> str:
     """Returns the error text for a vchannel that a stream names and that was dropped or recreated."""
     return (
-        f"vchannel {name!r}, which this query names, was dropped: rows of it that were not read are gone. With the option "
-        "failOnDataLoss=false it goes on, with a new vchannel of that name if there is one"
+        f"vchannel {name!r}, which this query names, was dropped: its rows that were not read yet are lost. With the option "
+        "failOnDataLoss=false the query continues, with a new vchannel of that name if there is one"
     )
 
 
@@ -118,11 +118,13 @@ def start_of(moment: LogMoment, start: LogPosition, *, fail_on_data_loss: bool) 
         if fail_on_data_loss:
             raise TruncatedError(
                 f"{gone} were truncated before they were read: they are lost to this query. With the option failOnDataLoss=false it "
-                "goes on at the earliest event; a cursor of the query keeps its events from being truncated",
+                "the query continues at the earliest event; a cursor of the query keeps its events from being truncated",
                 earliest=type(first)(first.pchannel, first.incarnation, *earliest, first.form),
             )
         warnings.warn(
-            f"{gone} were truncated before they were read; going on without them", DataLossWarning, stacklevel=2
+            f"{gone} were truncated before they were read; the query continues without them",
+            DataLossWarning,
+            stacklevel=2,
         )
     return moment.earliest
 

@@ -36,7 +36,7 @@ class WriterEvent(enum.Enum):
     GAP = "an answer does not follow the one before"
     LOST = "the producer is lost: fenced, closed, or without a connection for too long"
     FOUND = "every position is known up to where the writer has read"
-    ERROR = "an error that no new producer mends: a fence by a higher term, a frame that can never be written, too long an outage"
+    ERROR = "an error that a new producer does not fix: a fence by a higher term, a frame that can never be written, too long an outage"
 
 
 class WriterAction(enum.Enum):
@@ -45,7 +45,7 @@ class WriterAction(enum.Enum):
     NOTHING = "nothing"
     READ = "read up to the answer that left a gap"
     REPLACE = "replace the producer"
-    ANSWER = "answer the frames whose position is known, and go on sending"
+    ANSWER = "answer the frames whose position is known, and continue sending"
     FAIL = "fail every frame"
 
 
@@ -79,7 +79,7 @@ class Repair:
         """Moves to the next state and returns the action. Raises RuntimeError for an event that the table does not have in this state."""
         found = TRANSITIONS.get((self.state, event))
         if found is None:
-            raise RuntimeError(f"a writer that is {self.state.value} cannot hear that {event.value}")
+            raise RuntimeError(f"a writer in the state {self.state.value!r} cannot handle the event {event.value!r}")
         self.state, action = found
         return action
 

@@ -139,7 +139,7 @@ class Writer:
     def _refused(self, flight: Flight, result: Any) -> WALError:
         return StorageError(
             f"{self._topic}: Pulsar's client refuses a frame of {flight.frame.length} bytes ({result}); neither this frame nor any after "
-            "it was written. Open the log again: that takes the broker's limits as they are now; if it is too large for the broker, "
+            "it was written. Open the log again, which asks the broker for its limits; if the frame is too large for the broker, "
             "raise maxMessageSize there, or lower txn_bytes_max and message_bytes_max"
         )
 
@@ -232,7 +232,7 @@ class Writer:
         elif action is WriterAction.REPLACE:
             self._work(
                 self._replace_producer(
-                    detail or "the producer was lost while the writer read what lies between its answers"
+                    detail or "the producer was lost while the writer read the messages between two answers"
                 )
             )
         elif action is WriterAction.ANSWER:
@@ -253,7 +253,7 @@ class Writer:
             except WALError as error:
                 event, detail = WriterEvent.ERROR, error
             except Exception as defect:
-                failed = UnknownError(f"finding out what became of frames failed: {defect!r}; please report it")
+                failed = UnknownError(f"finding out which frames were written failed: {defect!r}; please report it")
                 failed.__cause__ = defect
                 event, detail = WriterEvent.ERROR, failed
             finally:
@@ -273,7 +273,7 @@ class Writer:
 
         Returns the new producer's reason if it did not accept a frame.
         """
-        _log.warning("%s: %s; taking the log up again", self._topic, cause)
+        _log.warning("%s: %s; replacing the producer", self._topic, cause)
         if pause_s := self._outage.begin(self._loop.time()):
             self._check_outage(cause, None)
             await asyncio.sleep(pause_s)
@@ -291,7 +291,7 @@ class Writer:
             except ChannelFencedError:
                 raise
             except Exception as error:
-                problem = failure(error, f"taking up {self._topic} again", self._connection.address)
+                problem = failure(error, f"replacing the producer of {self._topic}", self._connection.address)
                 self._check_outage(cause, problem)
                 pause_s = self._outage.next_pause_s()
                 _log.info("%s; trying again in %g s", problem, pause_s)
@@ -310,7 +310,7 @@ class Writer:
     def _check_outage(self, cause: str, problem: WALError | None) -> None:
         if self._outage.is_too_long(self._loop.time()):
             raise StorageError(
-                f"{self._topic}: {cause}, and it could not be taken up again within {self._outage.limit_s:g} s"
+                f"{self._topic}: {cause}, and the producer could not be replaced within {self._outage.limit_s:g} s"
                 + (": no frame got through" if problem is None else f": {problem}"),
                 outcome_unknown=True,
             ) from problem

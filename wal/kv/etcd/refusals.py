@@ -26,9 +26,9 @@ __all__ = ["CompactedError", "Refusal", "RevisionAheadError", "classify", "expla
 class Refusal(enum.Enum):
     """The meaning of a failed call."""
 
-    AWAY = "the connection or the member failed: a read goes on at another member, a write may have been carried out"
+    AWAY = "the connection or the member failed: a read is sent to another member, a write may have been carried out"
     BUSY = "the member refused before it did anything: the same call may be made again"
-    TOKEN = "the token is not known any more: renew it, then make the same call again"
+    TOKEN = "the server does not know the token any more: renew it, then make the same call again"
     COMPACTED = "the revision asked for is gone"
     AHEAD = "the revision asked for has not been reached"
     LEASE_GONE = "the lease expired or was revoked"
@@ -95,8 +95,8 @@ def explain(refusal: Refusal, what: str, text: str, *, writing: bool) -> WALErro
     said = f"{what}: {text or refusal.value}"
     if refusal is Refusal.AWAY and writing:
         return UnknownOutcomeError(
-            f"{said}; it was sent and no answer came, so it may have been carried out, or will be within seconds: "
-            f"load the keys and decide"
+            f"{said}; it was sent and no answer came, so it may have been carried out, or may still be within seconds: "
+            f"load the keys to find out"
         )
     if refusal in (Refusal.AWAY, Refusal.BUSY, Refusal.TOKEN):
         return UnavailableError(f"{said}; nothing was changed: try again")

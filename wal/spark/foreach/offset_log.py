@@ -92,7 +92,7 @@ def _from_query(session: Any, java_session: Any, batch_id: int) -> BatchEntry:
     execution = queries.get(context._jvm.java.util.UUID.fromString(query_id))
     if execution is None:
         raise InvalidArgumentError(
-            f"query {query_id} is not running any more: its batch {batch_id} is run again when it is started"
+            f"query {query_id} is not running any more: its batch {batch_id} will be run again when the query is restarted"
         )
     log = execution.offsetLog()
     entry = log.get(batch_id)
@@ -131,6 +131,6 @@ def _directory(checkpoint: str) -> Path:
     if parts.scheme == "file" and not parts.netloc:
         return Path(unquote(parts.path))
     raise InvalidArgumentError(
-        f"checkpoint={checkpoint!r} lies on another file system, and under Spark Connect the handler reads it as files of this host: "
+        f"checkpoint={checkpoint!r} is on another file system, and under Spark Connect the handler reads it as files of this host: "
         "keep the checkpoint on this host"
     )

@@ -111,8 +111,8 @@ class QueryCursor:
             )
             if not store.save(cursor, earliest=earliest, forward_only=True) and since > place.log_position:
                 _log.warning(
-                    "%s stands further than this query is, and was left there: it belongs to another query, or this one began again with "
-                    "a new checkpoint; name another cursor, or delete_cursor(%r)",
+                    "%s is ahead of this query, and was not moved: it belongs to another query, or this query was restarted with a new "
+                    "checkpoint; name another cursor, or delete this one with delete_cursor(%r)",
                     key,
                     self._name,
                 )
