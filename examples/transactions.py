@@ -45,6 +45,9 @@ async def over_two_vchannels(log: WALAccesser) -> None:
         await txn.append(Message("stock", b"apples: -3"))
     print("one transaction over orders and stock")
 
+    result = await log.append_txn("orders", [b"order 3: paid", b"order 3: shipped"], idempotency_key="order 3")
+    print(f"a whole transaction in one call, index {result.message_id.index}")
+
     responses = await log.append_messages(
         Message("orders", b"order 4: created"), Message("orders", b"order 4: paid"), Message("stock", b"pears: -1")
     )

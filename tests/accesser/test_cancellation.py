@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.accesser.probes import bodies, grouped, payloads, read_all, turns
+from tests.accesser.probes import bodies, grouped, local, payloads, read_all, turns
 from wal import Message, WALAccesser, open_wal
 from wal.errors import (
     ChannelExistError,
@@ -162,6 +162,31 @@ async def test_append_messages(open_again: Open, drive: Drive) -> None:
         assert len({group[0] for group in payload_groups}) == len(payload_groups)
     found = await same_after_reopening(open_again, "a", "b", "c")
     assert all(b"%d" % (at - 1) in some for some in found)
+
+
+@DRIVERS
+@pytest.mark.parametrize("crowded", [False, True])
+async def test_append_txn(open_again: Open, drive: Drive, crowded: bool) -> None:
+    log = await open_again()
+    await log.append_txn("orders", [])
+    room = local(log).in_flight
+    at, on = 0, True
+    while on:
+        taken = room.bytes_max if crowded and at % 2 else 0
+        room.force(taken)
+        asyncio.get_running_loop().call_later(0.001, room.release, taken)
+        bodies = [b"%d" % at, b"%d" % at]
+        on = await drive(lambda: log.append_txn("orders", bodies, idempotency_key=f"key-{at}"), at)  # noqa: B023
+        await flush(log)
+        at += 1
+    while room.size:
+        await flush(log)
+    assert log.statistics().pchannels[0].open_transactions == 0
+    groups = [group for group in grouped(await read_all(log, "orders")) if group]
+    assert all(len(group) == 2 for group in groups), "a transaction is whole or not there"
+    assert len({group[0] for group in groups}) == len(groups)
+    assert [b"%d" % (at - 1)] * 2 in groups
+    await same_after_reopening(open_again, "orders")
 
 
 @DRIVERS

@@ -91,8 +91,14 @@ def test_writing(location: str) -> None:
         assert by_hand.commit().time_tick > first.time_tick
         rolled_back = log.txn("orders")
         rolled_back.rollback()
+        with log.txn("orders") as txn:
+            txn.append_many(b"%d" % number for number in (12, 13))
+        whole = log.append_txn("orders", (b"%d" % number for number in (14, 15)), idempotency_key="k")
+        assert log.append_txn("orders", [b"never"], idempotency_key="k").time_tick == whole.time_tick
+        with pytest.raises(TypeError, match="pass a list"):
+            log.append_txn("orders", b"bytes")  # type: ignore[arg-type]
         with log.read("orders", follow=False) as scanner:
-            assert numbers(scanner) == list(range(12))
+            assert numbers(scanner) == list(range(16))
         with pytest.raises(TypeError):
             log.append_nowait(b"no message")  # type: ignore[arg-type]
 

@@ -54,7 +54,10 @@ def payloads_of(worker: int, number: int) -> list[bytes]:
 
 
 async def append(log: WALAccesser, worker: int, number: int) -> AppendResult:
-    """Workers 0 to 2 append messages (0 also exclusive ones and ones with a barrier), 3 and 4 transactions, 4 over several vchannels."""
+    """Workers 0 to 2 append messages (0 also exclusive ones and ones with a barrier), 3 and 4 transactions, 4 over several vchannels.
+
+    About half of the transactions are appended in one call, and a retry in another process may use the other way.
+    """
     payloads = payloads_of(worker, number)
     if worker == 0:
         kind = MessageType.SCHEMA_CHANGE if number % 7 == 0 else MessageType.INSERT
@@ -66,9 +69,11 @@ async def append(log: WALAccesser, worker: int, number: int) -> AppendResult:
             Message("other", payloads[0], properties={"n": str(number)}), idempotency_key=f"1-{number}"
         )
     vchannels, key = (["txns"], f"3-{number}") if worker == 3 else (["txns", "wide"], ProducerKey("wide", number))
+    messages = [Message(vchannels[at % len(vchannels)], payload) for at, payload in enumerate(payloads)]
+    if (number + os.getpid()) % 2:
+        return await log.append_txn(vchannels, messages, idempotency_key=key)
     txn = await log.txn(vchannels=vchannels, idempotency_key=key)
-    for at, payload in enumerate(payloads):
-        await txn.append(Message(vchannels[at % len(vchannels)], payload))
+    await txn.append_many(messages)
     return await txn.commit()
 
 

@@ -44,13 +44,14 @@ async def test_transactions(data_dir: Path, capsys: pytest.CaptureFixture[str]) 
         "committed 2 bodies as one event, index 2",
         "rolled back: the card was refused",
         "one transaction over orders and stock",
+        "a whole transaction in one call, index 2",
         "append_messages: 3 messages, 2 events (two for one vchannel are one transaction)",
         "expired: transaction N expired",
         "refused, and the transaction is still open: a CREATE_COLLECTION message cannot be in a transaction, only INSERT and "
         "DELETE can: append it by itself",
-        "orders: 3 messages, 3 of them transactions, bodies [2, 1, 2]",
+        "orders: 4 messages, 4 of them transactions, bodies [2, 1, 2, 2]",
         "stock: 2 messages, 1 of them transactions, bodies [1, 1]",
-        "['orders', 'stock']: 4 messages, 3 of them transactions, bodies [2, 2, 2, 1]",
+        "['orders', 'stock']: 5 messages, 4 of them transactions, bodies [2, 2, 2, 2, 1]",
     ]
 
 

@@ -16,7 +16,6 @@ from wal.pchannel.txn_table import (
     TxnTable,
     check_txn_size,
     names_size,
-    record_size,
 )
 
 LIMITS = TxnLimits(txn_bytes_max=400, txn_bodies_max=4, open_txn_bytes_max=900, frame_bytes_max=600)
@@ -78,20 +77,21 @@ class TxnMachine(RuleBasedStateMachine):
         size=st.sampled_from([0, 1, 50, 200, 368, 369, 401]),
         barrier=st.integers(0, 9),
         which=st.integers(0, 2),
+        count=st.sampled_from([1, 1, 0, 2, 3]),
     )
-    def append(self, txn_id: int, size: int, barrier: int, which: int) -> None:
+    def append(self, txn_id: int, size: int, barrier: int, which: int, count: int) -> None:
         self.due(txn_id)
         txn = self.open.get(txn_id)
         name = txn.names[which % len(txn.names)] if txn else NAMES[0]
         payload = bytes(size)
-        counted = size + BODY_OVERHEAD
+        counted = (size + BODY_OVERHEAD) * count
         expected: type[WALError] | None = None
         if txn is None:
             expected = WALError
         else:
             txn.deadline = self.now + txn.keepalive
             too_large = (
-                len(txn.bodies) + 1 > LIMITS.txn_bodies_max
+                len(txn.bodies) + count > LIMITS.txn_bodies_max
                 or txn.size + counted > LIMITS.txn_bytes_max
                 or txn.stored + counted > LIMITS.frame_bytes_max
             )
@@ -100,7 +100,14 @@ class TxnMachine(RuleBasedStateMachine):
             elif sum(other.size for other in self.open.values()) + counted > LIMITS.open_txn_bytes_max:
                 expected = WouldBlockError
         try:
-            self.table.append(txn_id, name, Record(payload), size=size, barrier=barrier, now=self.now)
+            self.table.append(
+                txn_id,
+                [(name, Record(payload))] * count,
+                counted=counted,
+                stored=counted,
+                barrier=barrier,
+                now=self.now,
+            )
         except WALError as error:
             assert expected is not None, error
             assert isinstance(error, expected)
@@ -109,7 +116,7 @@ class TxnMachine(RuleBasedStateMachine):
         else:
             assert expected is None
             assert txn is not None
-            txn.bodies.append((name, payload))
+            txn.bodies += [(name, payload)] * count
             txn.barrier = max(txn.barrier, barrier)
 
     @rule(txn_id=txns)
@@ -177,9 +184,9 @@ def test_names_that_would_not_fit_a_frame_are_refused_at_begin() -> None:
 def test_an_append_that_is_refused_refreshes_the_lease_and_keeps_the_bodies() -> None:
     table = TxnTable(LIMITS)
     table.begin(1, (("a", 1),), keepalive=10.0, now=0.0)
-    table.append(1, ("a", 1), Record(b"kept"), size=4, barrier=0, now=1.0)
+    table.append(1, [(("a", 1), Record(b"kept"))], counted=36, stored=36, barrier=0, now=1.0)
     with pytest.raises(InvalidArgumentError):
-        table.append(1, ("a", 1), Record(bytes(500)), size=500, barrier=99, now=9.0)
+        table.append(1, [(("a", 1), Record(bytes(500)))], counted=532, stored=532, barrier=99, now=9.0)
     assert table.expire(18.9) == []
     taken = table.commit(1, now=18.9)
     assert [record.payload for _, record in taken.bodies] == [b"kept"]
@@ -214,5 +221,5 @@ def test_every_error_about_a_bound_names_it_with_a_remedy(bodies: int, size: int
 
 
 def test_sizes_count_everything_that_is_stored() -> None:
-    assert record_size(Record(b"12345", properties=b"678", ext=b"90")) == 10 + BODY_OVERHEAD
-    assert names_size((("ab", 1), ("ü", 2))) == 2 * NAME_OVERHEAD + 12
+    assert names_size(("ab", "ü"), key_bytes=0) == 2 * NAME_OVERHEAD + 12
+    assert names_size(("ab", "ü"), key_bytes=9) == 2 * NAME_OVERHEAD + 12 + 18

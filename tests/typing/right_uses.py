@@ -72,6 +72,9 @@ async def transactions(log: WALAccesser) -> None:
     async with log.txn("orders", idempotency_key=ProducerKey("p", 1)) as producers:
         assert_type(producers, Txn[AppendResult | ForgottenResult])
     assert_type(producers.result.time_tick, int | None)
+    assert_type(await log.append_txn("orders", [b"1", Message("orders", b"2")]), AppendResult)
+    wide = await log.append_txn(["a", "b"], [], idempotency_key=ProducerKey("p", 1))
+    assert_type(wide.time_tick, int | None)
 
 
 async def bulks(log: WALAccesser) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from actors import Actor, ActorRef
 from wal.accesser.broadcast import LogBroadcast
 from wal.accesser.channels import ChannelCalls
 from wal.accesser.lifecycle import Lifecycle
 from wal.accesser.responses import AppendOption, AppendResponses, append_groups
-from wal.accesser.txn import Txn, TxnOpening, TxnOptions, check_keepalive, txn_vchannels
+from wal.accesser.txn_calls import TxnCalls
 from wal.channels import check_vchannel, check_vchannels
 from wal.cursors import CursorInfo, CursorKey, Cursors, CursorUse, check_cursor
 from wal.engine.base import LogStatistics
@@ -31,7 +31,6 @@ from wal.pchannel import (
     ReadablePChannel,
     Scanner,
     check_handler,
-    check_key,
 )
 from wal.reading import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection
 from wal.ticks import check_tick
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["LogStatistics", "WALAccesser"]
 
 
-class WALAccesser(ChannelCalls):
+class WALAccesser(TxnCalls, ChannelCalls):
     """A log that is open or being opened. Get one from `open_wal` or `WAL()`, and use it on the event loop that opened it."""
 
     def __init__(
@@ -139,42 +138,6 @@ class WALAccesser(ChannelCalls):
         that are durable, in order.
         """
         return await (await self._lifecycle.ready()).appends.append_bulk(messages)
-
-    @overload
-    def txn(
-        self, vchannel: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[TxnOptions]
-    ) -> TxnOpening[AppendResult]: ...
-
-    @overload
-    def txn(
-        self, vchannel: str | None = None, *, idempotency_key: ProducerKey, **options: Unpack[TxnOptions]
-    ) -> TxnOpening[AppendResult | ForgottenResult]: ...
-
-    def txn(
-        self,
-        vchannel: str | None = None,
-        *,
-        vchannels: Sequence[str] | None = None,
-        keepalive: float = 0.0,
-        idempotency_key: str | ProducerKey | None = None,
-    ) -> TxnOpening[AppendResult | ForgottenResult]:
-        """Opens a transaction on one vchannel, or on several of one pchannel: await it, or use `async with`.
-
-        `async with` commits at the end, and rolls back on an exception. The transaction expires after `keepalive` seconds without an
-        append; 0 means the setting `txn_keepalive`. An idempotency key is checked at the commit, for the vchannel or the set of vchannels:
-        a commit with a key that was seen returns the first result.
-        """
-        self._lifecycle.check_writable()
-        if idempotency_key is not None:
-            check_key(idempotency_key)
-        names = txn_vchannels(vchannel, vchannels)
-        check_keepalive(keepalive)
-
-        async def begin() -> Txn[AppendResult | ForgottenResult]:
-            appends = (await self._lifecycle.ready()).appends
-            return Txn(self._lifecycle, await appends.begin_txn(names, float(keepalive), idempotency_key), names)
-
-        return TxnOpening(begin)
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns the producers that are remembered, by name: one entry for each vchannel (or set of them) that a producer appends to."""

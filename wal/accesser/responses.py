@@ -91,7 +91,7 @@ async def append_groups(appends: Appends, messages: Sequence[Message], barrier_t
 async def _append_group(appends: Appends, group: list[Message], barrier_time_tick: int) -> AppendResult | WALError:
     try:
         if len(group) > 1:
-            return await appends.append_atomic(group, barrier_time_tick)
+            return await appends.append_txn((group[0].vchannel,), group, barrier_time_tick, None)  # type: ignore[return-value]
         future = appends.append(group[0], barrier_time_tick)
         return await (future or appends.append_waiting(group[0], barrier_time_tick))
     except WALError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
 from wal.accesser.lifecycle import Lifecycle
 from wal.async_only import AsyncOnly
 from wal.channels import check_vchannel, check_vchannels
+from wal.engine.bodies import check_body
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
 from wal.message import AppendResult, Message
 from wal.reading import named
@@ -31,7 +32,7 @@ else:
 
     R_co = TypeVar("R_co", covariant=True)
 
-__all__ = ["R_co", "Txn", "TxnOpening", "TxnOptions", "check_keepalive", "txn_vchannels"]
+__all__ = ["R_co", "Txn", "TxnOpening", "TxnOptions", "body_list", "check_keepalive", "txn_vchannels"]
 
 KEEPALIVE_MIN: Final = 0.001
 """The shortest keepalive in seconds, as in the seeds' system."""
@@ -81,28 +82,25 @@ class Txn(Generic[R_co]):
         The barrier applies to the commit. WouldBlockError (open transactions hold too much) and InvalidArgumentError (an invalid
         message, or the transaction would be too large) leave the transaction open; TransactionExpiredError means that it has ended.
         """
-        if self._ending:
-            raise InvalidTransactionStateError(
-                f"transaction {self.context.txn_id} was {self._ending} before this append: begin a new one"
-            )
-        if isinstance(message, bytes):
-            if len(self._vchannels) != 1:
-                raise InvalidArgumentError(
-                    f"transaction {self.context.txn_id} is over {len(self._vchannels)} vchannels, so bytes name none of them: "
-                    "append Message(vchannel, payload)"
-                )
-            message = Message(self._vchannels[0], message)
-        elif not isinstance(message, Message):
-            raise TypeError(f"append takes a Message or bytes, not {type(message).__name__}")
-        if message.vchannel not in self._vchannels:
-            raise InvalidArgumentError(
-                f"message for vchannel {message.vchannel!r} in a transaction over {', '.join(map(repr, self._vchannels))}: name "
-                "every vchannel when the transaction begins"
-            )
+        self._check_open()
+        checked = check_body(message, self._vchannels)
         lifecycle = self._lifecycle
         if lifecycle.engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
             await lifecycle.ready()
-        if self._served.append(message, barrier_time_tick) % BODIES_A_TURN == 0:
+        if self._served.append(checked, barrier_time_tick) % BODIES_A_TURN == 0:
+            await asyncio.sleep(0)
+
+    async def append_many(self, messages: Iterable[Message | bytes], *, barrier_time_tick: int = 0) -> None:
+        """Adds messages in order, all or none of them, and refreshes the lease. `bytes` mean INSERTs on the transaction's only vchannel.
+
+        The errors are those of `append`. InvalidArgumentError, TypeError and WouldBlockError leave the transaction open and as it was.
+        """
+        self._check_open()
+        bodies = body_list(messages)
+        await self._lifecycle.ready()
+        self._check_open()
+        count = self._served.append_many(bodies, barrier_time_tick)
+        if count // BODIES_A_TURN > (count - len(bodies)) // BODIES_A_TURN:
             await asyncio.sleep(0)
 
     async def commit(self) -> R_co:
@@ -132,6 +130,12 @@ class Txn(Generic[R_co]):
     def ended(self) -> bool:
         """Whether commit or rollback was called."""
         return bool(self._ending)
+
+    def _check_open(self) -> None:
+        if self._ending:
+            raise InvalidTransactionStateError(
+                f"transaction {self.context.txn_id} was {self._ending} before this append: begin a new one"
+            )
 
     def _end(self, ending: str) -> None:
         if self._ending:
@@ -182,6 +186,15 @@ class TxnOpening(AsyncOnly, Generic[R_co]):
             await txn.commit()
         else:
             await txn.rollback()
+
+
+def body_list(messages: Iterable[Message | bytes]) -> list[Message | bytes]:
+    """Returns the bodies that a caller gave at once. Raises TypeError for one message instead of several, or for no iterable."""
+    if isinstance(messages, bytes | str | Message) or not isinstance(messages, Iterable):
+        raise TypeError(
+            f"messages must be an iterable of bytes or Messages, not {type(messages).__name__}: pass a list"
+        )
+    return list(messages)
 
 
 def txn_vchannels(vchannel: object, vchannels: object) -> tuple[str, ...]:

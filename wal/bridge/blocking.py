@@ -20,9 +20,8 @@ from wal.accesser import LogStatistics, WALAccesser
 from wal.accesser.opening import LogOpening, open_wal
 from wal.accesser.releases import all_released
 from wal.accesser.responses import AppendOption, AppendResponses
-from wal.accesser.txn import Txn
 from wal.bridge.blocking_scanner import BlockingHandler, BlockingScanner, blocking_handler
-from wal.bridge.blocking_writes import BlockingBroadcast, BlockingTxn, on_loop
+from wal.bridge.blocking_writes import BlockingBroadcast, BlockingTxnCalls, on_loop
 from wal.channels import ChannelDescription, OwnerDescription, VChannelInfo
 from wal.cursors import CursorInfo
 from wal.errors import InvalidArgumentError
@@ -101,13 +100,11 @@ class BlockingOpening:
         self.close()
 
 
-class BlockingWAL:
+class BlockingWAL(BlockingTxnCalls):
     """An open log for blocking callers. Get one from `blocking`. See `WALAccesser` for what the calls guarantee."""
 
     def __init__(self, log: WALAccesser, thread: LoopThread) -> None:
-        self._log = log
-        self._thread = thread
-        self._call = thread.call
+        super().__init__(log, thread)
         thread.closing = log.close
 
     # -- writing
@@ -170,43 +167,6 @@ class BlockingWAL:
     def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends any number of messages in order, without a transaction. `messages` is iterated in the caller's thread."""
         return self._call(self._log.append_bulk, list(messages))
-
-    @overload
-    def txn(
-        self,
-        vchannel: str | None = None,
-        *,
-        vchannels: Sequence[str] | None = None,
-        keepalive: float = 0.0,
-        idempotency_key: str | None = None,
-    ) -> BlockingTxn[AppendResult]: ...
-
-    @overload
-    def txn(
-        self,
-        vchannel: str | None = None,
-        *,
-        vchannels: Sequence[str] | None = None,
-        keepalive: float = 0.0,
-        idempotency_key: ProducerKey,
-    ) -> BlockingTxn[AppendResult | ForgottenResult]: ...
-
-    def txn(
-        self,
-        vchannel: str | None = None,
-        *,
-        vchannels: Sequence[str] | None = None,
-        keepalive: float = 0.0,
-        idempotency_key: str | ProducerKey | None = None,
-    ) -> BlockingTxn[AppendResult | ForgottenResult]:
-        """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits, or rolls back on an exception."""
-
-        async def begin() -> Txn[AppendResult | ForgottenResult]:
-            return await self._log.txn(
-                vchannel, vchannels=vchannels, keepalive=keepalive, idempotency_key=idempotency_key
-            )
-
-        return BlockingTxn(self._call(begin), self._thread)
 
     def producers(self) -> list[ProducerInfo]:
         """Returns the producers that are remembered, by name."""

@@ -1,21 +1,25 @@
-"""BlockingTxn and BlockingBroadcast: transactions and broadcasts for callers without an event loop.
+"""BlockingTxn, BlockingTxnCalls and BlockingBroadcast: transactions and broadcasts for callers without an event loop.
 
 They own nothing but the way to the loop: `Txn` is the transaction, and `LogBroadcast` sends the broadcasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
 
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
 from wal.accesser.broadcast import LogBroadcast
-from wal.accesser.txn import R_co, Txn
+from wal.accesser.txn import R_co, Txn, body_list
 from wal.loop_thread import LoopThread
-from wal.message import ImmutableMessage, Message, ResourceKey, TxnContext
+from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, ResourceKey, TxnContext
+from wal.pchannel import ProducerKey
 
-__all__ = ["BlockingBroadcast", "BlockingTxn", "on_loop"]
+if TYPE_CHECKING:
+    from wal.accesser import WALAccesser
+
+__all__ = ["BlockingBroadcast", "BlockingTxn", "BlockingTxnCalls", "on_loop"]
 
 _T = TypeVar("_T")
 
@@ -33,6 +37,10 @@ class BlockingTxn(Generic[R_co]):
     def append(self, message: Message | bytes, *, barrier_time_tick: int = 0) -> None:
         """Adds a message and refreshes the lease. `bytes` stand for an INSERT on the transaction's only vchannel."""
         self._thread.call(self._txn.append, message, barrier_time_tick=barrier_time_tick)
+
+    def append_many(self, messages: Iterable[Message | bytes], *, barrier_time_tick: int = 0) -> None:
+        """Adds messages in order, all or none of them, and refreshes the lease."""
+        self._thread.call(self._txn.append_many, body_list(messages), barrier_time_tick=barrier_time_tick)
 
     def commit(self) -> R_co:
         """Makes the whole transaction durable as one event, and returns its result."""
@@ -72,6 +80,90 @@ class BlockingTxn(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"Blocking{self._txn!r}"
+
+
+class BlockingTxnCalls:
+    """The part of `BlockingWAL` that concerns transactions."""
+
+    def __init__(self, log: WALAccesser, thread: LoopThread) -> None:
+        self._log = log
+        self._thread = thread
+        self._call = thread.call
+
+    @overload
+    def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+    ) -> AppendResult: ...
+
+    @overload
+    def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+    ) -> AppendResult | ForgottenResult: ...
+
+    def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+    ) -> AppendResult | ForgottenResult:
+        """Appends a whole transaction, which is durable on return. Interrupting the caller does not undo it."""
+        bodies = body_list(messages)
+
+        async def append() -> AppendResult | ForgottenResult:
+            return await self._log.append_txn(
+                vchannel, bodies, barrier_time_tick=barrier_time_tick, idempotency_key=idempotency_key
+            )
+
+        return self._call(append)
+
+    @overload
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | None = None,
+    ) -> BlockingTxn[AppendResult]: ...
+
+    @overload
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: ProducerKey,
+    ) -> BlockingTxn[AppendResult | ForgottenResult]: ...
+
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | ProducerKey | None = None,
+    ) -> BlockingTxn[AppendResult | ForgottenResult]:
+        """Begins a transaction: `append`, then `commit` or `rollback`. As a context manager it commits, or rolls back on an exception."""
+
+        async def begin() -> Txn[AppendResult | ForgottenResult]:
+            return await self._log.txn(
+                vchannel, vchannels=vchannels, keepalive=keepalive, idempotency_key=idempotency_key
+            )
+
+        return BlockingTxn(self._call(begin), self._thread)
 
 
 class BlockingBroadcast:

@@ -198,8 +198,14 @@ class Appends(Protocol):
     ) -> AppendResult | ForgottenResult:
         """Appends a message with an idempotency key when there is room in flight."""
 
-    async def append_atomic(self, messages: Sequence[Message], barrier_time_tick: int) -> AppendResult:
-        """Appends two or more messages of one vchannel as one transaction. Raises InvalidArgumentError if it is over `txn_bytes_max`."""
+    async def append_txn(
+        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
+    ) -> AppendResult | ForgottenResult:
+        """Appends a whole transaction on vchannels of one pchannel when there is room in flight.
+
+        `bytes` are an INSERT on its only vchannel. Raises TypeError or InvalidArgumentError for a message that cannot be in it,
+        InvalidArgumentError if it is over the bounds of transactions, and as `begin_txn` and `append_keyed` do.
+        """
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends messages in order, without a transaction; a BulkAppendError carries the results of those before the first that failed."""
@@ -228,6 +234,12 @@ class EngineTxn(Protocol[R_co]):
         """Adds a body and refreshes the lease; returns how many bodies there are.
 
         WouldBlockError and InvalidArgumentError leave the transaction open; TransactionExpiredError and ChannelNotExistError end it.
+        """
+
+    def append_many(self, messages: Sequence[Message | bytes], barrier_time_tick: int) -> int:
+        """Adds bodies, all or none, and refreshes the lease; returns how many bodies there are. Raises as `append` does.
+
+        `bytes` are an INSERT on the transaction's only vchannel.
         """
 
     async def commit(self) -> R_co:

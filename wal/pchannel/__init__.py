@@ -69,7 +69,7 @@ from wal.pchannel.read_only import ReadOnlyPChannel, ThreadedLog
 from wal.pchannel.readable import PChannelStatistics, ReadablePChannel
 from wal.pchannel.recovery import RecoveryState, recover
 from wal.pchannel.scanner import Scanner, ScannerStatistics
-from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits
+from wal.pchannel.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_size
 from wal.pchannel.vchannel import VChannel
 
 __all__ = [
@@ -113,7 +113,9 @@ __all__ = [
     "VChannel",
     "check_handler",
     "check_key",
+    "check_txn_size",
     "key_ext",
     "names_of",
+    "names_size",
     "recover",
 ]

@@ -125,13 +125,17 @@ class Bulk(msgspec.Struct, gc=False):
 
 
 class Atomic(msgspec.Struct, gc=False):
-    """A transaction that is complete when it is told; `counted` is its size as the bounds of transactions count it."""
+    """A transaction over these vchannels of the pchannel that is complete when it is told, and within the bounds of transactions.
 
-    records: list[Record]
-    counted: int
+    `size` is the room that it takes, in flight and in the frame.
+    """
+
+    vchannels: tuple[VChannelMember, ...]
+    bodies: list[tuple[RunName, Record]]
     size: int
     barrier: int
-    future: Settles[AppendResult]
+    future: Settles[AppendResult | ForgottenResult]
+    key: Key | None = None
 
 
 class Begin(msgspec.Struct, gc=False):

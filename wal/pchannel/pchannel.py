@@ -134,12 +134,20 @@ class PChannel(ReadablePChannel, Member):
         """Returns the lease time."""
         return self._lease.at(self._monotonic(), unsynced_since=self.frames.unsynced_since)
 
-    def fail_transactions(self, name: RunName, reason: Callable[[int], WALError]) -> None:
-        """Ends every transaction on this vchannel that is in no frame yet: open ones, and commits that wait for their barrier."""
+    def fail_transactions(self, name: RunName, reason: Callable[[int], WALError], *, spanned: bool = False) -> None:
+        """Ends every transaction on this vchannel that is in no frame yet: open ones, and commits that wait for their barrier.
+
+        With `spanned` only those that would span an event of this turn: a whole transaction comes after it.
+        """
+
+        def ended(waiting: tuple[VChannelMember, Any]) -> bool:
+            operation = waiting[1]
+            return (
+                isinstance(operation, TxnSubmission) and name in operation.names and not (spanned and operation.whole)
+            )
+
         self.table.fail(name, reason)
-        for vchannel, commit in self._barriers.take_out(
-            lambda waiting: isinstance(waiting[1], TxnSubmission) and name in waiting[1].names
-        ):
+        for vchannel, commit in self._barriers.take_out(ended):
             vchannel.refuse([commit], reason(commit.context.txn_id))
 
     def dropped(self, vchannel: VChannelMember) -> None:

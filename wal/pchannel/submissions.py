@@ -97,9 +97,12 @@ class BulkSubmission(Submission):
 
 
 class TxnSubmission(Submission):
-    """A committed transaction on one or several vchannels; `claim` and `keyed` are set for one with an idempotency key."""
+    """A committed transaction on one or several vchannels; `claim` and `keyed` are set for one with an idempotency key.
 
-    __slots__ = ("bodies", "claim", "context", "future", "keyed", "names")
+    It is `whole` if it began with its commit, so that it spans no other message while it waits for a barrier.
+    """
+
+    __slots__ = ("bodies", "claim", "context", "future", "keyed", "names", "whole")
 
     def __init__(
         self,
@@ -108,8 +111,8 @@ class TxnSubmission(Submission):
         bodies: list[tuple[RunName, Record]],
         *,
         size: int,
-        in_flight: int,
         future: Settles[AppendResult],
+        whole: bool = False,
     ) -> None:
         self.context: TxnContext = context
         self.names: tuple[RunName, ...] = names
@@ -118,13 +121,13 @@ class TxnSubmission(Submission):
         self.claim: Claim | None = None
         self.keyed: KeyedWrites | None = None
         self.count: int = len(bodies) + len(names)
-        self.size = size
-        self.in_flight = in_flight
+        self.size = self.in_flight = size
+        self.whole: bool = whole
 
     @classmethod
     def of(cls, txn: OpenTxn, future: Settles[AppendResult]) -> TxnSubmission:
         """Returns the submission of a transaction that was committed."""
-        return cls(txn.context, txn.names, txn.bodies, size=txn.stored, in_flight=txn.stored, future=future)
+        return cls(txn.context, txn.names, txn.bodies, size=txn.stored, future=future)
 
     def draft(self, draft: FrameDraft) -> None:
         self.first: int = draft.commit(

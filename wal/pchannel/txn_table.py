@@ -11,7 +11,7 @@ states is a method of the table:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -29,7 +29,6 @@ __all__ = [
     "TxnTable",
     "check_txn_size",
     "names_size",
-    "record_size",
     "whole_ms",
 ]
 
@@ -93,36 +92,44 @@ class TxnTable:
         """
         keepalive = whole_ms(keepalive)
         context = TxnContext(txn_id, keepalive)
-        stored = names_size(names) + key_bytes * len(names)
+        stored = names_size([name for name, _ in names], key_bytes=key_bytes)
         check_txn_size(0, 0, stored, self.limits)
         self._open[txn_id] = OpenTxn(context, names, now + keepalive, 0, stored, [])
         return context
 
-    def append(self, txn_id: int, name: RunName, record: Record, *, size: int, barrier: int, now: float) -> int:
-        """Adds a body and refreshes the lease; returns how many bodies the transaction has.
+    def append(
+        self,
+        txn_id: int,
+        added: Sequence[tuple[RunName, Record]],
+        *,
+        counted: int,
+        stored: int,
+        barrier: int,
+        now: float,
+    ) -> int:
+        """Adds bodies, all or none, and refreshes the lease; returns how many bodies the transaction has.
 
-        Raises TransactionExpiredError if the transaction is over; InvalidArgumentError if it would get too large, WouldBlockError if all
-        open transactions together would: both leave it open, with only its lease refreshed.
+        `counted` and `stored` are the bytes of these bodies, as `OpenTxn` has them. Raises TransactionExpiredError if the transaction is
+        over; InvalidArgumentError if it would get too large, WouldBlockError if all open transactions together would: both leave it open,
+        with only its lease refreshed.
         """
         txn = self._open.get(txn_id)
         if txn is None or txn.deadline <= now:
             txn = self._live(txn_id, now)
         txn.deadline = now + txn.context.keepalive
-        counted = size + BODY_OVERHEAD
-        stored = len(record.payload) + len(record.properties) + BODY_OVERHEAD
         limits, bodies = self.limits, txn.bodies
         if (
-            len(bodies) >= limits.txn_bodies_max
+            len(bodies) + len(added) > limits.txn_bodies_max
             or txn.size + counted > limits.txn_bytes_max
             or txn.stored + stored > limits.frame_bytes_max
         ):
-            check_txn_size(len(bodies) + 1, txn.size + counted, txn.stored + stored, limits)
+            check_txn_size(len(bodies) + len(added), txn.size + counted, txn.stored + stored, limits)
         if self.size + counted > limits.open_txn_bytes_max:
             raise WouldBlockError(
-                f"open transactions hold {self.size} bytes and this body of {counted} would pass open_txn_bytes_max="
+                f"open transactions hold {self.size} bytes and {counted} more would pass open_txn_bytes_max="
                 f"{limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
             )
-        bodies.append((name, record))
+        bodies += added
         if barrier > txn.barrier:
             txn.barrier = barrier
         txn.size += counted
@@ -222,14 +229,9 @@ def whole_ms(keepalive: float) -> float:
     return max(round(keepalive * 1000), 1) / 1000
 
 
-def record_size(record: Record) -> int:
-    """Returns the largest number of bytes that a record takes in a frame."""
-    return len(record.payload) + len(record.properties) + len(record.ext) + BODY_OVERHEAD
-
-
-def names_size(names: Iterable[RunName]) -> int:
-    """Returns the largest number of bytes that the vchannels of a transaction take in a frame."""
-    return sum(NAME_OVERHEAD + 4 * len(name) for name, _ in names)
+def names_size(names: Iterable[str], *, key_bytes: int) -> int:
+    """Returns the most bytes that the vchannels of a transaction take in a frame; `key_bytes` is the size of its idempotency key."""
+    return sum([NAME_OVERHEAD + key_bytes + 4 * len(name) for name in names])
 
 
 class LeaseClock:

@@ -7,7 +7,7 @@ Open transactions are in the pchannel's table, since they may span several of it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from actors import Member
@@ -40,7 +40,6 @@ from wal.pchannel.submissions import (
     ForgetSubmission,
     TxnSubmission,
 )
-from wal.pchannel.txn_table import check_txn_size, names_size, record_size
 
 __all__ = ["VChannel"]
 
@@ -103,20 +102,23 @@ class VChannel(Member):
         self._end(closed)
         self.refuse(unhandled[self._handled_to :], closed())
 
-    def add_body(self, txn_id: int, record: Record, *, counted: int, barrier: int) -> int:
-        """Adds a body to an open transaction at once; returns how many bodies it has now.
+    def add_bodies(
+        self, txn_id: int, bodies: Sequence[tuple[RunName, Record]], *, counted: int, stored: int, barrier: int
+    ) -> int:
+        """Adds bodies to an open transaction at once, all or none; returns how many bodies it has now.
 
-        A body takes no turn: no reader sees it before the commit, and only the commit is ordered with the other calls. If an earlier call
-        fails the transaction in a later turn, the commit fails.
+        They may be for any vchannels of the transaction; see `TxnTable.append` for their sizes and the errors. They take no turn: no
+        reader sees them before the commit, and only the commit is ordered with the other calls. If an earlier call fails the transaction
+        in a later turn, the commit fails.
         """
         if self.closed is not None:
             raise self.closed()
         pchannel = self.pchannel
         return pchannel.table.append(
-            txn_id, self.run_name, record, size=counted, barrier=barrier, now=pchannel.lease_now()
+            txn_id, bodies, counted=counted, stored=stored, barrier=barrier, now=pchannel.lease_now()
         )
 
-    def released(self, operation: OrderedAppend | TxnSubmission | Atomic) -> None:
+    def released(self, operation: OrderedAppend | TxnSubmission) -> None:
         """Continues an operation, since the promised tick passed its barrier."""
         # A keyed operation continues even if its caller was cancelled: other callers may share its result.
         keyed = isinstance(operation, KeyedAppend | TxnSubmission) and operation.claim is not None
@@ -153,6 +155,7 @@ class VChannel(Member):
                 f"transaction {txn_id} was failed by a {kind} message on vchannel {self.channel!r}, which no transaction may "
                 "span; nothing of it is in the log: begin a new one"
             ),
+            spanned=True,
         )
 
     # -- one method for each kind of operation; a WALError that it raises refuses the operation
@@ -195,7 +198,7 @@ class VChannel(Member):
         if operations:
             self._frames.submit_keyed(self.run_name, operations, self.pchannel.keyed)
 
-    def _share_room(self, operation: KeyedAppend) -> None:
+    def _share_room(self, operation: KeyedAppend | Atomic) -> None:
         """Gives the room of a duplicate back: now, or when the append in flight that it shares is settled."""
         release, size = self.pchannel.in_flight.release, operation.size
         operation.size = 0
@@ -210,10 +213,30 @@ class VChannel(Member):
         )
 
     def _atomic(self, operation: Atomic) -> None:
-        stored = self._stored_size(operation)
-        check_txn_size(len(operation.records), operation.counted, stored, self.pchannel.table.limits)
-        if self.pchannel.passed(operation.barrier, self, operation):
-            self._submit(operation)
+        pchannel = self.pchannel
+        for vchannel in operation.vchannels:
+            if vchannel.closed is not None:
+                raise vchannel.closed()
+        txn_id = self._ticks.take()
+        if txn_id is None:
+            self._ticks.hold(self, [operation])
+            return
+        names, barrier = tuple([vchannel.run_name for vchannel in operation.vchannels]), operation.barrier
+        context = TxnContext(txn_id, pchannel.keepalive)
+        submission = TxnSubmission(
+            context, names, operation.bodies, size=operation.size, future=operation.future, whole=True
+        )
+        if operation.key is not None:
+            scope, keyed = tuple(sorted(names)), pchannel.keyed
+            found = keyed.table.find(scope, operation.key, now_ms=keyed.now_ms())
+            if found is not None:
+                keyed.answer(found, operation.future)
+                self._share_room(operation)
+                return
+            submission.claim, submission.keyed = keyed.table.claim(scope, operation.key, barrier=barrier), keyed
+            barrier = submission.claim.barrier
+        if pchannel.passed(barrier, self, submission):
+            self._submit(submission)
 
     def _begin(self, operation: Begin) -> None:
         pchannel = self.pchannel
@@ -272,25 +295,10 @@ class VChannel(Member):
         if pchannel.passed(claim.barrier, self, submission):
             self._submit(submission)
 
-    def _submit(self, operation: OrderedAppend | TxnSubmission | Atomic) -> None:
+    def _submit(self, operation: OrderedAppend | TxnSubmission) -> None:
         """Submits an operation that waits for no barrier any more."""
         if isinstance(operation, TxnSubmission):
             self._frames.submit(operation)
-        elif isinstance(operation, Atomic):
-            txn_id = self._ticks.take()
-            if txn_id is None:
-                self._ticks.hold(self, [operation])
-                return
-            self._frames.submit(
-                TxnSubmission(
-                    TxnContext(txn_id, self.pchannel.keepalive),
-                    (self.run_name,),
-                    [(self.run_name, record) for record in operation.records],
-                    size=self._stored_size(operation),
-                    in_flight=operation.size,
-                    future=operation.future,
-                )
-            )
         else:
             if operation.exclusive:
                 self.fail_spanned(operation.message_type)
@@ -298,9 +306,6 @@ class VChannel(Member):
                 self._submit_keyed([operation])
             else:
                 self._plain([operation])
-
-    def _stored_size(self, operation: Atomic) -> int:
-        return names_size((self.run_name,)) + sum(map(record_size, operation.records))
 
     def _forget(self, operation: ForgetProducer) -> None:
         keyed = self.pchannel.keyed

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from actors import ActorError
 from wal.channels import check_vchannel
-from wal.engine.checks import check_body_type, check_client_type, check_size, kept_key_ext, record_of
+from wal.engine.bodies import bodies_of
+from wal.engine.checks import check_client_type, check_size, kept_key_ext, record_of
 from wal.engine.local.txn import LocalTxn
 from wal.engine.local.vchannels import VChannelRoutes, refusal, tell
 from wal.errors import BulkAppendError, InvalidArgumentError, WALError
@@ -39,9 +40,12 @@ from wal.pchannel import (
     OrderedAppend,
     PChannel,
     ProducerInfo,
+    TxnLimits,
     VChannel,
     check_key,
+    check_txn_size,
     key_ext,
+    names_size,
 )
 from wal.settings import Settings
 from wal.ticks import check_tick
@@ -172,16 +176,23 @@ class LocalAppends:
         assert future is not None
         return await future
 
-    async def append_atomic(self, messages: Sequence[Message], barrier_time_tick: int) -> AppendResult:
-        """Appends messages of one vchannel as one transaction, in one operation."""
-        for message in messages:
-            check_body_type(message)
-        records = [record_of(message, bytes_max=self.message_bytes_max) for message in messages]
-        counted = sum(message.estimate_size() + BODY_OVERHEAD for message in messages)
-        size = sum(map(_record_size, records))
-        vchannel = self._vchannels.route(messages[0].vchannel)
-        future: asyncio.Future[AppendResult] = self._create_future()
-        await self._tell_with_room(vchannel, Atomic(records, counted, size, barrier_time_tick, future))
+    async def append_txn(
+        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
+    ) -> AppendResult | ForgottenResult:
+        """Appends a whole transaction, in one operation."""
+        bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max)
+        barrier = _barrier(barrier_time_tick)
+        size = bodies.stored + names_size(names, key_bytes=self._key_bytes(key))
+        check_txn_size(len(bodies.records), bodies.counted, size, self._txn_limits())
+        vchannels = self._on_one_pchannel(names)
+        if len(names) == 1:
+            run_name = vchannels[0].run_name
+            named = [(run_name, record) for record in bodies.records]
+        else:
+            run_names = {vchannel.channel: vchannel.run_name for vchannel in vchannels}
+            named = [(run_names[name], record) for name, record in zip(bodies.vchannels, bodies.records, strict=True)]
+        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
+        await self._tell_with_room(vchannels[0], Atomic(vchannels, named, size, barrier, future, key))
         return await future
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
@@ -213,18 +224,10 @@ class LocalAppends:
 
     async def begin_txn(self, names: tuple[str, ...], keepalive_s: float, key: Key | None) -> LocalTxn:
         """Opens a transaction on vchannels of one pchannel."""
-        key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
-        routes = [self._vchannels.route(name) for name in names]
-        pchannel = routes[0].pchannel
-        if any(route.pchannel is not pchannel for route in routes):
-            places = ", ".join(f"{route.channel!r} on {route.pchannel.channel}" for route in routes)
-            raise InvalidArgumentError(
-                f"a transaction is one frame and cannot span pchannels ({places}): make the vchannels on one pchannel with "
-                "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"
-            )
+        key_bytes = self._key_bytes(key)
         future: asyncio.Future[TxnContext] = self._create_future()
-        tell(routes[0], Begin(names, keepalive_s, future, key_bytes))
-        return LocalTxn(self._vchannels, self._loop, await future, names[0], key, bytes_max=self.message_bytes_max)
+        tell(self._on_one_pchannel(names)[0], Begin(names, keepalive_s, future, key_bytes))
+        return LocalTxn(self._vchannels, self._loop, await future, names, key, bytes_max=self.message_bytes_max)
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns what every pchannel remembers of producers."""
@@ -246,6 +249,24 @@ class LocalAppends:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    def _key_bytes(self, key: Key | None) -> int:
+        return 0 if key is None else len(kept_key_ext(key, self._settings))
+
+    def _txn_limits(self) -> TxnLimits:
+        return next(iter(self._pchannels.values())).table.limits  # those of every pchannel of the log
+
+    def _on_one_pchannel(self, names: tuple[str, ...]) -> tuple[VChannel, ...]:
+        """Returns the actors of a transaction's vchannels; raises InvalidArgumentError if they are on several pchannels."""
+        routes = tuple([self._vchannels.route(name) for name in names])
+        pchannel = routes[0].pchannel
+        if any(route.pchannel is not pchannel for route in routes):
+            places = ", ".join(f"{route.channel!r} on {route.pchannel.channel}" for route in routes)
+            raise InvalidArgumentError(
+                f"a transaction is one frame and cannot span pchannels ({places}): make the vchannels on one pchannel with "
+                "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"
+            )
+        return routes
 
     async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
         """Waits for room for an operation, takes it, and tells the vchannel."""

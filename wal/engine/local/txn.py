@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
+from wal.engine.bodies import bodies_of
 from wal.engine.checks import check_body_type, check_size
 from wal.engine.local.vchannels import VChannelRoutes, tell
 from wal.errors import ChannelNotExistError, WALError
 from wal.frame import Record
 from wal.message import AppendResult, ForgottenResult, Message, MessageType, TxnContext, encode_properties
-from wal.pchannel import Commit, Key, KeyedCommit, Rollback
+from wal.pchannel import BODY_OVERHEAD, Commit, Key, KeyedCommit, Rollback
 from wal.ticks import check_tick
 
 __all__ = ["LocalTxn"]
 
 
 class LocalTxn:
-    """See `wal.engine.base.EngineTxn`. The actor of `vchannel` ends the transaction."""
+    """See `wal.engine.base.EngineTxn`. The actor of the first of its vchannels ends the transaction."""
 
-    __slots__ = ("_bytes_max", "_key", "_loop", "_vchannel", "_vchannels", "context")
+    __slots__ = ("_bytes_max", "_key", "_loop", "_names", "_vchannel", "_vchannels", "context")
 
     def __init__(
         self,
         vchannels: VChannelRoutes,
         loop: asyncio.AbstractEventLoop,
         context: TxnContext,
-        vchannel: str,
+        names: tuple[str, ...],
         key: Key | None,
         *,
         bytes_max: int,
@@ -34,7 +36,8 @@ class LocalTxn:
         self.context: TxnContext = context
         self._vchannels = vchannels
         self._loop = loop
-        self._vchannel = vchannel
+        self._names = names
+        self._vchannel = names[0]
         self._key = key
         self._bytes_max = bytes_max
 
@@ -50,8 +53,30 @@ class LocalTxn:
         properties = encode_properties(message.properties) if message.properties else b""
         barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
         vchannel = self._vchannels.routes.get(message.vchannel) or self._vchannels.existing(message.vchannel)
-        record = Record(message.payload, kind, 0, properties)
-        return vchannel.add_body(self.context.txn_id, record, counted=size, barrier=barrier)
+        stored = len(message.payload) + len(properties) + BODY_OVERHEAD
+        return vchannel.add_bodies(
+            self.context.txn_id,
+            ((vchannel.run_name, Record(message.payload, kind, 0, properties)),),
+            counted=size + BODY_OVERHEAD,
+            stored=stored,
+            barrier=barrier,
+        )
+
+    def append_many(self, messages: Sequence[Message | bytes], barrier_time_tick: int) -> int:
+        """Adds bodies, all or none; returns how many bodies there are."""
+        barrier = check_tick("barrier_time_tick", barrier_time_tick)
+        bodies = bodies_of(messages, self._names, bytes_max=self._bytes_max)
+        vchannels = {name: self._vchannels.existing(name) for name in self._names}
+        for name in set(bodies.vchannels):
+            if (closed := vchannels[name].closed) is not None:
+                raise closed()
+        return vchannels[self._vchannel].add_bodies(
+            self.context.txn_id,
+            [(vchannels[name].run_name, record) for name, record in zip(bodies.vchannels, bodies.records, strict=True)],
+            counted=bodies.counted,
+            stored=bodies.stored,
+            barrier=barrier,
+        )
 
     async def commit(self) -> AppendResult | ForgottenResult:
         """Has the vchannel's actor commit; the commit is durable on return."""

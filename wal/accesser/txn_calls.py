@@ -1,0 +1,102 @@
+"""TxnCalls: the calls of an open log that begin a transaction, or append a whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Unpack, overload
+
+from wal.accesser.txn import Txn, TxnOpening, TxnOptions, body_list, check_keepalive, txn_vchannels
+from wal.channels import check_vchannels
+from wal.errors import InvalidArgumentError
+from wal.message import AppendResult, ForgottenResult, Message
+from wal.pchannel import ProducerKey, check_key
+
+if TYPE_CHECKING:
+    from wal.accesser.lifecycle import Lifecycle
+
+__all__ = ["TxnCalls"]
+
+
+class TxnCalls:
+    """The part of `WALAccesser` that concerns transactions."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+
+    @overload
+    async def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | None = None,
+    ) -> AppendResult: ...
+
+    @overload
+    async def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: ProducerKey,
+    ) -> AppendResult | ForgottenResult: ...
+
+    async def append_txn(
+        self,
+        vchannel: str | Sequence[str],
+        messages: Iterable[Message | bytes],
+        *,
+        barrier_time_tick: int = 0,
+        idempotency_key: str | ProducerKey | None = None,
+    ) -> AppendResult | ForgottenResult:
+        """Appends a whole transaction on one vchannel, or on several of one pchannel; it is durable when the call returns.
+
+        `bytes` are an INSERT on its only vchannel. If one message is refused (TypeError, InvalidArgumentError), nothing is written.
+        The call waits for room when too much is in flight, and cancelling the caller does not undo the transaction. Without messages
+        the transaction has no body, and is delivered. The barrier and the idempotency key mean what they mean for `raw_append`; the
+        key belongs to the vchannel, or to the set of vchannels, as that of `txn` does.
+        """
+        names = check_vchannels(vchannel, "append_txn takes the name of a vchannel, or several")
+        if not names:
+            raise InvalidArgumentError("append_txn([], …) names no vchannel: name at least one")
+        bodies = body_list(messages)
+        engine = await self._lifecycle.ready()
+        return await engine.appends.append_txn(names, bodies, barrier_time_tick, idempotency_key)
+
+    @overload
+    def txn(
+        self, vchannel: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[TxnOptions]
+    ) -> TxnOpening[AppendResult]: ...
+
+    @overload
+    def txn(
+        self, vchannel: str | None = None, *, idempotency_key: ProducerKey, **options: Unpack[TxnOptions]
+    ) -> TxnOpening[AppendResult | ForgottenResult]: ...
+
+    def txn(
+        self,
+        vchannel: str | None = None,
+        *,
+        vchannels: Sequence[str] | None = None,
+        keepalive: float = 0.0,
+        idempotency_key: str | ProducerKey | None = None,
+    ) -> TxnOpening[AppendResult | ForgottenResult]:
+        """Opens a transaction on one vchannel, or on several of one pchannel: await it, or use `async with`.
+
+        `async with` commits at the end, and rolls back on an exception. The transaction expires after `keepalive` seconds without an
+        append; 0 means the setting `txn_keepalive`. An idempotency key is checked at the commit, for the vchannel or the set of vchannels:
+        a commit with a key that was seen returns the first result.
+        """
+        self._lifecycle.check_writable()
+        if idempotency_key is not None:
+            check_key(idempotency_key)
+        names = txn_vchannels(vchannel, vchannels)
+        check_keepalive(keepalive)
+
+        async def begin() -> Txn[AppendResult | ForgottenResult]:
+            appends = (await self._lifecycle.ready()).appends
+            return Txn(self._lifecycle, await appends.begin_txn(names, float(keepalive), idempotency_key), names)
+
+        return TxnOpening(begin)
