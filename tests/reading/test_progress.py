@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -276,3 +277,23 @@ def test_damage_is_raised_and_the_position_stays_before_it() -> None:
     with pytest.raises(CorruptionError):
         progress.advance(log.tail())
     assert progress.position == before
+
+
+def test_handing_messages_over_copies_no_others() -> None:
+    """A reader may take the messages of a frame one by one; then each must not cost as much as all that follow."""
+    log = ModelLog([[("plain", [Row(("a", 3), b"1", 2, {})] * 4096, ())]], durable=1)
+    reader = Reader(log, ReadOptions(("a",), All(), EventFilter()), Random(1))
+    assert reader.next() is not None
+    progress = reader.progress
+    tracemalloc.start()
+    try:
+        for taken in range(2, 100):
+            (message,) = progress.hand_over(1)
+            assert message is progress.messages[taken - 1]
+            assert progress.following == taken
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4096
+    assert len(progress.hand_over(1 << 80)) == 4096 - 99
+    assert progress.hand_over(1) == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from itertools import islice
 from operator import length_hint
 from typing import Final
 
@@ -307,9 +308,7 @@ class Progress:
 
     def hand_over(self, count: int) -> list[ImmutableMessage]:
         """Hands over the next `count` messages, or those that there are, and returns them."""
-        following = self.following
-        self.coming = iter(self.messages[following + count :])
-        return self.messages[following : following + count]
+        return list(islice(self.coming, min(count, len(self.messages))))
 
     @property
     def following(self) -> int:
