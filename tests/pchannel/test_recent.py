@@ -7,7 +7,9 @@ import random
 from tests.backends.frames import FrameMaker, append_all, content
 from wal.backends import FramePage
 from wal.backends.memory import MemoryBackend
+from wal.message import Origin
 from wal.pchannel.recent import RecentFrames, cost_bytes
+from wal.reading import EventFilter, Selection
 
 NAMES = ("a", "b", "c", "d")
 
@@ -99,3 +101,21 @@ def test_small_frames_are_counted_with_the_objects_that_they_become() -> None:
         recent.add(512 * (number + 1), frame)
     assert 0 < len(recent) <= (1 << 20) // 8192
     assert recent.page(recent.start, 512_001, names=frozenset("a"), bytes_max=1 << 20) is not None
+
+
+def test_messages_leave_with_their_frames() -> None:
+    """A copy of a broadcast counts little and keeps its frame's payload in memory: kept for longer, few of them would take gigabytes."""
+    maker = FrameMaker(1)
+    recent = RecentFrames(0, bytes_max=1 << 20)
+    selection, start = Selection({"a": 1}, floor=9), 0
+    for number in range(50):
+        position = 512 * (number + 1)
+        recent.add(position, maker.data(("a", bytes(100_000))))
+        page = recent.page(start, position + 1, names=frozenset("a"), bytes_max=1)
+        assert page is not None
+        (frame,) = page.frames
+        found = recent.shared.assemble(frame, Origin("p0", 1, position), selection, EventFilter())
+        assert [len(message.payload) for message in found] == [100_000]
+        start = page.next_position
+        assert len(recent.shared) == len(recent)
+    assert len(recent) < 11

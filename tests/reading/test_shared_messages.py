@@ -98,7 +98,7 @@ def test_what_is_kept_has_a_bound_with_any_number_of_selections() -> None:
         assert len(message.payload) == 50_000
     assert shared.size <= 1 << 20
     assert 0 < len(shared) <= (1 << 20) // 50_000
-    shared.clear()
+    shared.forget(frame.position)
     assert (len(shared), shared.size) == (0, 0)
 
 
@@ -115,3 +115,26 @@ def test_a_list_larger_than_the_bound_is_not_kept() -> None:
     shared = SharedMessages(bytes_max=20_000)
     assert len(shared.assemble(frame, ORIGIN, Selection({"a": 1}, floor=9), EventFilter())) == 1
     assert (len(shared), shared.size) == (0, 0)
+
+
+def test_lists_leave_with_their_frames_and_are_not_kept_after_them() -> None:
+    frames = frames_of([[("plain", [Row(("a", 1), b"1", 2, {})], ())] for _ in range(4)])
+    shared = SharedMessages()
+
+    def read(frame: StoredFrame, name: str) -> list[ImmutableMessage]:
+        origin = msgspec.structs.replace(ORIGIN, position=frame.position)
+        return shared.assemble(frame, origin, Selection({name: 1}, floor=9), EventFilter())
+
+    for frame in (frames[1], frames[0], frames[2]):  # one reader is late
+        for name in ("a", "b"):
+            read(frame, name)
+    assert len(shared) == 6
+    shared.forget(frames[0].position)
+    assert len(shared) == 6, "the late list leaves with those before it"
+    shared.forget(frames[1].position)
+    assert len(shared) == 2
+    assert [message.payload for message in read(frames[0], "a")] == [b"1"]
+    assert len(shared) == 2, "its frame has left"
+    shared.forget(frames[2].position)
+    assert (len(shared), shared.size) == (0, 0)
+    assert read(frames[3], "a") is read(frames[3], "a")

@@ -60,7 +60,7 @@ class RecentFrames:
         self._frames.clear()
         self._size = 0
         self._page = None
-        self.shared.clear()
+        self.shared.forget(start - 1)
         self.start = start
 
     def page(self, start: int, end: int, *, names: frozenset[str], bytes_max: int) -> FramePage | None:
@@ -99,6 +99,7 @@ class RecentFrames:
             oldest = self._frames.popleft()
             self._size -= oldest.cost
             self.start = oldest.position + 1
+            self.shared.forget(oldest.position)
 
     def _from(self, start: int) -> Iterator[_Recent | _Read]:
         """Yields the frames at or above `start`. Readers are near the end, so the search begins there."""

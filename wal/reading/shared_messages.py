@@ -1,12 +1,14 @@
 """SharedMessages: the messages that one reader has built, for the other readers of the same frames with the same selection. Pure.
 
 Owns: the lists that were built last, by frame, by the incarnations that a reader reads, and by its filters; at most so many bytes of them,
-the oldest lists leave first. Messages never change, so all readers get the same objects; no reader changes a list that it got. A reader
-whose list has left builds it again, so what is delivered never depends on what is kept.
+the oldest lists leave first. A list also leaves with its frame, because the copies of a broadcast keep the frame's payload in memory.
+Messages never change, so all readers get the same objects; no reader changes a list that it got. A reader whose list has left builds it
+again, so what is delivered never depends on what is kept.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -34,11 +36,12 @@ _Key = tuple[int, BoundNames, frozenset[int] | None]
 class SharedMessages:
     """The messages of the readers at the tail of one log. `size` counts the bytes that are kept."""
 
-    __slots__ = ("_bytes_max", "_lists", "size")
+    __slots__ = ("_bytes_max", "_lists", "_start", "size")
 
     def __init__(self, *, bytes_max: int = SHARED_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._lists: dict[_Key, tuple[list[ImmutableMessage], int]] = {}
+        self._lists: OrderedDict[_Key, tuple[list[ImmutableMessage], int]] = OrderedDict()
+        self._start = 0
         self.size: int = 0
 
     def __len__(self) -> int:
@@ -61,18 +64,27 @@ class SharedMessages:
         self._keep(key, messages, _cost(runs))
         return messages
 
-    def clear(self) -> None:
-        """Drops everything that is kept."""
-        self._lists.clear()
-        self.size = 0
+    def forget(self, position: int) -> None:
+        """Drops the lists of the frames up to this position, which have left the window, and keeps none of them from now on.
+
+        A list that a slow reader built after those of later frames leaves with them.
+        """
+        self._start = position + 1
+        lists = self._lists
+        while lists and next(iter(lists))[0] <= position:
+            self._drop_oldest()
 
     def _keep(self, key: _Key, messages: list[ImmutableMessage], size: int) -> None:
-        if size > self._bytes_max:
+        if size > self._bytes_max or key[0] < self._start:
             return
         self._lists[key] = messages, size
         self.size += size
         while self.size > self._bytes_max:
-            self.size -= self._lists.pop(next(iter(self._lists)))[1]
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, (_, size) = self._lists.popitem(last=False)
+        self.size -= size
 
 
 def _cost(runs: Sequence[RunRow]) -> int:
