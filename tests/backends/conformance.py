@@ -208,6 +208,56 @@ class BackendConformance:
                 assert [frame.position for frame in page.frames] == following[: len(page.frames)]
                 assert bool(page.frames) == bool(following)
 
+    async def test_a_read_with_an_end_stops_below_it(self, tmp_path: Path) -> None:
+        maker = FrameMaker(1)
+        frames = [
+            maker.time_tick() if i % 5 == 4 else maker.data(*[(f"v-{i % 3}", b"x" * 300)] * (i % 4 + 1))
+            for i in range(30)
+        ]
+        async with self.opened(tmp_path) as log:
+            positions = await append_all(log, frames)
+            by_position = dict(zip(positions, frames, strict=True))
+            ends = [positions[0], positions[0] + 1, *positions[7:25:4], positions[12] + 1, log.durable_end + 5]
+            for names, end in itertools.product((None, frozenset({"v-1"}), frozenset[str]()), ends):
+                start, found = 0, list[int]()
+                while start < min(end, log.durable_end):
+                    page = await log.read(start, names=names, bytes_max=1_500, end=end)
+                    extent = [p for p in positions if start <= p < min(end, page.next_position)]
+                    events = [p for p in extent if by_position[p].header.indices]
+                    assert page.last_event == (
+                        (events[-1], by_position[events[-1]].header.indices - 1) if events else None
+                    )
+                    assert page.promised_tick == max((by_position[p].header.promised_tick for p in extent), default=0)
+                    assert page.next_position > start
+                    found += [frame.position for frame in page.frames]
+                    start = page.next_position
+                below = [p for p in positions if p < end]
+                wanted = [
+                    p for p in below if names is None or any(name in names for name, _ in by_position[p].vchannels)
+                ]
+                assert found == wanted
+
+    async def test_the_stored_bytes_of_a_frame_can_be_read(self, tmp_path: Path) -> None:
+        """The head, and any whole blocks of the body that the read wanted, are the bytes that were appended."""
+        maker = FrameMaker(1)
+        frame = maker.data(*[(f"v-{i % 7}", bytes([i]) * 5_000) for i in range(100)])
+        head, body = frame.buffers[0], b"".join(frame.buffers[1:])
+        async with self.opened(tmp_path) as log:
+            await append_all(log, [frame])
+            for names in (None, frozenset({"v-2"}), frozenset({"v-1", "v-2", "v-3"})):
+                (found,) = await read_all(log, names=names)
+                assert found.view.head == head
+                ends = (0, *found.view.runs.block_ends)
+                runs = list(found.view.runs) if names is None else found.view.runs.find(names)
+                wanted = [
+                    (start, end)
+                    for start, end in itertools.pairwise(ends)
+                    if any(run.body_start < end and start < run.body_end for run in runs)
+                ]
+                assert [found.view.stored(*block) for block in wanted] == [body[start:end] for start, end in wanted]
+                start, stop = wanted[0][0], wanted[-1][1]
+                assert found.view.stored(start, stop) == body[start:stop]
+
     async def test_the_names_filter_is_the_brute_force_filter(self, tmp_path: Path) -> None:
         seed = random.randrange(1 << 32)
         print(f"seed {seed}")

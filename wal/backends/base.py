@@ -134,12 +134,15 @@ class ReadableLog(abc.ABC):
         return None
 
     @abc.abstractmethod
-    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+    async def read(
+        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
+    ) -> FramePage:
         """Returns the durable frames at or after `start` that hold a run of one of `names` (or concern every reader); all of them if None.
 
         A call reads about `bytes_max` bytes of log (at least one frame if there is one). A page may be empty although the extent is not:
-        continue at its `next_position` until that is `durable_end`. `start` need not be the position of a frame. Raises TruncatedError when
-        `start` is below the frame of the earliest event, CorruptionError for damage in the bytes that it read. Cancelling it is safe.
+        continue at its `next_position` until that is `durable_end`. With `end`, the read ends before the first frame at or above it, or at
+        the end of the log. Neither `start` nor `end` need be the position of a frame. Raises TruncatedError when `start` is below the frame
+        of the earliest event, CorruptionError for damage in the bytes that it read. Cancelling it is safe.
         """
 
     @abc.abstractmethod

@@ -54,7 +54,7 @@ class TermStart(msgspec.Struct, frozen=True, gc=False):
 class FrameView:
     """A decoded frame. `header` and `runs` are checked; `columns(run)` fetches and checks the blocks of the body that it needs."""
 
-    __slots__ = ("_body", "_checked", "_own", "header", "memo", "runs")
+    __slots__ = ("_body", "_checked", "_head", "_own", "header", "memo", "runs")
 
     header: FrameHeader
     runs: RunTable
@@ -62,6 +62,8 @@ class FrameView:
     memo: dict[int, Any]
     """A cache for the readers of this view, by the ordinal of a run: all of them share what one has built from the run."""
     _body: BodySource
+    _head: tuple[bytes, int]
+    """Bytes that contain the header and the tables, and where they begin."""
     _own: bool
     _checked: dict[tuple[int, int], bytes]
     """The bytes that were fetched and checked, by their first and last block."""
@@ -103,10 +105,30 @@ class FrameView:
         table = LazyRunTable if lazy and LazyRunTable.suits(header, head, offset + HEADER_BYTES, lazy) else RunTable
         view.runs = table(header, head, offset + HEADER_BYTES)
         view._body = body
+        view._head = head, offset
         view._checked = {}
         view._own = own
         view.memo = {}
         return view
+
+    @property
+    def head(self) -> bytes:
+        """The header and the tables, as they are stored."""
+        head, offset = self._head
+        return head[offset : offset + self.header.head_bytes]
+
+    def stored(self, start: int, end: int) -> bytes:
+        """Returns the bytes [start, end) of the body, whole blocks, as they are stored. It fetches what is missing, and checks nothing."""
+        ends = self.runs.block_ends
+        data = self._checked.get((bisect_right(ends, start), bisect_left(ends, end)))
+        if data is not None:
+            return data
+        # Block by block: a page of some vchannels may have fetched adjacent blocks one by one.
+        blocks = []
+        for block in range(bisect_right(ends, start), bisect_left(ends, end) + 1):
+            blocks.append(self._body(start, ends[block]))
+            start = ends[block]
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def columns(self, run: RunRow) -> Columns:
         """Returns the records of this run, checked against the CRCs of their blocks."""

@@ -254,8 +254,11 @@ class ThreadedLog(ReadableLog):
         self.known = await self._in_thread(self._log.reach)
         return self.known
 
-    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        return await self.read_to(self.shown.durable_end, start, names=names, bytes_max=bytes_max)
+    async def read(
+        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
+    ) -> FramePage:
+        shown = self.shown.durable_end
+        return await self.read_to(shown if end is None else min(end, shown), start, names=names, bytes_max=bytes_max)
 
     async def read_to(self, end: int, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """Reads like `read`, up to an end that is durable but perhaps not shown yet."""

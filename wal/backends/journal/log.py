@@ -159,10 +159,13 @@ class JournalLog(PChannelLog):
         else:
             self._writer.append(frame, done)
 
-    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+    async def read(
+        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
+    ) -> FramePage:
         self._check_open()
-        end = self._tail.durable_end
-        self._reader.check(start, end)
+        durable = self._tail.durable_end
+        end = durable if end is None else min(end, durable)
+        self._reader.check(start, durable)
         if start >= end:
             return FramePage([], start, None, 0)
         return await self._in_thread(lambda: self._reader.page(start, end, names, bytes_max))

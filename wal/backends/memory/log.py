@@ -53,9 +53,11 @@ class MemoryLog(PChannelLog):
             self._loop.call_soon(self._write)
         self._waiting.append((frame, done, error))
 
-    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+    async def read(
+        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
+    ) -> FramePage:
         self._check_open()
-        return self._channel.page(start, names, bytes_max)
+        return self._channel.page(start, names, bytes_max, end)
 
     async def truncate(self, position: int, index: int) -> None:
         self._check_writer()

@@ -108,29 +108,29 @@ class StoredChannel:
         start = max(self.sealed_end, self._positions[0] if self._positions else self.end)
         return [*self._sealed, Extent(start, self.end, self.promised_tick, sealed=False)]
 
-    def page(self, start: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """Returns the frames from `start` on, as `PChannelLog.read` describes them."""
+    def page(self, start: int, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
+        """Returns the frames from `start` up to `end`, as `PChannelLog.read` describes them."""
         if start < self.earliest[0]:
             raise self._truncated(start)
 
         def wanted(frame: EncodedFrame) -> bool:
             return names is None or frame.pchannel_wide or any(name in names for name, _ in frame.vchannels)
 
-        return self._page(start, bytes_max, wanted)
+        return self._page(start, self.end if end is None else min(end, self.end), bytes_max, wanted)
 
     def keyed_page(self, start: int, bytes_max: int) -> FramePage:
         """Returns the frames with keyed events or copies, as `PChannelLog.read_keyed` describes them."""
         if start < self._kept_from():
             raise self._truncated(start)
-        return self._page(start, bytes_max, lambda frame: bool(frame.header.compatible & RECOVERED))
+        return self._page(start, self.end, bytes_max, lambda frame: bool(frame.header.compatible & RECOVERED))
 
-    def _page(self, start: int, bytes_max: int, wanted: Callable[[EncodedFrame], bool]) -> FramePage:
+    def _page(self, start: int, end: int, bytes_max: int, wanted: Callable[[EncodedFrame], bool]) -> FramePage:
         first = at = bisect_left(self._positions, start)
         frames: list[StoredFrame] = []
         last_event: tuple[int, int] | None = None
         promised_tick = taken = 0
-        next_position = max(start, self.end)
-        while at < len(self._frames):
+        next_position = max(start, end)
+        while at < len(self._frames) and self._positions[at] < end:
             frame = self._frames[at]
             if at > first and taken + frame.length > bytes_max:
                 next_position = self._positions[at]

@@ -95,10 +95,13 @@ class PulsarLog(PChannelLog):
             )
         self._writer.append(frame, done, refused=refused)
 
-    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage:
+    async def read(
+        self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None
+    ) -> FramePage:
         self._check_open()
-        end = self._writer.durable_end
-        self._reader.check(start, end)
+        durable = self._writer.durable_end
+        end = durable if end is None else min(end, durable)
+        self._reader.check(start, durable)
         if start >= end:
             return FramePage([], start, None, 0)
         return await self._page(lambda: self._reader.page(start, end, names, bytes_max))
