@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
 from broadcaster.message import BroadcasterStatistics
 from wal.backends import LogSnapshot
-from wal.channels import VChannelInfo
+from wal.channels import OwnerDescription, VChannelInfo
 from wal.cursors import Cursor, CursorInfo, CursorKey
 from wal.errors import InvalidArgumentError
 from wal.message import (
@@ -78,11 +78,24 @@ def test_positions_and_logs(position: int, event: tuple[int, int], log: Origin) 
     assert identity.pchannel.term == 3
 
 
-@given(st.builds(VChannelInfo, names, names, u32))
+owners = st.builds(OwnerDescription, names, texts, texts)
+
+
+@given(st.builds(VChannelInfo, names, names, u32, st.none() | owners))
 def test_vchannels(info: VChannelInfo) -> None:
     message = through(positions.vchannel_to_proto(info))
     assert positions.vchannel_from_proto(message) == info
     assert message.state == pchannel_pb2.VChannelState.EXISTS
+
+
+@given(owners)
+def test_owners(owner: OwnerDescription) -> None:
+    assert positions.owner_from_proto(through(positions.owner_to_proto(owner))) == owner
+
+
+def test_an_owner_without_a_role_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="role is empty"):
+        positions.owner_from_proto(pchannel_pb2.OwnerDescription(address="host:1"))
 
 
 # -- selections

@@ -6,7 +6,7 @@ Files, from the bottom up:
 
 * api/:         the .proto files and their generated code
 * methods:      the services: each method by its path and the types of its messages
-* positions:    positions, ids of logs, tails and vchannels as messages, and back
+* positions:    positions, ids of logs, vchannels and owners as messages, and back
 * results:      results of appends as messages, many in one, and back
 * codes:        errors as messages and statuses of gRPC, and back
 * outcomes:     results and errors of requests on a Produce stream as one message, and back

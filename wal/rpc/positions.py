@@ -1,11 +1,11 @@
-"""Positions, the identity of a log, its tail, and vchannels: as messages, and back. Pure.
+"""Positions, the identity of a log, vchannels and the owners of channels: as messages, and back. Pure.
 
 A message from the network that is not as the protocol says is an InvalidArgumentError.
 """
 
 from __future__ import annotations
 
-from wal.channels import VChannelInfo
+from wal.channels import OwnerDescription, VChannelInfo
 from wal.errors import InvalidArgumentError
 from wal.message import LogPosition, MessageID, Origin
 from wal.rpc.api import pchannel_pb2 as proto
@@ -16,6 +16,8 @@ __all__ = [
     "id_from_bytes",
     "identity_from_proto",
     "identity_to_proto",
+    "owner_from_proto",
+    "owner_to_proto",
     "position_from_proto",
     "position_to_proto",
     "vchannel_from_proto",
@@ -70,10 +72,25 @@ def id_from_bytes(what: str, data: bytes) -> MessageID:
 def vchannel_to_proto(info: VChannelInfo) -> proto.VChannelState:
     """Returns the message of a vchannel that exists."""
     return proto.VChannelState(
-        name=info.name, pchannel=info.pchannel, incarnation=info.incarnation, state=proto.VChannelState.EXISTS
+        name=info.name,
+        pchannel=info.pchannel,
+        incarnation=info.incarnation,
+        state=proto.VChannelState.EXISTS,
+        owner=None if info.owner is None else owner_to_proto(info.owner),
     )
 
 
 def vchannel_from_proto(state: proto.VChannelState) -> VChannelInfo:
     """Returns the vchannel, whatever its state."""
-    return VChannelInfo(state.name, state.pchannel, state.incarnation)
+    owner = owner_from_proto(state.owner) if state.HasField("owner") else None
+    return VChannelInfo(state.name, state.pchannel, state.incarnation, owner)
+
+
+def owner_to_proto(owner: OwnerDescription) -> proto.OwnerDescription:
+    """Returns the message of the owner of channels."""
+    return proto.OwnerDescription(role=owner.role, address=owner.address, description_text=owner.description_text)
+
+
+def owner_from_proto(owner: proto.OwnerDescription) -> OwnerDescription:
+    """Returns the owner of channels. Raises InvalidArgumentError for one without a role, or with a text that is too long."""
+    return OwnerDescription(owner.role, owner.address, owner.description_text)

@@ -125,9 +125,9 @@ class CreateChannelsRequest(_message.Message):
     __slots__ = ("owner", "count")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
-    owner: str
+    owner: _pchannel_pb2.OwnerDescription
     count: int
-    def __init__(self, owner: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+    def __init__(self, owner: _Optional[_Union[_pchannel_pb2.OwnerDescription, _Mapping]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ChannelNames(_message.Message):
     __slots__ = ("names",)
@@ -140,8 +140,8 @@ class ChannelDescription(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     name: str
-    owner: str
-    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
+    owner: _pchannel_pb2.OwnerDescription
+    def __init__(self, name: _Optional[str] = ..., owner: _Optional[_Union[_pchannel_pb2.OwnerDescription, _Mapping]] = ...) -> None: ...
 
 class ChannelDescriptions(_message.Message):
     __slots__ = ("channels",)

@@ -255,37 +255,27 @@ class ReadFramesRequest(_message.Message):
     pages_max: int
     def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping]] = ..., page_bytes: _Optional[int] = ..., pages_max: _Optional[int] = ...) -> None: ...
 
-class VChannelChoice(_message.Message):
-    __slots__ = ("names", "pattern")
-    NAMES_FIELD_NUMBER: _ClassVar[int]
-    PATTERN_FIELD_NUMBER: _ClassVar[int]
-    names: _frames_pb2.VChannelNames
-    pattern: str
-    def __init__(self, names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping]] = ..., pattern: _Optional[str] = ...) -> None: ...
-
 class WeighFramesRequest(_message.Message):
-    __slots__ = ("pchannel", "start", "end", "choice", "rows_max", "bytes_max")
+    __slots__ = ("pchannel", "start", "end", "names", "rows_max", "bytes_max")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
-    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
     ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
     BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
     start: _pchannel_pb2.Position
     end: _pchannel_pb2.Position
-    choice: VChannelChoice
+    names: _frames_pb2.VChannelNames
     rows_max: int
     bytes_max: int
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., choice: _Optional[_Union[VChannelChoice, _Mapping]] = ..., rows_max: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping]] = ..., rows_max: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
 
 class FrameWeights(_message.Message):
-    __slots__ = ("weights", "names")
+    __slots__ = ("weights",)
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    NAMES_FIELD_NUMBER: _ClassVar[int]
     weights: _containers.RepeatedCompositeFieldContainer[FrameWeight]
-    names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, weights: _Optional[_Iterable[_Union[FrameWeight, _Mapping]]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, weights: _Optional[_Iterable[_Union[FrameWeight, _Mapping]]] = ...) -> None: ...
 
 class FrameWeight(_message.Message):
     __slots__ = ("position", "next_position", "first_tick", "promised_tick", "rows", "bytes")

@@ -54,8 +54,18 @@ class TailState(_message.Message):
     last_truncated: EventPosition
     def __init__(self, durable_end: _Optional[_Union[Position, _Mapping]] = ..., promised_tick: _Optional[int] = ..., newest: _Optional[_Union[EventPosition, _Mapping]] = ..., earliest: _Optional[_Union[EventPosition, _Mapping]] = ..., last_truncated: _Optional[_Union[EventPosition, _Mapping]] = ...) -> None: ...
 
+class OwnerDescription(_message.Message):
+    __slots__ = ("role", "address", "description_text")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_TEXT_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    address: str
+    description_text: str
+    def __init__(self, role: _Optional[str] = ..., address: _Optional[str] = ..., description_text: _Optional[str] = ...) -> None: ...
+
 class VChannelState(_message.Message):
-    __slots__ = ("name", "pchannel", "incarnation", "state")
+    __slots__ = ("name", "pchannel", "incarnation", "state", "owner")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[VChannelState.State]
@@ -68,8 +78,10 @@ class VChannelState(_message.Message):
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     name: str
     pchannel: str
     incarnation: int
     state: VChannelState.State
-    def __init__(self, name: _Optional[str] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[VChannelState.State, str]] = ...) -> None: ...
+    owner: OwnerDescription
+    def __init__(self, name: _Optional[str] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[VChannelState.State, str]] = ..., owner: _Optional[_Union[OwnerDescription, _Mapping]] = ...) -> None: ...
