@@ -8,6 +8,7 @@ __all__ = [
     "ALONE_FULL",
     "ALONE_SAME",
     "APART",
+    "APPEND_TXN",
     "ASYNCIO",
     "AS_IT_COMES",
     "KEYS",
@@ -24,6 +25,8 @@ AS_IT_COMES: Final = "sqlite as it comes"
 """SQLite with its default page size and checkpoint."""
 APART: Final = "sqlite, each by itself"
 """Transactions that do not share a commit, so that one of them can be rolled back alone."""
+APPEND_TXN: Final = "wal, append_txn"
+"""Whole transactions, each by one call."""
 NO_KEYS: Final = "wal, no keys"
 KEYS: Final = "wal, keys"
 PRODUCER: Final = "wal, a producer"

@@ -36,7 +36,7 @@ _W1_MORE: Final = {
     16: (engines.ASYNCIO, engines.AS_IT_COMES),
     256: (engines.ASYNCIO, engines.AS_IT_COMES),
 }
-_TXN: Final = (*_THREE, engines.APART)
+_TXN: Final = ("floor", "wal", engines.APPEND_TXN, "sqlite", engines.APART)
 _KEYED: Final = (engines.NO_KEYS, engines.KEYS, engines.PRODUCER, "sqlite")
 _READ: Final = ("floor", "pages", "async for", "arrow", "sqlite")
 _ONE_OF_MANY: Final = ("floor", "wal", engines.ALONE_SAME, engines.ALONE_FULL, "sqlite")

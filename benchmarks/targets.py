@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from benchmarks.cell import Measured, Row
-from benchmarks.engines import ALONE_FULL, ALONE_SAME, APART, AS_IT_COMES, ASYNCIO, KEYS, NO_KEYS, PRODUCER
+from benchmarks.engines import ALONE_FULL, ALONE_SAME, APART, APPEND_TXN, AS_IT_COMES, ASYNCIO, KEYS, NO_KEYS, PRODUCER
 
 __all__ = ["TARGETS", "Judged", "Results", "Target", "judge", "metric"]
 
@@ -170,7 +170,13 @@ TARGETS: Final = (
     _target("w3", "async for / pages, 1 KB", _W3, engine="async for", against="pages", at_least=0.7),
     _target("w3", "Arrow / pages, 100 B", _W3_SMALL, engine="arrow", against="pages", at_least=3.0),
     _target("w4", "append to scanner, p50 / floor's", _W4, metric="p50", against="floor", at_most=1.8),
-    _target("w5", "16 writers / SQLite, one commit for a group of transactions", _W5, at_least=1.5),
+    _target(
+        "w5",
+        "16 writers, append_txn / SQLite, one commit for a group of transactions",
+        _W5,
+        engine=APPEND_TXN,
+        at_least=1.5,
+    ),
     _target("w5", "16 writers / SQLite, each transaction by itself", _W5, against=APART, at_least=3.0),
     _target("w6", "1,024 vchannels / 1 vchannel", _W6, of=_W6_ONE, against="wal", at_least=0.6),
     _target("w7", "1 of 64, cost a message / alone, same frames", _W7, metric="cost", against=ALONE_SAME, at_most=3.0),

@@ -49,9 +49,12 @@ async def measure(cell: Cell) -> Measured:
     if cell.engine == "floor":
         bodies = TXN_BODIES if row.workload == "w5" else 0
         return write_floor(cell, messages=row.writers * each, txn_bodies=bodies)
-    if cell.engine == engines.LOOP_FLOOR and (reason := why_no_loop_floor()) is not None:
-        return Measured(skipped=reason)
-    engine = {"wal": _wal, engines.ASYNCIO: _wal, engines.LOOP_FLOOR: _loop_floor}.get(cell.engine, _sqlite)
+    if cell.engine == engines.LOOP_FLOOR:
+        if (reason := why_no_loop_floor()) is not None:
+            return Measured(skipped=reason)
+        engine = _loop_floor
+    else:
+        engine = _wal if cell.engine in ("wal", engines.ASYNCIO, engines.APPEND_TXN) else _sqlite
     async with engine(cell) as load:
         return await closed_loops(cell, load)
 
@@ -67,7 +70,8 @@ async def _wal(cell: Cell) -> AsyncIterator[Load]:
         if row.workload == "w2":
             yield Load(_bulk(log, data, row.messages), row.messages, syncs)
         elif row.workload == "w5":
-            yield Load(_txn(log, data), TXN_BODIES, syncs)
+            call = _append_txn if cell.engine == engines.APPEND_TXN else _txn
+            yield Load(call(log, data), TXN_BODIES, syncs)
         elif row.workload == "w6":
             yield Load(_spread(cell, lambda name: log.raw_append(Message(name, data))), 1, syncs)
         elif row.recycling:
@@ -120,6 +124,11 @@ def _txn(log: WALAccesser, data: bytes) -> Call:
                 await txn.append(data)
 
     return call
+
+
+def _append_txn(log: WALAccesser, data: bytes) -> Call:
+    name = vchannel_name(0)
+    return lambda writer: log.append_txn(name, [data] * TXN_BODIES)
 
 
 def _spread(cell: Cell, append: Callable[[str], Awaitable[object]]) -> Call:
