@@ -18,12 +18,16 @@ from wal.errors import InvalidArgumentError
 from wal.location import absolute_path, check_admin_url, check_token
 from wal.secret import Secret, shown
 
-__all__ = ["Settings", "SettingsOverrides"]
+__all__ = ["SERVER_PREFIX", "Settings", "SettingsOverrides", "server_table", "setting_from_text"]
 
 MIB: Final = 1024 * 1024
 ENVIRONMENT_PREFIX: Final = "WAL_"
 TEST_PREFIX: Final = "WAL_TEST_"
 """Variables that name servers for the project's own tests; they are not settings."""
+SERVER_PREFIX: Final = "WAL_SERVER_"
+"""Variables of a process that serves a log to clients: how it is reached, not how its log is kept."""
+SERVER_TABLE: Final = "server"
+"""The table of a settings file with the same."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,11 +98,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if path is not None:
             file = absolute_path(os.fspath(path), "the settings file")
             where = f"settings file {str(file)!r}"
-            values |= {name: _checked(where, name, value) for name, value in _from_file(file, where).items()}
+            found = _from_file(file, where)
+            found.pop(SERVER_TABLE, None)
+            values |= {name: _checked(where, name, value) for name, value in found.items()}
         for variable, text in os.environ.items():
-            if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(TEST_PREFIX):
+            if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith((TEST_PREFIX, SERVER_PREFIX)):
                 name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-                values[name] = _checked(f"environment variable {variable}", name, _from_text(variable, name, text))
+                values[name] = setting_from_text(f"environment variable {variable}", name, text)
         return cls()._with({**values, **overrides})
 
     def replace(self, **overrides: Unpack[SettingsOverrides]) -> Settings:
@@ -143,6 +149,21 @@ class SettingsOverrides(TypedDict, total=False):
     retention_s: float | None
     cursor_lag_bytes_max: int | None
     cursor_age_max_s: float | None
+
+
+def setting_from_text(where: str, name: str, text: str) -> Any:
+    """Returns the value of a setting that was given as text. Raises InvalidArgumentError, beginning with `where`, for a wrong one."""
+    return _checked(where, name, _from_text(where, name, text))
+
+
+def server_table(path: str | os.PathLike[str]) -> tuple[str, Mapping[str, Any]]:
+    """Returns the table of a settings file about the server, empty if there is none, and how errors about it begin."""
+    file = absolute_path(os.fspath(path), "the settings file")
+    where = f"settings file {str(file)!r}"
+    table = _from_file(file, where).get(SERVER_TABLE, {})
+    if not isinstance(table, dict):
+        raise InvalidArgumentError(f"{where}: {SERVER_TABLE} must be a table: write [{SERVER_TABLE}]")
+    return where, table
 
 
 _INTEGERS: Final[Mapping[str, int]] = {
@@ -233,7 +254,7 @@ def _from_file(path: Path, where: str) -> dict[str, Any]:
     raise InvalidArgumentError(wrong)  # after the handler: the codec's error holds the whole file
 
 
-def _from_text(variable: str, name: str, text: str) -> Any:
+def _from_text(where: str, name: str, text: str) -> Any:
     try:
         if name in _INTEGERS:
             return int(text)
@@ -243,7 +264,7 @@ def _from_text(variable: str, name: str, text: str) -> Any:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     except (ValueError, KeyError) as error:
         accepted = "a whole number" if name in _INTEGERS else "seconds" if name in _SECONDS else "true or false"
-        raise InvalidArgumentError(f"environment variable {variable}={text!r} is not {accepted}") from error
+        raise InvalidArgumentError(f"{where}={text!r} is not {accepted}") from error
     return text
 
 

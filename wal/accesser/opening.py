@@ -6,15 +6,14 @@ import asyncio
 import os
 from collections.abc import Callable, Generator
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
 
 from wal.accesser.accesser import WALAccesser
 from wal.async_only import AsyncOnly
-from wal.engine.factory import check_readable, make_engine
+from wal.engine.factory import check_readable, make_engine, with_absolute_paths
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.location import absolute_path, parse_kv, parse_location
+from wal.location import parse_location
 from wal.settings import Settings, SettingsOverrides
 from wal.ticks import check_wait
 
@@ -159,10 +158,5 @@ def _maker(
         raise InvalidArgumentError(
             "a log in memory: begins empty at each opening, so create=False finds none: leave it out, or name a journal's directory"
         )
-    if chosen.kv is not None and isinstance(file := parse_kv(chosen.kv), Path):
-        chosen = chosen.replace(kv=str(file))
-    if chosen.pulsar_tls_authority is not None:
-        authority = absolute_path(chosen.pulsar_tls_authority, "setting pulsar_tls_authority")
-        chosen = chosen.replace(pulsar_tls_authority=str(authority))
-    make = partial(make_engine, parsed, chosen, read_only=read_only, create=create, wait_s=wait_s)
+    make = partial(make_engine, parsed, with_absolute_paths(chosen), read_only=read_only, create=create, wait_s=wait_s)
     return lambda: WALAccesser(str(parsed), make, read_only=read_only)

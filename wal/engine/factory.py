@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wal.engine.late_import import import_late
-from wal.location import Location
+from wal.location import Location, absolute_path, parse_kv
 from wal.settings import Settings
 
 if TYPE_CHECKING:
     from wal.engine.base import ReadableEngine
 
-__all__ = ["check_readable", "make_engine"]
+__all__ = ["check_readable", "make_engine", "with_absolute_paths"]
+
+
+def with_absolute_paths(settings: Settings) -> Settings:
+    """Returns these settings with absolute paths, so that a later change of the working directory does not matter."""
+    if settings.kv is not None and isinstance(file := parse_kv(settings.kv), Path):
+        settings = settings.replace(kv=str(file))
+    if settings.pulsar_tls_authority is not None:
+        authority = absolute_path(settings.pulsar_tls_authority, "setting pulsar_tls_authority")
+        settings = settings.replace(pulsar_tls_authority=str(authority))
+    return settings
 
 
 def check_readable(location: Location) -> None:

@@ -1,0 +1,31 @@
+"""A real server for each test: in this process, or as a child process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.node.servers import Child, Serving, child, connected, serving
+from wal.rpc.connection import Connection
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Serving]:
+    """A node of a log in memory, in this process."""
+    async with serving() as one:
+        yield one
+
+
+@pytest.fixture
+async def connection(served: Serving) -> AsyncIterator[Connection]:
+    """A connection to `served`."""
+    async with connected(served.address) as one:
+        yield one
+
+
+@pytest.fixture
+async def server(data_dir: object) -> AsyncIterator[Child]:
+    """`wal standalone` with a journal, as a process of its own."""
+    async with child(str(data_dir)) as one:
+        yield one

@@ -1,0 +1,119 @@
+"""A node from its start to its end: its states, who may reach it, and how it stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc_health.v1 import health_pb2
+
+from tests.node.servers import Child, Serving, connected, serving
+from wal.errors import (
+    ChannelNotExistError,
+    ClosedError,
+    InvalidArgumentError,
+    StorageError,
+    UnavailableError,
+    UnmatchedChannelTermError,
+)
+from wal.network import Method, TlsFiles
+from wal.node.access import Access
+from wal.node.draining import Draining
+from wal.node.hosted import Hosted
+from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.connection import Connection
+from wal.rpc.methods import COORDINATOR_STATES, NODE_STATES
+from wal.secret import Secret
+
+HEALTH: Any = Method("/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse)
+ASK = GetComponentStatesRequest()
+
+
+async def test_both_states_and_the_health_are_well(connection: Connection) -> None:
+    for method, role in ((COORDINATOR_STATES, "streamingcoord"), (NODE_STATES, "streamingnode")):
+        states = await connection.read(method, ASK, "asking")
+        assert (states.state.state_code, states.state.role, states.state.nodeID) == (Healthy, role, 1)
+        assert states.status.error_code == 0
+    for service in ("", "milvus.proto.streaming.StreamingNodeStateService"):
+        answer = await connection.read(HEALTH, health_pb2.HealthCheckRequest(service=service), "asking")
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_wrong_pchannel_or_term_has_an_error_of_its_own(served: Serving) -> None:
+    hosted = Hosted(served.log.pchannels)
+    (info,) = hosted.infos()
+    assert hosted.find(info) is hosted.find(PChannelInfo(name=info.name)) is served.log.pchannels[info.name]
+    with pytest.raises(ChannelNotExistError, match="'other' is not on this node, which has"):
+        hosted.find(PChannelInfo(name="other", term=info.term))
+    with pytest.raises(UnmatchedChannelTermError, match=rf"in term {info.term}, not {info.term + 1}: ask"):
+        hosted.find(PChannelInfo(name=info.name, term=info.term + 1))
+
+
+async def test_a_token_is_asked_of_everybody_but_probes() -> None:
+    async with serving(access=Access(listen="127.0.0.1:0", tokens=[Secret("open")])) as one:
+        async with connected(one.address, token=Secret("open")) as connection:
+            assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
+        async with connected(one.address) as stranger:
+            with pytest.raises(InvalidArgumentError, match="with a token only"):
+                await stranger.read(NODE_STATES, ASK, "asking")
+            assert (await stranger.read(HEALTH, health_pb2.HealthCheckRequest(), "asking")).status
+
+
+async def test_a_port_with_tls_takes_no_plaintext(certificates: Path) -> None:
+    tls = TlsFiles(certificate=certificates / "server.pem", key=certificates / "server.key")
+    async with serving(access=Access(listen="127.0.0.1:0", tls=tls)) as one:
+        async with connected(one.address, tls=TlsFiles(ca=certificates / "ca.pem")) as connection:
+            assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
+        async with connected(one.address, timeout_s=1.0) as plain:
+            with pytest.raises(UnavailableError, match="no server is reachable"):
+                await plain.read(NODE_STATES, ASK, "asking")
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.1:70000", ":1", "a b/c:1", "::1:80"])
+def test_an_address_is_checked(listen: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="is no address: write HOST:PORT"):
+        Access(listen=listen, insecure=True)
+
+
+def test_beyond_loopback_tls_and_a_token_are_needed() -> None:
+    tls, token = TlsFiles(certificate="a", key="b"), Secret("open")
+    for listen in ("127.0.0.1:0", "127.3.2.1:1", "localhost:2", "[::1]:3"):
+        Access(listen=listen)
+    for listen in ("0.0.0.0:0", "[::]:0", "log.example:8810", "10.0.0.1:1"):
+        for given, missing in (
+            ({}, "no TLS and no token"),
+            ({"tls": tls}, "no token"),
+            ({"tokens": [token]}, "no TLS"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=f"there is {missing}"):
+                Access(listen=listen, **given)  # type: ignore[arg-type]
+        Access(listen=listen, tls=tls, tokens=[token])
+        Access(listen=listen, insecure=True)
+
+
+async def test_a_port_in_use_is_an_error_and_leaves_nothing_open(served: Serving) -> None:
+    with pytest.raises(StorageError, match="nothing can listen at"):
+        async with serving(access=Access(listen=served.address)):
+            pass
+
+
+async def test_a_stopping_node_refuses_calls_and_says_that_it_is_stopping() -> None:
+    draining = Draining()
+    ended: list[str] = []
+    forget = draining.on_begin(lambda: ended.append("forgotten"))
+    forget()
+    draining.on_begin(lambda: ended.append("told"))
+    draining.begin()
+    draining.begin()
+    draining.on_begin(lambda: ended.append("late"))
+    assert (ended, draining.begun) == (["told", "late"], True)
+    assert isinstance(draining.error(), ClosedError)
+    assert await draining.wait(1.0)
+
+
+async def test_the_server_of_the_command_line_stops_with_0(server: Child) -> None:
+    async with connected(server.address) as connection:
+        assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
+    assert await server.stop() == 0

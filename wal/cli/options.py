@@ -1,0 +1,126 @@
+"""The options of a command that serves a log: those of the log are `Settings`, those of the server are an `Access`.
+
+Both come from a TOML file (the server's from its table `[server]`), over it from variables (`WAL_…`, the server's `WAL_SERVER_…`), and over
+both from flags. A secret has no flag, since other users of the machine see those.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from wal.errors import InvalidArgumentError
+from wal.network import TlsFiles
+from wal.node.access import Access
+from wal.secret import Secret
+from wal.settings import SERVER_PREFIX, Settings, server_table, setting_from_text
+
+__all__ = ["access_from", "add_options", "settings_from"]
+
+_FILES: Final = ("tls_certificate", "tls_key", "tls_ca")
+_SERVER: Final[Mapping[str, str]] = {
+    "listen": "HOST:PORT to listen at; port 0 is a free one (default 127.0.0.1:8810)",
+    "tls_certificate": "the server's certificate (PEM); clients then need TLS",
+    "tls_key": "the key of that certificate (PEM)",
+    "tls_ca": "the authority (PEM) whose certificate every client has to show",
+    "token_file": "a file with the tokens that clients may show, one a line",
+    "insecure": "listens beyond loopback without TLS or without a token",
+}
+_SECRET: Final = "token"
+"""The one option of the server that has no flag."""
+_NO_FLAGS: Final = frozenset(("pulsar_token",))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the server, and one for each setting of the log."""
+    parser.add_argument(
+        "--config", metavar="FILE", help="a TOML file with settings, and those of the server in its table [server]"
+    )
+    server = parser.add_argument_group(
+        "server", f"Also in the file's table [server], and as {SERVER_PREFIX}… variables."
+    )
+    for name, text in _SERVER.items():
+        if name == "insecure":
+            server.add_argument("--insecure", action="store_const", const=True, help=text)
+        else:
+            server.add_argument(_flag(name), metavar="HOST:PORT" if name == "listen" else "FILE", help=text)
+    log = parser.add_argument_group(
+        "log", "The settings of the log: docs/reference/settings.md. Also in the file, and as WAL_… variables."
+    )
+    for name in Settings.__struct_fields__:
+        if name not in _NO_FLAGS:
+            log.add_argument(_flag(name), metavar="VALUE", dest=f"setting_{name}", help=argparse.SUPPRESS)
+
+
+def settings_from(arguments: argparse.Namespace) -> Settings:
+    """Returns the settings of the log. Raises InvalidArgumentError that names the flag, the variable or the file with a wrong value."""
+    flags: dict[str, Any] = {}
+    for name in Settings.__struct_fields__:
+        if (text := getattr(arguments, f"setting_{name}", None)) is not None:
+            flags[name] = setting_from_text(_flag(name), name, text)
+    return Settings.load(arguments.config, **flags)
+
+
+def access_from(arguments: argparse.Namespace) -> Access:
+    """Returns how clients reach the server. Raises InvalidArgumentError for unknown names and wrong values."""
+    given: dict[str, Any] = {}
+    if arguments.config is not None:
+        where, table = server_table(arguments.config)
+        for name, value in table.items():
+            given[_known(where, name)] = _checked(where, name, value)
+    for variable, text in os.environ.items():
+        if variable.startswith(SERVER_PREFIX):
+            where, name = f"environment variable {variable}", variable.removeprefix(SERVER_PREFIX).lower()
+            value = (
+                {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+                if name == "insecure"
+                else text
+            )
+            given[_known(where, name)] = _checked(where, name, value)
+    given |= {name: value for name in _SERVER if (value := getattr(arguments, name)) is not None}
+    certificate, key, ca = (given.get(name) for name in _FILES)
+    if ca is not None and certificate is None:
+        raise InvalidArgumentError(
+            "tls_ca is for a server with TLS: give tls_certificate and tls_key with it, or leave it out"
+        )
+    tls = None if certificate is None and key is None else TlsFiles(ca=ca, certificate=certificate, key=key)
+    tokens = _tokens(given.get("token_file"), given.get(_SECRET))
+    insecure = bool(given.get("insecure", False))
+    if "listen" in given:
+        return Access(listen=given["listen"], tls=tls, tokens=tokens, insecure=insecure)
+    return Access(tls=tls, tokens=tokens, insecure=insecure)
+
+
+def _tokens(file: str | None, token: str | None) -> tuple[Secret, ...]:
+    texts = [] if token is None else [token]
+    if file is not None:
+        try:
+            texts += [line for line in Path(file).expanduser().read_text().splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise InvalidArgumentError(f"token_file={file!r} cannot be read: {reason}") from None
+        if not texts:
+            raise InvalidArgumentError(f"token_file={file!r} holds no token: write one a line")
+    return tuple(map(Secret, texts))
+
+
+def _known(where: str, name: str) -> str:
+    if name not in _SERVER and name != _SECRET:
+        raise InvalidArgumentError(
+            f"{where}: there is no setting {name!r} of the server; accepted are: {', '.join(sorted((*_SERVER, _SECRET)))}"
+        )
+    return name
+
+
+def _checked(where: str, name: str, value: object) -> object:
+    kind = bool if name == "insecure" else str
+    if not isinstance(value, kind):
+        raise InvalidArgumentError(f"{where}: {name} must be {'true or false' if kind is bool else 'a text'}")
+    return value
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

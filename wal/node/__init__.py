@@ -1,0 +1,13 @@
+"""A node: the services of a process that serves pchannels to clients over the network. Needs the extra `cluster`.
+
+Nothing in it assumes that there is only one node: a request names a pchannel and its term, and `Hosted` says whether it is here.
+
+Files, from the bottom up:
+
+* hosted:    the pchannels that this process serves, each in its term
+* draining:  the end of a node: what is refused, and what is waited for
+* states:    the state of the component, and gRPC's health
+* access:    who may reach the node: its address, TLS, tokens
+* services:  all services of a node: a new one is added there
+* node:      a node: its port, from start to close
+"""

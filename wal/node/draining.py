@@ -1,0 +1,105 @@
+"""Draining: the end of a node. New calls are refused, streams are asked to end, and calls under way are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from wal.errors import ClosedError
+from wal.rpc.codes import abort
+
+__all__ = ["Draining"]
+
+_ANSWERED_TO_THE_END: Final = (
+    "/grpc.health.v1.Health/",
+    "/milvus.proto.streaming.StreamingCoordStateService/",
+    "/milvus.proto.streaming.StreamingNodeStateService/",
+)
+"""The services that say that the node is stopping."""
+
+
+class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
+    """An interceptor that counts the calls under way. Streams call `on_begin` to be told when they have to end."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        """Whether the node is stopping."""
+        self._callbacks: set[Callable[[], object]] = set()
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def on_begin(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Calls `callback` when the node begins to stop, at once if it has begun; the returned function takes that back."""
+        if self.begun:
+            callback()
+        self._callbacks.add(callback)
+        return lambda: self._callbacks.discard(callback)
+
+    def begin(self) -> None:
+        """Refuses new calls from now on, and asks the streams to end. Idempotent."""
+        if not self.begun:
+            self.begun = True
+            for callback in list(self._callbacks):
+                callback()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Returns True when no call is under way, False after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @staticmethod
+    def error() -> ClosedError:
+        """Returns the error of a call that ends because the node does."""
+        return ClosedError("the server is being stopped: connect again, to it or to another one")
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        if handler_call_details.method.startswith(_ANSWERED_TO_THE_END):
+            return await continuation(handler_call_details)
+        if self.begun:
+            return _REFUSED
+        handler = await continuation(handler_call_details)
+        return None if handler is None else self._counted(handler)
+
+    def _counted(self, handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
+        """Returns a handler that does the same and is counted while it runs."""
+
+        def counted(behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+            async def call(request: Any, context: Any) -> Any:
+                self._calls += 1
+                self._idle.clear()
+                try:
+                    return await behavior(request, context)
+                finally:
+                    self._calls -= 1
+                    if not self._calls:
+                        self._idle.set()
+
+            return call
+
+        serializers = (handler.request_deserializer, handler.response_serializer)
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(counted(handler.unary_unary), *serializers)
+        if handler.stream_stream is not None:
+            return grpc.stream_stream_rpc_method_handler(counted(handler.stream_stream), *serializers)
+        return handler  # an async generator: it is cancelled at the end
+
+
+async def _refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    await abort(context, Draining.error())
+
+
+_REFUSED: Final = grpc.stream_stream_rpc_method_handler(_refuse)
+"""Serves every kind of call: it reads and sends no message."""

@@ -1,0 +1,40 @@
+"""Hosted: the pchannels that this process serves, each in its term. Every service asks it before it does anything for a pchannel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wal.errors import ChannelNotExistError, UnmatchedChannelTermError
+from wal.pchannel import PChannel
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+
+__all__ = ["Hosted"]
+
+
+class Hosted:
+    """The open pchannels by name, as their owner keeps them: they may change at any time."""
+
+    def __init__(self, pchannels: Mapping[str, PChannel]) -> None:
+        self._pchannels = pchannels
+
+    def find(self, wanted: PChannelInfo) -> PChannel:
+        """Returns the pchannel in the term that a request names; term 0 is the term that it has here.
+
+        Raises ChannelNotExistError if it is not here, UnmatchedChannelTermError if it is here in another term.
+        """
+        pchannel = self._pchannels.get(wanted.name)
+        if pchannel is None:
+            raise ChannelNotExistError(
+                f"pchannel {wanted.name!r} is not on this node, which has {', '.join(self._pchannels) or 'none'}: "
+                "ask AssignmentDiscover where it is"
+            )
+        if wanted.term not in (0, pchannel.log.term):
+            raise UnmatchedChannelTermError(
+                f"pchannel {wanted.name!r} is on this node in term {pchannel.log.term}, not {wanted.term}: "
+                "ask AssignmentDiscover for its term"
+            )
+        return pchannel
+
+    def infos(self) -> list[PChannelInfo]:
+        """Returns the pchannels that are here, with their terms."""
+        return [PChannelInfo(name=name, term=pchannel.log.term) for name, pchannel in self._pchannels.items()]

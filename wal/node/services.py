@@ -1,0 +1,23 @@
+"""All services of a node. A new one is a file of its own whose `handlers()` are added here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wal.engine.local.log import LocalLog
+from wal.network import Method
+from wal.node.draining import Draining
+from wal.node.hosted import Hosted
+from wal.node.states import States
+from wal.rpc.serving import Handler
+
+__all__ = ["all_handlers"]
+
+
+def all_handlers(log: LocalLog, hosted: Hosted, draining: Draining, states: States) -> dict[Method[Any, Any], Handler]:
+    """Returns the handlers of all methods that this process serves.
+
+    `log` is the open log, `hosted` the pchannels of it that are here. What a service does for a pchannel it asks of `hosted` first; a
+    stream that lasts asks `draining` to be told when the node stops.
+    """
+    return {**states.handlers()}
