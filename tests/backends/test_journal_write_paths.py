@@ -254,3 +254,44 @@ async def test_a_thread_that_waits_for_the_fence_gets_it_under_load(tmp_path: Pa
         stop = True
         await loading
         assert log.statistics().loop_frames > 0
+
+
+@by_loop
+@pytest.mark.parametrize("kind", ["wal-prepare", "wal-write"])
+async def test_a_log_whose_thread_cannot_start_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The machine has no thread left. What was opened for the log is released, and it can be opened again."""
+    closed: list[int] = []
+    start, close = threading.Thread.start, AsyncWrite.close
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.startswith(kind):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def noted(write: AsyncWrite) -> None:
+        closed.append(write.event_fd)
+        close(write)
+
+    backend = JournalBackend(tmp_path, write_path="loop")
+    await backend.create(PCHANNEL, incarnation=INCARNATION)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        patch.setattr(AsyncWrite, "close", noted)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await backend.open(PCHANNEL, incarnation=INCARNATION, term=1)
+        async with asyncio.timeout(WAIT_S):
+            while not closed or any(thread.name.startswith("wal-prepare") for thread in threading.enumerate()):
+                await asyncio.sleep(0)
+    assert not asyncio.get_running_loop().remove_reader(closed[0])
+    log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=2)
+    await append(log, FrameMaker(2).data(("v", b"x")))
+    assert len(await read_all(log)) == 1
+    await log.close()
+    await backend.close()
+
+
+def test_an_unknown_write_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="write_path is 'quick': give one of 'auto', 'loop', 'thread'"):
+        JournalBackend(tmp_path, write_path="quick")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar, get_args
 
 from wal.backends.base import LogBackend
 from wal.backends.journal.control import CONTROL_NAME, FENCE_NAME
@@ -68,6 +68,10 @@ class JournalBackend(LogBackend):
                 raise InvalidArgumentError(
                     f"{name} is {size}: give a multiple of {HEADER_PAGE_BYTES}, at least {2 * HEADER_PAGE_BYTES}"
                 )
+        if write_path not in get_args(WritePath):
+            raise InvalidArgumentError(
+                f"write_path is {write_path!r}: give one of {', '.join(map(repr, get_args(WritePath)))}"
+            )
         self._directory = Path(directory)
         self._segment_bytes = segment_bytes
         self._first_segment_bytes = min(first_segment_bytes, segment_bytes)

@@ -89,7 +89,6 @@ class JournalLog(PChannelLog):
 
         Raises InvalidArgumentError if `write_path` is "loop" and the loop cannot write here.
         """
-        loop_write = _loop_write(disk, recovered.active, write_path)
         self.pchannel = pchannel
         self.incarnation = incarnation
         self.term = term
@@ -97,7 +96,6 @@ class JournalLog(PChannelLog):
         self._disk = disk
         self._directory = directory
         self._held = held
-        disk.hold(held)
         self._pool = pool
         self._frame_bytes_limit = frame_bytes_limit
         self._loop = asyncio.get_running_loop()
@@ -107,34 +105,44 @@ class JournalLog(PChannelLog):
         self._closed = False
         self._control = control = recovered.control
         self._segments = SegmentSet(disk, directory, recovered.segments, recovered.active.index)
-        self._preparer = Preparer(disk, directory, name=pchannel, term=term, segment_bytes=segment_bytes)
-        for spare in recovered.spares:
-            self._preparer.adopt(spare)
-        for path in recovered.leftovers:
-            self._preparer.run(partial(disk.unlink, path))
         self._reader = LogReader(
             disk, self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now
         )
-        self._truncation = Truncation(disk, directory, control, self._segments, self._preparer, checkpoint=checkpoint)
         self._checkpoints = CheckpointFiles(disk, directory, control, incarnation=incarnation, term=term)
-        self._tail = LogTail(
-            disk,
-            control,
-            recovered.active,
-            self._preparer,
-            IndexKeeper(disk, directory, self._preparer),
-            held,
-            last=(recovered.state.last_term, recovered.state.last_sequence),
-            newest=recovered.state.newest,
-            sealed=self._sealed,
-        )
-        self._writer = Writer(
-            self._tail,
-            pchannel=pchannel,
-            loop_write=loop_write,
-            loop_bytes_max=frame_bytes_limit if write_path == "loop" else LOOP_BYTES_MAX,
-            failed=self._failed,
-        )
+        with contextlib.ExitStack() as undo:  # a thread may not start
+            disk.hold(held)
+            undo.callback(disk.let_go, held)
+            loop_write = _loop_write(disk, recovered.active, write_path)
+            if loop_write is not None:
+                undo.callback(pool.submit, loop_write.close)
+            self._preparer = Preparer(disk, directory, name=pchannel, term=term, segment_bytes=segment_bytes)
+            undo.callback(pool.submit, self._preparer.close)
+            for spare in recovered.spares:
+                self._preparer.adopt(spare)
+            self._truncation = Truncation(
+                disk, directory, control, self._segments, self._preparer, checkpoint=checkpoint
+            )
+            self._tail = LogTail(
+                disk,
+                control,
+                recovered.active,
+                self._preparer,
+                IndexKeeper(disk, directory, self._preparer),
+                held,
+                last=(recovered.state.last_term, recovered.state.last_sequence),
+                newest=recovered.state.newest,
+                sealed=self._sealed,
+            )
+            self._writer = Writer(
+                self._tail,
+                pchannel=pchannel,
+                loop_write=loop_write,
+                loop_bytes_max=frame_bytes_limit if write_path == "loop" else LOOP_BYTES_MAX,
+                failed=self._failed,
+            )
+            undo.pop_all()
+        for path in recovered.leftovers:
+            self._preparer.run(partial(disk.unlink, path))
         self._preparer.prepare(2 * recovered.active.segment.header.size)
 
     @property

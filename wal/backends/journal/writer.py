@@ -36,7 +36,8 @@ class Writer:
         loop_bytes_max: int,
         failed: Callable[[WALError], None],
     ) -> None:
-        """With `loop_write`, frames of at most `loop_bytes_max` bytes may be written from the loop; the writer closes it.
+        """With `loop_write`, frames of at most `loop_bytes_max` bytes may be written from the loop; the writer closes it
+        at its end, but not if it cannot begin (RuntimeError: no thread can be started).
 
         `failed(error)` is called on the loop when the names of the log lead to other files and no frame was waiting.
         """
@@ -53,9 +54,14 @@ class Writer:
             if loop_write is None
             else LoopPath(tail, loop_write, bytes_max=loop_bytes_max, add=self._add, landed=self.deliver)
         )
-        self._thread = ThreadPath(
-            tail, self._loop_path, name=f"wal-write-{pchannel}", add=self._add, notify=self._notify, lost=self._lost
-        )
+        try:
+            self._thread = ThreadPath(
+                tail, self._loop_path, name=f"wal-write-{pchannel}", add=self._add, notify=self._notify, lost=self._lost
+            )
+        except BaseException:  # no thread can be started
+            if self._loop_path is not None:
+                self._loop_path.unwatch()
+            raise
 
     @property
     def loop_frames(self) -> int:
