@@ -182,3 +182,27 @@ async def test_the_largest_call_is_one_operation_of_every_kv() -> None:
     saved = await after_crash(kv.contents[-1])
     assert {one.owner for one in describe_channels(saved)} == {owner}
     assert channels_named(saved, [info.name for info in call.infos]) == list(call.infos)
+
+
+async def test_calls_of_one_turn_together_fit_in_operations_of_every_kv() -> None:
+    kv = CrashingKV(OPERATIONS_MAX)
+    directory = VChannelDirectory(kv)
+    await directory.load()
+    owner = OwnerDescription("\1" * ROLE_BYTES_MAX, "\1" * ADDRESS_BYTES_MAX, "\1" * DESCRIPTION_BYTES_MAX)
+    calls = [
+        Call(tuple(admit_channels(directory, owner, count, ["p0"])), remove=False) for count in (CHANNELS_MAX, 1, 59, 1)
+    ]
+    await directory.receive([call.change() for call in calls])
+    assert [call.error for call in calls] == [[None]] * 4
+    assert [len(batch.saves) for batch in kv.batches] == [CHANNELS_MAX + 1, CHANNELS_MAX, 1], (
+        "the first has the counter"
+    )
+    for batch in kv.batches:
+        assert sum(len(text.encode()) for pair in batch.saves.items() for text in pair) < OPERATION_BYTES_MAX
+    removals = [Call(call.infos, remove=True) for call in calls]
+    for call in calls:
+        for info in call.infos:
+            directory.forget(info)
+    await directory.receive([call.change() for call in removals])
+    assert [len(batch.removals) for batch in kv.batches[3:]] == [121], "owners count only when they are saved"
+    assert directory.saved == await after_crash(kv.contents[-1]) == {}

@@ -9,13 +9,13 @@ incarnation. An incarnation is never reused, even after a drop, so that a recrea
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from actors import Actor
-from wal.channels.owners import OwnerDescription
+from wal.channels.owners import OWNERS_MAX, OwnerDescription
 from wal.channels.vchannels import VChannelInfo, check_vchannel
 from wal.errors import CorruptionError, StorageError, WALError
 
@@ -107,8 +107,12 @@ class VChannelDirectory(Actor):
         while error is None and at < len(waiting):
             room = (self._kv.operations_max or sys.maxsize) - (self._counter != following)
             part = waiting[at]
+            owners = _owners(part, last)
             at += 1
             while at < len(waiting) and len(part) + len(waiting[at]) <= room:
+                owners += _owners(waiting[at], last)
+                if owners > OWNERS_MAX:
+                    break
                 part += waiting[at]
                 at += 1
             error = await self._save([last[name] for name in part], following)
@@ -170,6 +174,11 @@ def _units(batch: list[Change], last: Collection[str]) -> list[list[str]]:
             placed.update(unit)
             units.append(unit)
     return units
+
+
+def _owners(names: list[str], changes: Mapping[str, tuple[VChannelInfo, bool]]) -> int:
+    """Returns how many of these changes save an owner."""
+    return sum(not remove and info.owner is not None for info, remove in map(changes.__getitem__, names))
 
 
 def unsaved_records(cause: BaseException) -> StorageError:

@@ -8,13 +8,21 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 
-__all__ = ["ADDRESS_BYTES_MAX", "DESCRIPTION_BYTES_MAX", "ROLE_BYTES_MAX", "OwnerDescription", "check_owner"]
+__all__ = [
+    "ADDRESS_BYTES_MAX",
+    "DESCRIPTION_BYTES_MAX",
+    "OWNERS_MAX",
+    "ROLE_BYTES_MAX",
+    "OwnerDescription",
+    "check_owner",
+]
 
 ROLE_BYTES_MAX: Final = 255
 ADDRESS_BYTES_MAX: Final = 255
 DESCRIPTION_BYTES_MAX: Final = 1024
-"""The most UTF-8 bytes of each text. JSON needs at most 6 bytes for one, so the records of the most channels that one call
-creates fit in one operation of every KV (`wal.kv.OPERATION_BYTES_MAX`)."""
+"""The most UTF-8 bytes of each text. JSON needs at most 6 bytes for one."""
+OWNERS_MAX: Final = 60
+"""The most records with owners in one operation of the KV: with 68 others they fit in one of every KV (`wal.kv.OPERATION_BYTES_MAX`)."""
 
 
 class OwnerDescription(msgspec.Struct, frozen=True, gc=False):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from wal.channels.owners import OwnerDescription
+from wal.channels.owners import OWNERS_MAX, OwnerDescription
 from wal.channels.vchannels import VChannelInfo, check_vchannel, place
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 
@@ -29,7 +29,7 @@ __all__ = [
     "describe_channels",
 ]
 
-CHANNELS_MAX: Final = 60
+CHANNELS_MAX: Final = OWNERS_MAX
 """The most channels that one call creates or destroys. Their records and the counter of incarnations are one operation, of which every KV
 takes 128 parts and 1 MiB (`wal.kv.OPERATIONS_MAX`, `OPERATION_BYTES_MAX`)."""
 
