@@ -254,3 +254,25 @@ async def test_append_results_have_the_ids_that_a_reader_finds(log: WALAccesser)
             result.time_tick,
             b"%d" % number,
         )
+
+
+async def test_a_waiting_reader_takes_its_turn_before_the_callers_of_a_frame(log: WALAccesser) -> None:
+    """What the callers append next would make it wait; the messages were built while the frame was written."""
+    await log.create_vchannel("orders")
+    turned: list[tuple[str, bytes]] = []
+
+    async def read() -> None:
+        async for message in scanner:
+            turned.append(("read", message.payload))
+
+    async with log.read("orders", deliver_policy=Latest()) as scanner:
+        reader = asyncio.ensure_future(read())
+        for number in range(4):
+            await turns()
+            key = None if number < 3 else "key"
+            result = await log.raw_append(Message("orders", b"%d" % number), idempotency_key=key)
+            assert scanner.position is not None
+            turned.append(("appended", b"%d" % number))
+            assert scanner.position.message_id == result.message_id
+    await reader
+    assert turned == [(what, b"%d" % number) for number in range(4) for what in ("read", "appended")]

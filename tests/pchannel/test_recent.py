@@ -18,6 +18,17 @@ def seen(page: FramePage, names: frozenset[str]) -> list[tuple[int, object]]:
     return [(frame.position, content(frame.view, names)) for frame in page.frames]
 
 
+def delivered(recent: RecentFrames, start: int, selection: Selection) -> list[tuple[str, int, bytes]]:
+    """The ids, ticks and payloads that a reader gets from `start` on."""
+    page = recent.page(start, 1 << 20, names=selection.names, bytes_max=1 << 20)
+    assert page is not None
+    return [
+        (str(message.message_id), message.time_tick, message.payload)
+        for frame in page.frames
+        for message in recent.shared.assemble(frame, Origin("p", 1, frame.position), selection, EventFilter())
+    ]
+
+
 async def test_pages_are_those_of_the_log() -> None:
     """Pages are equal for every start and every set of names: the same frames, last events and promised ticks."""
     seed = random.randrange(1 << 32)
@@ -81,6 +92,31 @@ def test_a_frame_is_decoded_once_for_all() -> None:
     pages = [recent.page(0, 513, names=frozenset(name), bytes_max=1) for name in ("a", "b", "a")]
     views = {id(page.frames[0].view) for page in pages if page is not None}
     assert len(views) == 1
+
+
+def test_a_prepared_frame_is_read_as_one_that_was_not() -> None:
+    """Messages that were built during the write have the position that the frame got."""
+    maker, selection = FrameMaker(1), Selection({"a": 1}, floor=1)
+    prepared, plain = RecentFrames(0), RecentFrames(0)
+    frames = [maker.data(("a", bytes([number])), ("b", b"other")) for number in range(3)]
+    for position, frame in zip((512, 1024, 9728), frames, strict=True):
+        prepared.prepare(frame)
+        assert prepared.page(position, 1 << 20, names=selection.names, bytes_max=1) == FramePage([], 1 << 20, None, 0)
+        for recent in (prepared, plain):
+            recent.add(position, frame)
+        built_before = len(prepared.shared) > len(plain.shared)
+        assert built_before is (position > 512), "the first one is not, since no reader has read anything"
+        assert delivered(prepared, position, selection) == delivered(plain, position, selection)
+
+
+def test_a_prepared_frame_that_was_refused_is_dropped() -> None:
+    maker, selection = FrameMaker(1), Selection({"a": 1}, floor=1)
+    recent = RecentFrames(0)
+    recent.add(512, maker.data(("a", b"first")))
+    delivered(recent, 512, selection)
+    recent.prepare(maker.data(("a", b"refused")))
+    recent.add(1024, maker.data(("a", b"second")))
+    assert [payload for _, _, payload in delivered(recent, 512, selection)] == [b"first", b"second"]
 
 
 def test_one_frame_larger_than_the_window_leaves_it_empty() -> None:

@@ -218,17 +218,9 @@ class PChannel(ReadablePChannel, Member):
 
     # -- answers of the pipeline
 
-    def frame_durable(self, position: int, frame: EncodedFrame) -> None:
-        """Shows a durable frame to the readers, and releases the barriers that it passed."""
-        header = frame.header
-        self.recent.add(position, frame)
-        # Not the log's own durable end, which may be after a frame whose outcome this actor does not know yet.
-        self.tail.data_moved(
-            durable_end=position + 1,
-            promised_tick=self.promised.tick,
-            newest=(position, header.indices - 1) if header.indices else None,
-        )
-        if header.compatible and self.checkpointer is not None:
+    def frame_durable(self, frame: EncodedFrame) -> None:
+        """Releases the barriers that a durable frame passed, and has a checkpoint made if one is due."""
+        if frame.header.compatible and self.checkpointer is not None:
             self.checkpointer.look()  # keyed events: the number to replay is bounded
         self._release_barriers()
 

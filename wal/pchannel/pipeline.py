@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -27,6 +27,7 @@ from wal.errors import NoSpaceError, StorageError, WALError
 from wal.frame import EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.message import Origin
 from wal.pchannel.append_submissions import KeyedSubmission, PlainSubmission
+from wal.pchannel.frame_owner import FrameOwner
 from wal.pchannel.idempotency import Claim
 from wal.pchannel.in_flight import InFlight
 from wal.pchannel.keyed_writes import KeyedWrites
@@ -35,27 +36,11 @@ from wal.pchannel.promised_tick import PromisedTick, TickFrames
 from wal.pchannel.submissions import OwnSubmission, Submission, cut
 from wal.pchannel.tick_supply import TickSupply
 
-__all__ = ["FrameOwner", "FramePipeline"]
+__all__ = ["FramePipeline"]
 
 GROUP_RECORDS: Final = 4096
 """A frame has at most this many records, so that building it blocks the loop for about a millisecond. The backend bounds its bytes."""
 _log: Final = logging.getLogger("wal.pchannel")
-
-
-class FrameOwner(Protocol):
-    """The part of the pchannel that its pipeline calls."""
-
-    def frame_durable(self, position: int, frame: EncodedFrame) -> None:
-        """Called when the oldest frame in flight is durable and its callers have their results."""
-
-    def frame_settled(self) -> None:
-        """Called when a frame is durable or was refused, and the frames that could follow it were handed over."""
-
-    def fail(self, error: WALError, *, answered: bool = False) -> None:
-        """Called when the log takes no more frames: it must call `FramePipeline.stop`."""
-
-    def poisoned(self, cause: BaseException, unhandled: list[object]) -> None:
-        """Called for a defect in the pipeline: nothing can be written any more."""
 
 
 class _Flight(msgspec.Struct, gc=False):
@@ -294,6 +279,7 @@ class FramePipeline:
             )
         )
         self._log.append(frame, self._settled)
+        self._owner.expect(frame)
 
     def _settled(self, position: int, error: BaseException | None) -> None:
         """Takes the backend's answer for the oldest frame in flight: its position, or an error."""
@@ -317,12 +303,14 @@ class FramePipeline:
 
     def _durable(self, position: int) -> None:
         flight = self._flights.popleft()
-        self._promised.settled(flight.last_tick, durable=True)
+        promised_tick = self._promised.settled(flight.last_tick, durable=True)
         self.frames += 1
         self.bytes += flight.frame.length
         self.events += flight.indices
         if self._tick_frames is not None:
             self._tick_frames.written(self._monotonic(), data=flight.indices > 0)
+        # Readers wake before the frame's callers: the callers' next appends would delay them, and take their turn after both anyway.
+        self._owner.show(position, flight.frame, promised_tick=promised_tick)
         origin = self._origin(position)
         returned = 0
         for submission in flight.submissions:
@@ -330,7 +318,7 @@ class FramePipeline:
             returned += submission.in_flight
         if returned:
             self._in_flight.release(returned)
-        self._owner.frame_durable(position, flight.frame)
+        self._owner.frame_durable(flight.frame)
         self.pump()
         self._owner.frame_settled()
 

@@ -302,7 +302,3 @@ class WatchedTail(Tail):
         waiter = super().waiter(ticks=ticks)
         self._awaited()
         return waiter
-
-    def is_awaited(self) -> bool:
-        """Returns whether a scanner waits."""
-        return any(not waiter.done() for waiters in (self._data, self._ticks) for waiter in waiters)

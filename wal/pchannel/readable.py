@@ -7,19 +7,24 @@ In the writer's process it is the base of `PChannel`, for the log of another pro
 from __future__ import annotations
 
 import abc
+import asyncio
 import weakref
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from wal.backends import ReadableLog
 from wal.errors import InvalidArgumentError, TruncatedError, WALError
+from wal.frame import EncodedFrame
 from wal.message import LogPosition, MessageID, Origin
 from wal.pchannel.recent import RecentFrames
 from wal.pchannel.tail import Tail
 from wal.reading import event_named, first_event_in, overtaken, start_truncated
 
 __all__ = ["PChannelStatistics", "ReadablePChannel", "Reader"]
+
+PREPARED_BYTES_MAX: Final = 64 * 1024
+"""The largest frame that is decoded while it is written: the time on the disk covers that work, and a larger one keeps a core busy."""
 
 
 class PChannelStatistics(msgspec.Struct, frozen=True):
@@ -89,6 +94,26 @@ class ReadablePChannel(abc.ABC):
     @abc.abstractmethod
     def advance_for(self, tick: int) -> bool:
         """Promises this tick for a reader that waits for it, and returns True, if that can be done at once."""
+
+    def expect(self, frame: EncodedFrame) -> None:
+        """Has a small frame decoded while it is written, after the readers have taken what is durable."""
+        if self.readers and frame.length <= PREPARED_BYTES_MAX:
+            asyncio.get_running_loop().call_soon(self._prepare, frame)
+
+    def _prepare(self, frame: EncodedFrame) -> None:
+        if self.tail.is_awaited():
+            self.recent.prepare(frame)
+
+    def show(self, position: int, frame: EncodedFrame, *, promised_tick: int) -> None:
+        """Shows the next durable frame to the readers."""
+        self.recent.add(position, frame)
+        indices = frame.header.indices
+        # Not the log's own durable end, which may be after a frame whose outcome is not known here yet.
+        self.tail.data_moved(
+            durable_end=position + 1,
+            promised_tick=promised_tick,
+            newest=(position, indices - 1) if indices else None,
+        )
 
     async def event_of(self, message_id: MessageID) -> MessageID | None:
         """Returns the event of this id: the id itself, or a body's transaction; None if its frame is gone or holds no such event."""

@@ -2,8 +2,8 @@
 
 Owns: a bounded window of frames up to the durable end, complete from `start` on, and the messages that readers have built from them. All
 tailing readers share both, so a frame is decoded once, and its messages are built once, for any number of readers with the same selection.
-No reader asks the disk for what has just been written. It returns exactly what the backend's `read` would; positions below the window are
-read from the backend.
+No reader asks the disk for what has just been written. One frame may be decoded while it is written; no page has it before `add`. A page is
+exactly what the backend's `read` would return; positions below the window are read from the backend.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RECORD_COST: Final = 128
 class RecentFrames:
     """Frames at or above `start`, oldest first."""
 
-    __slots__ = ("_bytes_max", "_frames", "_page", "_size", "shared", "start")
+    __slots__ = ("_bytes_max", "_frames", "_page", "_prepared", "_size", "shared", "start")
 
     def __init__(self, start: int, *, bytes_max: int = RECENT_BYTES_MAX) -> None:
         self.start: int = start
@@ -41,6 +41,8 @@ class RecentFrames:
         self._frames: deque[_Recent | _Read] = deque()
         self._page: tuple[tuple[int, int, frozenset[str], int], FramePage] | None = None
         """The page that was asked for last: at the tail many readers ask for the same one."""
+        self._prepared: _Recent | None = None
+        """A frame that is being written, decoded for the readers that wait for it."""
         self.shared: SharedMessages = SharedMessages()
         """The messages that were built from these frames last."""
 
@@ -49,7 +51,18 @@ class RecentFrames:
 
     def add(self, position: int, frame: EncodedFrame) -> None:
         """Adds the next durable frame as it was written; the oldest frames leave when the window is full."""
-        self._add(_Recent(position, frame))
+        recent, self._prepared = self._prepared, None
+        if recent is None or recent.frame is not frame:
+            recent = _Recent(frame)
+        recent.position = position
+        self.shared.settle(recent.view, position)
+        self._add(recent)
+
+    def prepare(self, frame: EncodedFrame) -> None:
+        """Decodes a frame that is being written, and builds its messages as the last reader did, unless an earlier one is prepared."""
+        if self._prepared is None and not self.shared.names.isdisjoint((recent := _Recent(frame)).names):
+            self._prepared = recent
+            self.shared.prepare(recent.decode())
 
     def add_stored(self, stored: StoredFrame) -> None:
         """Adds the next durable frame as it was read, with all its runs."""
@@ -59,7 +72,7 @@ class RecentFrames:
         """Empties the window and begins again at `start`: frames below it were not added."""
         self._frames.clear()
         self._size = 0
-        self._page = None
+        self._page = self._prepared = None
         self.shared.forget(start - 1)
         self.start = start
 
@@ -119,11 +132,13 @@ def cost_bytes(header: FrameHeader) -> int:
 class _Recent:
     """A frame as it was written; decoded when the first reader wants it."""
 
-    __slots__ = ("_names", "_stored", "cost", "frame", "header", "pchannel_wide", "position")
+    __slots__ = ("_names", "_stored", "cost", "frame", "header", "pchannel_wide", "position", "view")
 
-    def __init__(self, position: int, frame: EncodedFrame) -> None:
-        self.position = position
+    def __init__(self, frame: EncodedFrame) -> None:
+        self.position = -1
+        """Set when the frame is durable."""
         self.frame = frame
+        self.view: FrameView | None = None
         self.header = frame.header
         self.cost = cost_bytes(frame.header)
         self.pchannel_wide = frame.pchannel_wide
@@ -142,6 +157,13 @@ class _Recent:
         """Returns the decoded frame, the same for all readers."""
         stored = self._stored
         if stored is None:
+            stored = self._stored = StoredFrame(self.position, self.position + 1, self.view or self.decode())
+        return stored
+
+    def decode(self) -> FrameView:
+        """Returns the decoded frame, and keeps it."""
+        view = self.view
+        if view is None:
             head, *blocks = self.frame.buffers
             starts = [0]
             for block in blocks:
@@ -151,9 +173,8 @@ class _Recent:
                 first, last = bisect_left(starts, start), bisect_left(starts, end)
                 return blocks[first] if last == first + 1 else b"".join(blocks[first:last])
 
-            view = FrameView.decode(head, body, header=self.header, own=True)
-            stored = self._stored = StoredFrame(self.position, self.position + 1, view)
-        return stored
+            view = self.view = FrameView.decode(head, body, header=self.header, own=True)
+        return view
 
 
 class _Read:

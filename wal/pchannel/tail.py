@@ -34,6 +34,10 @@ class Tail:
         self._ticks: list[asyncio.Future[None]] = []
         self._sweep_at = _SWEEP_MIN
 
+    def is_awaited(self) -> bool:
+        """Returns whether a scanner waits."""
+        return any(not waiter.done() for waiters in (self._data, self._ticks) for waiter in waiters)
+
     def data_moved(self, *, durable_end: int, promised_tick: int, newest: LogPosition | None) -> None:
         """Moves the end because a frame became durable."""
         self.durable_end = durable_end
