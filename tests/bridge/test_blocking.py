@@ -347,7 +347,7 @@ def test_a_log_whose_disk_failed_can_be_closed(data: str, monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    with bridge.blocking(data) as log:
+    with bridge.blocking(data, write_path="thread") as log:  # the write path that calls fdatasync
         log.raw_append(Message("orders", b"1"))
         monkeypatch.setattr(os, "fdatasync", fail)
         with pytest.raises(StorageError) as caught:

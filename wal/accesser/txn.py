@@ -190,7 +190,9 @@ class TxnOpening(AsyncOnly, Generic[R_co]):
 
 def body_list(messages: Iterable[Message | bytes]) -> list[Message | bytes]:
     """Returns the bodies that a caller gave at once. Raises TypeError for one message instead of several, or for no iterable."""
-    if isinstance(messages, bytes | str | Message) or not isinstance(messages, Iterable):
+    if messages.__class__ is not list and (
+        isinstance(messages, bytes | str | Message) or not isinstance(messages, Iterable)
+    ):
         raise TypeError(
             f"messages must be an iterable of bytes or Messages, not {type(messages).__name__}: pass a list"
         )
