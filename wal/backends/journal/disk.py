@@ -252,7 +252,7 @@ class Disk:
         if not file.is_direct:
             raise OSError(errno.ENOTSUP, "its file system or its disk writes only through the page cache (no O_DIRECT)")
         if not syncs_writes(file.fd):
-            raise OSError(errno.ENOTSUP, "its file system is none of ext4, XFS and btrfs")
+            raise OSError(errno.ENOTSUP, "its file system is neither ext4 nor XFS")
         return AsyncWrite()
 
     def sync_map(self, mapping: mmap.mmap, path: Path) -> None:

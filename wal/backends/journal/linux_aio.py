@@ -4,7 +4,7 @@ Owns: a kernel context with room for one request, the aligned buffer of that req
 request is complete. The kernel gives a completion to exactly one `reap`, and so decides between two threads that ask for it. It knows
 nothing of the journal. In a forked child the request belongs to the parent: there, nothing is in flight.
 
-A write is complete when its data is on the disk (RWF_DSYNC). Not every file system follows that flag for such writes: FUSE, for
+A write is complete when its data is on the disk (RWF_DSYNC). Not every file system follows that flag for such writes: FUSE and btrfs, for
 example, ignored it for years. `syncs_writes` knows those that do.
 """
 
@@ -34,8 +34,9 @@ _IOCB_CMD_PWRITE: Final = 1
 _IOCB_FLAG_RESFD: Final = 1
 _RWF_DSYNC: Final = 2
 _BUFFER_BYTES: Final = 64 * 1024
-_SYNCING: Final = frozenset((0xEF53, 0x58465342, 0x9123683E))
-"""f_type (linux/magic.h) of ext4, XFS and btrfs: their direct writes end in the kernel's generic_write_sync, or in its equivalent."""
+_SYNCING: Final = frozenset((0xEF53, 0x58465342))
+"""f_type (linux/magic.h) of ext4 and XFS: their direct writes end in the kernel's generic_write_sync. btrfs is none of them: before Linux
+6.1 it did not sync a direct write that was queued."""
 
 
 class AsyncWrite:
