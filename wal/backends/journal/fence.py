@@ -50,17 +50,21 @@ class Fence:
 
     def try_take(self) -> bool:
         """Takes the fence without waiting. Returns False when anybody else has it, a thread waits for it, or it cannot be taken."""
-        if self._waiting or not self._threads.acquire(blocking=False):
+        if self._waiting:
             return False
+        taken = False
         try:
-            if self._file.try_lock():
+            taken = self._threads.acquire(blocking=False)
+            if taken and self._file.try_lock():
                 return True
         except WALError:
             pass  # whoever waits for it gets the error
-        except BaseException:
-            self._threads.release()
+        except BaseException:  # an interrupt: it may have come after the file was locked
+            if taken:
+                self.release()
             raise
-        self._threads.release()
+        if taken:
+            self._threads.release()
         return False
 
     def release(self) -> None:

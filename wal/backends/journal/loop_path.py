@@ -18,12 +18,13 @@ from typing import Final
 import msgspec
 
 from wal.backends.base import AppendDone
+from wal.backends.journal.layout import slot_bytes
 from wal.backends.journal.linux_aio import AsyncWrite
 from wal.backends.journal.log_tail import LogTail
 from wal.errors import StorageError, WALError
 from wal.frame import EncodedFrame
 
-__all__ = ["LOOP_BYTES_MAX", "Answer", "LoopPath"]
+__all__ = ["LOOP_BYTES_MAX", "Answer", "LoopPath", "unknown_outcome"]
 
 LOOP_BYTES_MAX: Final = 64 * 1024
 """The largest frame that is worth writing from the loop: a larger one takes longer to copy and submit than to hand to a thread."""
@@ -37,13 +38,14 @@ Answer = Callable[[int, AppendDone, int, WALError | None], None]
 
 
 class _Flight(msgspec.Struct, gc=False):
-    """A frame that is being written at `position`; `length` bytes were submitted, 0 until they are."""
+    """A frame that is being written at `position`. `fenced`: the fence is held for it. `answered`: its outcome was added."""
 
     attempt: int
     frame: EncodedFrame
     done: AppendDone
     position: int = -1
-    length: int = 0
+    fenced: bool = False
+    answered: bool = False
 
 
 class LoopPath:
@@ -61,10 +63,12 @@ class LoopPath:
         self._bytes_max = bytes_max
         self._add = add
         self._landed = landed
-        self._defect: BaseException | None = None  # the error that left the frame in flight half submitted
+        self._defect: BaseException | None = (
+            None  # an interrupt, most likely: the frame in flight is half submitted or half finished
+        )
         self._yield_at = time.monotonic() + YIELD_S
         self.flight: _Flight | None = None
-        """The frame in flight. The fence is held while there is one."""
+        """The frame in flight. From its submission on the fence is held for it."""
         self.frames: int = 0
         """The number of frames that were written durably."""
         self._loop = asyncio.get_running_loop()
@@ -81,26 +85,31 @@ class LoopPath:
             not tail.is_checked
             or self._is_others_turn()
             or tail.failure is not None
+            or self._defect is not None
             or not tail.active.file.is_direct
             or not tail.has_room(frame)
-            or not tail.fence.try_take()
         ):
             return False
-        self.flight = flight = _Flight(attempt, frame, done)
         try:
-            flight.position, offset, buffers = tail.place(frame)
-            flight.length = tail.active.file.begin_write(self._write, buffers, offset)
+            # Before the fence, so that an interrupt leaves nothing that `take_over` does not end.
+            self.flight = flight = _Flight(attempt, frame, done)
+            flight.fenced = tail.fence.try_take()
+            if flight.fenced:
+                flight.position, offset, buffers = tail.place(frame)
+                tail.active.file.begin_write(self._write, buffers, offset)
+                return True
         except (OSError, WALError) as error:
             # Nothing was written. The thread finds the error by itself, unless it is one of AIO.
             self.flight = None
             tail.fence.release()
             self._refused = isinstance(error, OSError) and error.errno != errno.EAGAIN
-            return False
         except BaseException as defect:
-            self._defect = defect  # it may be an interrupt, and nobody knows how far the frame came
+            self._defect = defect  # nobody knows how far the frame came
             if not isinstance(defect, Exception):
                 raise
-        return True
+            return True
+        self.flight = None
+        return False
 
     def _is_others_turn(self) -> bool:
         """Whether the fence has to be left alone for a moment, after YIELD_S: another process that waits for it takes longer to wake up
@@ -131,9 +140,15 @@ class LoopPath:
         self._write.close()
 
     def _completed(self) -> None:
-        if (result := self._write.reap()) is not None and self._defect is None:
+        try:
+            if (result := self._write.reap()) is None or self._defect is not None:
+                return
             self._finish(result)
-            self._landed()
+        except BaseException as defect:
+            self._defect = self._defect or defect  # the completion may be lost
+            self._loop.call_soon(self._landed)
+            raise
+        self._landed()
 
     def _finish(self, result: int) -> None:
         """Adds the frame in flight to the log, or fails it for good. Only the thread that took its completion calls this."""
@@ -146,31 +161,36 @@ class LoopPath:
                 tail.syncs += 1
                 tail.added(flight.frame, flight.position)
             finally:
-                tail.fence.release()
+                if flight.fenced:
+                    tail.fence.release()
+                    flight.fenced = False
             position = flight.position
             self.frames += 1
         except WALError as failure:
             error = failure
             tail.fail(error)
         except BaseException as defect:  # also an interrupt: the frame must not stay in flight for ever
-            error = _unknown(defect)
+            error = unknown_outcome(defect)
             tail.fail(error)
             if not isinstance(defect, Exception):
                 raise
         finally:
-            self._add(flight.attempt, flight.done, position, error)
+            if not flight.answered:
+                flight.answered = True
+                self._add(flight.attempt, flight.done, position, error)
             self.flight = None
 
     def _check(self, flight: _Flight, result: int) -> None:
         """Raises a StorageError unless the whole frame is on the disk."""
         if self._defect is not None:
-            raise _unknown(self._defect)
-        if result != flight.length:
+            raise unknown_outcome(self._defect)
+        if result != slot_bytes(flight.frame.length):
             number = -result if result < 0 else errno.EIO  # a short write says no more
             raise self._tail.failed(OSError(number, os.strerror(number)), outcome_unknown=True)
 
 
-def _unknown(defect: BaseException) -> StorageError:
+def unknown_outcome(defect: BaseException) -> StorageError:
+    """Returns the final error for a frame of which nobody knows how far it came."""
     error = StorageError(f"writing a frame failed: {defect!r}", outcome_unknown=True)
     error.__cause__ = defect
     return error

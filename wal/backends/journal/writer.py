@@ -16,7 +16,7 @@ from collections.abc import Callable
 from wal.backends.base import REFUSALS, AppendDone
 from wal.backends.journal.linux_aio import AsyncWrite
 from wal.backends.journal.log_tail import LogTail
-from wal.backends.journal.loop_path import LoopPath
+from wal.backends.journal.loop_path import LoopPath, unknown_outcome
 from wal.backends.journal.thread_path import ThreadPath
 from wal.errors import WALError
 from wal.frame import EncodedFrame
@@ -98,7 +98,11 @@ class Writer:
         """Begins to write what waited, and calls `done` for every known outcome."""
         self._notified = False
         while self._waiting and not self._must_wait(self._waiting[0][1]):
-            self._begin(*self._waiting.popleft())
+            try:
+                self._begin(*self._waiting.popleft())
+            except BaseException as defect:  # an interrupt: without this frame, those after it would follow a gap
+                self.tail.fail(unknown_outcome(defect))
+                raise
         outcomes = self._outcomes
         while outcomes:
             attempt, done, position, error = outcomes.popleft()
