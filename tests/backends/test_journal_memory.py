@@ -43,6 +43,21 @@ async def main(path, messages, passes):
 asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
 """
 
+OPENER: Final = """
+import asyncio, resource, sys
+from wal import open_wal
+
+async def main(path):
+    faults = []
+    for _ in range(8):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        async with open_wal(path, read_only=True):
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    print(max(faults[1:]))
+
+asyncio.run(main(sys.argv[1]))
+"""
+
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has this limit")
 def test_a_read_faults_in_a_small_part_of_what_it_reads(tmp_path: Path) -> None:
@@ -51,6 +66,12 @@ def test_a_read_faults_in_a_small_part_of_what_it_reads(tmp_path: Path) -> None:
     run(WRITER, place, str(MESSAGES))
     faults = int(run(READER, place, str(MESSAGES), str(PASSES)))
     assert faults < PASSES * MESSAGES * 1024 // resource.getpagesize() // 4
+
+
+def test_opening_another_log_clears_no_large_block(tmp_path: Path) -> None:
+    place = str(tmp_path / "log")
+    run(WRITER, place, "256")
+    assert int(run(OPENER, place)) < (1 << 20) // resource.getpagesize()
 
 
 def run(program: str, *arguments: str) -> str:

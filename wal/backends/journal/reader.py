@@ -10,6 +10,7 @@ It blocks, so it runs in threads. Damage raises CorruptionError with file and of
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
@@ -287,12 +288,14 @@ class LogReader:
         return None
 
 
+@functools.cache
 def _keep_freed_memory() -> None:
     """Makes malloc keep up to twice `_KEPT_BYTES` of freed memory in each of its arenas, for the next page and the next frame.
 
     By default glibc returns freed memory at the end of its heap to the system from 128 KiB on. Then every page of a read consists of fresh
     memory, and the page faults cost as much as the read: 1.7 µs for a message of 1 KiB, 0.9 without them. Freeing a block raises that limit
-    to twice the size of the block (mallopt(3), M_MMAP_THRESHOLD). This block is never touched.
+    to twice the size of the block (mallopt(3), M_MMAP_THRESHOLD). It is done once a process: this block is never touched, while the
+    next one would come from the heap, which has to be cleared.
     """
     bytes(_KEPT_BYTES)
 
