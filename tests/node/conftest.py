@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.node.foreign import Foreign
 from tests.node.servers import Child, Serving, child, connected, serving
+from tests.rpc.conftest import contract  # noqa: F401 - a fixture
+from tests.rpc.contract import Contract
 from wal.rpc.connection import Connection
 
 
@@ -28,4 +31,11 @@ async def connection(served: Serving) -> AsyncIterator[Connection]:
 async def server(data_dir: object) -> AsyncIterator[Child]:
     """`wal standalone` with a journal, as a process of its own."""
     async with child(str(data_dir)) as one:
+        yield one
+
+
+@pytest.fixture
+async def foreign(served: Serving, contract: Contract) -> AsyncIterator[Foreign]:  # noqa: F811
+    """A client of the contract, connected to `served`."""
+    async with Foreign(served.address, contract) as one:
         yield one

@@ -7,6 +7,9 @@ Files, from the bottom up:
 * hosted:    the pchannels that this process serves, each in its term
 * draining:  the end of a node: what is refused, and what is waited for
 * states:    the state of the component, and gRPC's health
+* tails:     the end of a hosted pchannel's log, as clients see it
+* discovery: AssignmentDiscover: which pchannels are on which node
+* produce:   Produce: the streams on which clients append
 * access:    who may reach the node: its address, TLS, tokens
 * services:  all services of a node: a new one is added there
 * node:      a node: its port, from start to close

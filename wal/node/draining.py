@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import grpc
@@ -39,6 +40,21 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
             callback()
         self._callbacks.add(callback)
         return lambda: self._callbacks.discard(callback)
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """A block that ends with ClosedError when the node begins to stop, in the middle of a wait."""
+        task = asyncio.current_task()
+        assert task is not None
+        forget = self.on_begin(task.cancel)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.begun or task.uncancel():  # it was cancelled by another one, perhaps as well
+                raise
+            raise self.error() from None
+        finally:
+            forget()
 
     def begin(self) -> None:
         """Refuses new calls from now on, and asks the streams to end. Idempotent."""

@@ -6,18 +6,26 @@ from typing import Any
 
 from wal.engine.local.log import LocalLog
 from wal.network import Method
+from wal.node.discovery import Discovery
 from wal.node.draining import Draining
 from wal.node.hosted import Hosted
+from wal.node.produce import ProduceService
 from wal.node.states import States
 from wal.rpc.serving import Handler
 
 __all__ = ["all_handlers"]
 
 
-def all_handlers(log: LocalLog, hosted: Hosted, draining: Draining, states: States) -> dict[Method[Any, Any], Handler]:
+def all_handlers(
+    log: LocalLog, hosted: Hosted, draining: Draining, states: States, *, address: str
+) -> dict[Method[Any, Any], Handler]:
     """Returns the handlers of all methods that this process serves.
 
     `log` is the open log, `hosted` the pchannels of it that are here. What a service does for a pchannel it asks of `hosted` first; a
-    stream that lasts asks `draining` to be told when the node stops.
+    stream that lasts asks `draining` to be told when the node stops. Clients reach the node at `address`.
     """
-    return {**states.handlers()}
+    return {
+        **states.handlers(),
+        **Discovery(hosted, draining, server_id=states.server_id, address=address).handlers(),
+        **ProduceService(log, hosted, draining).handlers(),
+    }

@@ -32,7 +32,7 @@ class States:
     """The state of this process, in each of these roles."""
 
     def __init__(self, server_id: int) -> None:
-        self._server_id = server_id
+        self.server_id: int = server_id
         self._code: StateCode = Healthy
         self._health = health.aio.HealthServicer()
 
@@ -54,7 +54,7 @@ class States:
     def _answering(self, role: str) -> Handler:
         async def states(_request: GetComponentStatesRequest, _context: object) -> ComponentStates:
             return ComponentStates(
-                state=ComponentInfo(nodeID=self._server_id, role=role, state_code=self._code), status=ComponentStatus()
+                state=ComponentInfo(nodeID=self.server_id, role=role, state_code=self._code), status=ComponentStatus()
             )
 
         return states

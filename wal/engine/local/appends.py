@@ -53,9 +53,8 @@ from wal.ticks import check_tick
 __all__ = ["LocalAppends"]
 
 BULK_BYTES: Final = 1024 * 1024
-"""`append_bulk` sends about this many bytes at a time, …"""
 BULK_RECORDS: Final = 1024
-"""… in pieces of at most this many messages."""
+"""`append_bulk` sends about this many bytes at a time, in pieces of at most this many messages."""
 
 
 class LocalAppends:
@@ -118,8 +117,7 @@ class LocalAppends:
             raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
         payload = message.payload
         properties = encode_properties(message.properties) if message.properties else b""
-        size = len(payload) + len(properties)
-        if size > self.message_bytes_max:
+        if (size := len(payload) + len(properties)) > self.message_bytes_max:
             check_size(message, bytes_max=self.message_bytes_max)
         kind, exclusive, barrier = _INSERT, False, _NO_BARRIER
         if message.message_type is not _INSERT_TYPE:
@@ -152,6 +150,10 @@ class LocalAppends:
 
     async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
         """Appends a message when there is room for it."""
+        return await (await self.send(message, barrier_time_tick))
+
+    async def send(self, message: Message, barrier_time_tick: int) -> asyncio.Future[AppendResult]:
+        """Sends a message when there is room for it; returns the future of its result."""
         size = _record_size(record_of(message, bytes_max=self.message_bytes_max))
         await self._in_flight.take(size)
         try:
@@ -160,12 +162,18 @@ class LocalAppends:
             self._in_flight.release(size)
             raise
         assert future is not None
-        return await future
+        return future
 
     async def append_keyed_waiting(
         self, message: Message, barrier_time_tick: int, key: Key
     ) -> AppendResult | ForgottenResult:
-        """Appends a message with an idempotency key when there is room for it."""
+        """As `append_waiting`, with an idempotency key."""
+        return await (await self.send_keyed(message, barrier_time_tick, key))
+
+    async def send_keyed(
+        self, message: Message, barrier_time_tick: int, key: Key
+    ) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Sends a message with an idempotency key when there is room for it; returns the future of its result."""
         size = _record_size(record_of(message, bytes_max=self.message_bytes_max)) + len(key_ext(check_key(key)))
         await self._in_flight.take(size)
         try:
@@ -174,12 +182,18 @@ class LocalAppends:
             self._in_flight.release(size)
             raise
         assert future is not None
-        return await future
+        return future
 
     async def append_txn(
         self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
     ) -> AppendResult | ForgottenResult:
         """Appends a whole transaction, in one operation."""
+        return await (await self.send_txn(names, messages, barrier_time_tick, key))
+
+    async def send_txn(
+        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
+    ) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Sends a whole transaction when there is room for it; returns the future of its result."""
         bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max)
         barrier = _barrier(barrier_time_tick)
         size = bodies.stored + names_size(names, key_bytes=self._key_bytes(key))
@@ -193,7 +207,7 @@ class LocalAppends:
             named = [(run_names[name], record) for name, record in zip(bodies.vchannels, bodies.records, strict=True)]
         future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
         await self._tell_with_room(vchannels[0], Atomic(vchannels, named, size, barrier, future, key))
-        return await future
+        return future
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends messages in order, a piece at a time; the first failure carries the results of the messages before it."""

@@ -73,6 +73,11 @@ class VChannelRoutes:
         """The existing vchannels, by name."""
         return self.directory.records
 
+    def pchannel_of(self, name: str) -> str:
+        """Returns the pchannel of this vchannel: where it is, or where an append would create it."""
+        info = self.directory.records.get(check_vchannel(name))
+        return place(name, list(self._pchannels)) if info is None else info.pchannel
+
     def incarnation(self, name: str) -> int | None:
         """Returns the incarnation of a vchannel, or None if it does not exist."""
         info = self.directory.records.get(name)

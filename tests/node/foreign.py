@@ -1,0 +1,83 @@
+"""A client that knows nothing of ours: built from the text of the contract alone, and talking plain gRPC."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from tests.rpc.contract import PACKAGE, Contract
+from wal.rpc.api import error_pb2
+
+DETAILS = "grpc-status-details-bin"
+
+
+class Foreign:
+    """The client. `kind("X")` is the class of the contract's message X."""
+
+    def __init__(self, address: str, contract: Contract) -> None:
+        self.contract = contract
+        self.kind = contract.kind
+        self._channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+    def open(self, service: str, method: str, created: Any = None, *, metadata: Any = ()) -> Any:
+        """Opens a stream of the contract; `created` is the message that creates it, sent in the metadata."""
+        found = self.contract.file.services_by_name[service].methods_by_name[method]
+        if created is not None:
+            name = {"CreateProducerRequest": "create-producer", "CreateConsumerRequest": "create-consumer"}
+            header = name[created.DESCRIPTOR.name], base64.b64encode(created.SerializeToString()).decode()
+            metadata = (*metadata, header)
+        return self._channel.stream_stream(
+            f"/{PACKAGE}.{service}/{method}",
+            request_serializer=self.kind(found.input_type.name).SerializeToString,
+            response_deserializer=self.kind(found.output_type.name).FromString,
+        )(metadata=metadata)
+
+    def discover(self) -> Any:
+        return self.open("StreamingCoordAssignmentService", "AssignmentDiscover")
+
+    def produce(self, info: Any) -> Any:
+        return self.open("StreamingNodeHandlerService", "Produce", self.kind("CreateProducerRequest")(pchannel=info))
+
+    def consume(self, info: Any, **request: Any) -> Any:
+        created = self.kind("CreateConsumerRequest")(pchannel=info, **request)
+        return self.open("StreamingNodeHandlerService", "Consume", created)
+
+    async def assigned(self) -> Any:
+        """Returns the first pchannel that AssignmentDiscover shows."""
+        call = self.discover()
+        (assignment,) = (await call.read()).full_assignment.assignments
+        call.cancel()
+        return assignment.channels[0]
+
+    def message(self, vchannel: str, payload: bytes, **properties: str) -> Any:
+        """Returns an INSERT."""
+        return self.kind("Message")(payload=payload, properties={"_v": "2", "_t": "2", "_vc": vchannel, **properties})
+
+    def request(self, number: int, message: Any) -> Any:
+        produce = self.kind("ProduceMessageRequest")(request_id=number, message=message)
+        return self.kind("ProduceRequest")(produce=produce)
+
+    async def error_of(self, call: Any) -> tuple[grpc.StatusCode, Any]:
+        """Reads a stream to its end, which is an error; returns the status and the StreamingError in its details."""
+        try:
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError:
+            pass
+        code = await call.code()
+        details = dict(await call.trailing_metadata())[DETAILS]
+        return code, self.kind("StreamingError").FromString(_detail(details))
+
+
+def _detail(status: bytes) -> bytes:
+    """Returns the value of the first detail of a google.rpc.Status."""
+    return bytes(error_pb2.Status.FromString(status).details[0].value)

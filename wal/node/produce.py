@@ -1,0 +1,286 @@
+"""Produce: the streams on which clients append to a pchannel.
+
+A stream has one reader, which executes the requests in their order, and one writer, which sends the outcomes that became known in a turn of
+the loop as one message. Reading stops while there is no room in flight, or while a client leaves its answers unread, and HTTP/2 makes the
+client wait; other streams do not notice. What was accepted stays accepted when the stream ends: it is written, and nobody is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from functools import partial
+from typing import Any, Final
+
+import grpc.aio
+
+from wal.engine.local.log import LocalLog
+from wal.errors import (
+    ChannelFencedError,
+    ClosedError,
+    InvalidArgumentError,
+    InvalidRequestSeqError,
+    SessionLostError,
+    StorageError,
+    UnmatchedChannelTermError,
+    WALError,
+)
+from wal.message import AppendResult, ForgottenResult, Message
+from wal.message.codec import message_from_wire
+from wal.network import Method
+from wal.node.draining import Draining
+from wal.node.hosted import Hosted
+from wal.node.tails import identity_of, tail_of
+from wal.pchannel import Key, PChannel
+from wal.pchannel.operations import with_outcome
+from wal.rpc.api import append_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.codes import error_to_proto
+from wal.rpc.columns import appends_of, key_of, messages_of
+from wal.rpc.headers import producer_in
+from wal.rpc.methods import PRODUCE
+from wal.rpc.outcomes import Outcome, outcomes_to_proto
+from wal.rpc.results import result_to_proto
+from wal.rpc.serving import Handler
+
+__all__ = ["ProduceService"]
+
+UNANSWERED_MAX: Final = 65_536
+"""The most messages of a stream whose outcomes the client has not taken yet; it is also the most that a request may have."""
+_STATE_ERRORS: Final = (ChannelFencedError, ClosedError, SessionLostError, StorageError, UnmatchedChannelTermError)
+"""The errors of a pchannel that takes nothing any more, here or in this term."""
+Result = AppendResult | ForgottenResult
+
+
+class ProduceService:
+    """Serves the streams that write the pchannels that are `hosted` here."""
+
+    def __init__(self, log: LocalLog, hosted: Hosted, draining: Draining) -> None:
+        self._log = log
+        self._hosted = hosted
+        self._draining = draining
+        self._producer_ids = itertools.count(1)
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handler of Produce."""
+        return {PRODUCE: self._produce}
+
+    async def _produce(self, context: Any) -> None:
+        created = producer_in(context.invocation_metadata() or ())
+        pchannel = self._hosted.find(created.pchannel)
+        await context.write(
+            proto.ProduceResponse(
+                create=proto.CreateProducerResponse(
+                    producer_id=next(self._producer_ids), log=identity_of(pchannel), tail=tail_of(pchannel)
+                )
+            )
+        )
+        await _Stream(context, self._log, self._hosted, self._draining, pchannel).run()
+
+
+class _Stream:
+    """One stream that writes `pchannel`."""
+
+    def __init__(self, context: Any, log: LocalLog, hosted: Hosted, draining: Draining, pchannel: PChannel) -> None:
+        self._context = context
+        self._log = log
+        self._appends = log.appends
+        self._hosted = hosted
+        self._draining = draining
+        self._pchannel = pchannel
+        self._info = identity_of(pchannel).pchannel
+        self._outcomes: list[tuple[int, Outcome]] = []
+        self._single: list[tuple[int, Outcome]] = []
+        """Outcomes of requests in the contract's form, which are answered in that form."""
+        self._unanswered = 0
+        self._refusal: WALError | None = None
+        """Why every later request is refused."""
+        self._wake = asyncio.Event()
+        self._taken = asyncio.Event()
+        """Set when the client took answers."""
+
+    async def run(self) -> None:
+        """Serves the stream to its end, which is the error that the reader raised, once everything before it is answered."""
+        reader = asyncio.get_running_loop().create_task(self._read(), name=f"produce on {self._pchannel.channel}")
+        reader.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not reader.done() or self._unanswered:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._answer()
+        finally:
+            reader.cancel()
+            await asyncio.wait((reader,))
+            if not reader.cancelled():
+                reader.exception()  # retrieved, also if the client is gone
+        if reader.result():
+            await self._context.write(proto.ProduceResponse(close=proto.CloseProducerResponse()))
+
+    # -- answers
+
+    async def _answer(self) -> None:
+        """Sends the outcomes that are known; waits while the client does not read them."""
+        while self._outcomes or self._single:
+            outcomes, self._outcomes = self._outcomes, []
+            single, self._single = self._single, []
+            if outcomes:
+                outcomes.sort(key=_number)
+                await self._context.write(proto.ProduceResponse(outcomes=outcomes_to_proto(outcomes)))
+            for number, outcome in single:
+                await self._context.write(proto.ProduceResponse(produce=_answer_to_one(number, outcome)))
+            self._unanswered -= len(outcomes) + len(single)
+            self._taken.set()
+
+    def _told(self, number: int, outcome: Outcome, *, single: bool = False) -> None:
+        (self._single if single else self._outcomes).append((number, outcome))
+        if isinstance(outcome, _STATE_ERRORS) and self._refusal is None:
+            self._refusal = with_outcome(outcome, unknown=False)
+        self._wake.set()
+
+    def _settled(self, number: int, single: bool, future: asyncio.Future[Any]) -> None:
+        self._told(number, future.exception() or future.result(), single=single)
+
+    # -- requests
+
+    async def _read(self) -> bool:
+        """Executes the requests; returns whether the client asked for the end. Raises for a request that ends the stream."""
+        with self._draining.ending():
+            while (request := await self._context.read()) is not grpc.aio.EOF:
+                while self._unanswered >= UNANSWERED_MAX:
+                    self._taken.clear()
+                    await self._taken.wait()
+                match request.WhichOneof("request"):
+                    case "append":
+                        await self._append(request.append)
+                    case "append_txn":
+                        await self._append_txn(request.append_txn)
+                    case "produce":
+                        await self._append_one(request.produce)
+                    case "close":
+                        await self._nothing_follows()
+                        return True
+                    case _:
+                        raise InvalidArgumentError(
+                            "a ProduceRequest has no request that this version knows: set produce, append, append_txn or close"
+                        )
+        return False
+
+    async def _nothing_follows(self) -> None:
+        """Waits until everything is answered. Raises InvalidRequestSeqError if the client sends anything meanwhile."""
+        following = asyncio.ensure_future(self._context.read())
+        try:
+            while self._unanswered and not following.done():
+                self._taken.clear()
+                taken = asyncio.ensure_future(self._taken.wait())
+                await asyncio.wait((following, taken), return_when=asyncio.FIRST_COMPLETED)
+                taken.cancel()
+            await asyncio.sleep(0)
+            if following.done() and following.result() is not grpc.aio.EOF:
+                raise InvalidRequestSeqError(
+                    "a request follows the one that closes the producer: open another stream for it"
+                )
+        finally:
+            following.cancel()
+
+    async def _append(self, request: append_pb2.AppendRequest) -> None:
+        appends = list(appends_of(request))
+        if len(appends) > UNANSWERED_MAX:
+            raise InvalidArgumentError(
+                f"an AppendRequest has {len(appends)} messages, at most {UNANSWERED_MAX} are accepted: send several"
+            )
+        self._unanswered += len(appends)
+        refusal = self._begin(request.seen_time_tick)
+        for number, append in appends:
+            if isinstance(append, InvalidArgumentError) or (refusal := refusal or self._refusal) is not None:
+                self._told(number, append if isinstance(append, InvalidArgumentError) else refusal)  # type: ignore[arg-type]
+                continue
+            message, barrier, key = append
+            try:
+                future = self._append_nowait(message, barrier, key)
+                if future is None:
+                    future = await self._send(message, barrier, key)
+            except WALError as error:
+                self._told(number, error)
+            else:
+                future.add_done_callback(partial(self._settled, number, False))
+
+    async def _append_one(self, request: proto.ProduceMessageRequest) -> None:
+        """Appends a message in the contract's form, which has no key and no barrier."""
+        self._unanswered += 1
+        try:
+            message = message_from_wire(request.message)
+            if (refusal := self._begin(0)) is not None:
+                raise refusal
+            future = self._append_nowait(message, 0, None) or await self._send(message, 0, None)
+        except WALError as error:
+            self._told(request.request_id, error, single=True)
+        else:
+            future.add_done_callback(partial(self._settled, request.request_id, True))
+
+    async def _append_txn(self, request: append_pb2.AppendTxnRequest) -> None:
+        self._unanswered += 1
+        try:
+            names, bodies, key = tuple(request.vchannels), messages_of(request.bodies), key_of(request.key)
+            if not names or len(set(names)) < len(names):
+                raise InvalidArgumentError(
+                    f"a transaction has the vchannels {list(names)}: name at least one, each once"
+                )
+            for body in bodies:
+                if isinstance(body, InvalidArgumentError):
+                    raise body
+            if (refusal := self._begin(request.seen_time_tick)) is not None:
+                raise refusal
+            for name in names:
+                self._check_place(name)
+            future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key)  # type: ignore[arg-type]
+        except WALError as error:
+            self._told(request.request_id, error)
+        else:
+            future.add_done_callback(partial(self._settled, request.request_id, False))
+
+    # -- what all of them have in common
+
+    def _begin(self, seen_time_tick: int) -> WALError | None:
+        """Returns why a request is refused as a whole, else None. From now on ticks are larger than the one that the client has seen."""
+        try:
+            if self._refusal is None and self._hosted.find(self._info) is not self._pchannel:
+                raise ChannelFencedError(f"pchannel {self._pchannel.channel!r} was opened anew: open another stream")
+            if seen_time_tick > self._log.oracle.last:
+                self._log.oracle.observe(seen_time_tick)
+        except InvalidArgumentError as error:
+            return error
+        except WALError as error:
+            self._refusal = error
+        return self._refusal
+
+    def _append_nowait(self, message: Message, barrier: int, key: Key | None) -> asyncio.Future[Any] | None:
+        route = self._log.vchannels.routes.get(message.vchannel)
+        if route is None or route.pchannel is not self._pchannel:
+            self._check_place(message.vchannel)
+        if key is None:
+            return self._appends.append(message, barrier)
+        return self._appends.append_keyed(message, barrier, key)
+
+    async def _send(self, message: Message, barrier: int, key: Key | None) -> asyncio.Future[Any]:
+        """Sends a message when there is room in flight."""
+        if key is None:
+            return await self._appends.send(message, barrier)
+        return await self._appends.send_keyed(message, barrier, key)
+
+    def _check_place(self, vchannel: str) -> None:
+        """Raises InvalidArgumentError for a vchannel that is on another pchannel, or would be created there."""
+        place = self._log.vchannels.pchannel_of(vchannel)
+        if place != self._pchannel.channel:
+            raise InvalidArgumentError(
+                f"vchannel {vchannel!r} is on pchannel {place}, and this stream writes {self._pchannel.channel}: open one for {place}"
+            )
+
+
+def _answer_to_one(number: int, outcome: Outcome) -> proto.ProduceMessageResponse:
+    if isinstance(outcome, BaseException):
+        return proto.ProduceMessageResponse(request_id=number, error=error_to_proto(outcome))
+    return proto.ProduceMessageResponse(request_id=number, result=result_to_proto(outcome))
+
+
+def _number(numbered: tuple[int, Outcome]) -> int:
+    return numbered[0]
