@@ -14,7 +14,7 @@ import pytest
 
 from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
 from tests.backends.journals import PCHANNEL, journal
-from wal.backends.journal import JournalBackend, fence, linux_aio, loop_path, writer
+from wal.backends.journal import JournalBackend, WritePath, fence, linux_aio, loop_path, writer
 
 CLOSE_S = 20.0
 FILES = frozenset(str(module.__file__) for module in (fence, linux_aio, loop_path, writer))
@@ -87,3 +87,37 @@ def test_an_interrupt_at_any_line_of_the_loop(tmp_path: Path) -> None:
     assert {Path(file).name for file, _ in lines} == {"fence.py", "linux_aio.py", "loop_path.py", "writer.py"}
     for number, line in enumerate(lines):
         run_interrupted(tmp_path / str(number), line)
+
+
+@pytest.mark.parametrize("path", ["thread", "loop"])
+def test_an_interrupt_in_a_callers_answer_keeps_no_answer_from_the_others(tmp_path: Path, path: WritePath) -> None:
+    loop = asyncio.new_event_loop()
+    maker = FrameMaker(1)
+
+    def interrupted(position: int, error: BaseException | None) -> None:
+        raise KeyboardInterrupt
+
+    async def begin() -> Any:
+        opened = journal(tmp_path, write_path=path)
+        log = await opened.__aenter__()
+        await append(log, maker.data(("v", b"first")))
+        return opened, log
+
+    async def work() -> None:
+        log.append(maker.data(("v", b"interrupted")), interrupted)
+        futures.extend(append(log, maker.data(("v", b"other"))) for _ in range(3))
+        while log.statistics().frames < 5 and path == "thread":
+            pass  # so that all outcomes are known when the loop goes on
+        await asyncio.wait(futures)
+
+    async def end() -> None:
+        async with asyncio.timeout(CLOSE_S):
+            await asyncio.wait(futures)
+            await opened.__aexit__(None, None, None)
+
+    futures: list[asyncio.Future[int]] = []
+    opened, log = loop.run_until_complete(begin())
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(work())
+    loop.run_until_complete(end())
+    loop.close()

@@ -96,6 +96,13 @@ class Writer:
 
     def deliver(self) -> None:
         """Begins to write what waited, and calls `done` for every known outcome."""
+        try:
+            self._deliver()
+        except BaseException:  # an interrupt, or a defect of one caller: the others are answered all the same
+            self._loop.call_soon(self.deliver)
+            raise
+
+    def _deliver(self) -> None:
         self._notified = False
         while self._waiting and not self._must_wait(self._waiting[0][1]):
             try:
