@@ -134,7 +134,8 @@ class FaultyDisk(Disk):
     `written`: (offset, length) of each pwritev of a segment.
     `fail_sync`, `fail_write`: the next sync or write of a segment fails with EIO, once. `syncs`: the number of syncs of each file name.
     `submit_error`: the error number with which the loop's next write is refused, once. `short`: the next one writes fewer bytes, once.
-    `frozen`: while it is set, completions of the loop's writes are not seen there; `begun` counts these writes.
+    `frozen`: while it is set, completions of the loop's writes are not seen there; `begun` counts these writes,
+    and `reaped` those that the loop saw complete.
     """
 
     def __init__(self) -> None:
@@ -147,6 +148,7 @@ class FaultyDisk(Disk):
         self.short = False
         self.frozen = False
         self.begun = 0
+        self.reaped = 0
         self.buffers_max = 0
         self.written: list[tuple[int, int]] = []
         self.lock = threading.Lock()
@@ -184,7 +186,9 @@ class _FaultyWrite(AsyncWrite):
         super().submit(fd, length, offset)
 
     def reap(self) -> int | None:
-        return None if self._disk.frozen else self._changed(super().reap())
+        result = None if self._disk.frozen else self._changed(super().reap())
+        self._disk.reaped += result is not None
+        return result
 
     def wait(self, wait_s: float) -> int | None:
         return self._changed(super().wait(wait_s))

@@ -343,3 +343,34 @@ async def test_a_log_whose_thread_cannot_start_leaves_nothing_behind(
 def test_an_unknown_write_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="write_path is 'quick': give one of 'auto', 'loop', 'thread'"):
         JournalBackend(tmp_path, write_path="quick")  # type: ignore[arg-type]
+
+
+@by_loop
+async def test_a_child_forked_with_a_frame_in_flight_has_no_part_in_it(tmp_path: Path) -> None:
+    """The child lets go of what it inherited. The loop of the parent finishes that frame and writes the next ones."""
+    disk, maker = FaultyDisk(), FrameMaker(1)
+    backend = JournalBackend(tmp_path, disk=disk, write_path="loop")
+    async with asyncio.timeout(WAIT_S):
+        await backend.create(PCHANNEL, incarnation=INCARNATION)
+        log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=1)
+        await append(log, maker.data(("v", b"first")))
+        in_flight = await frozen_append(log, disk, maker.data(("v", b"in flight")))
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                assert not in_flight.done()
+                backend.abandon()
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        disk.frozen = False
+        await in_flight
+        seen = disk.reaped
+        await append_all(log, [maker.data(("v", b"x")) for _ in range(5)])
+        assert disk.reaped >= seen + 5, "the loop itself saw them complete"
+        assert len(await read_all(log)) == 7
+        await log.close()
+        await backend.close()
