@@ -14,11 +14,13 @@ Files, from the bottom up:
 * active:              the segment that is being written, and its stored index
 * log_tail:            the end of the log, and the steps that add a frame to it
 * loop_path, thread_path:  the two ways of a frame to the disk: from the event loop, or by a thread
+* write_path:          the setting that chooses between them
 * writer:              the order of the frames and of their outcomes, and which way each goes
 * recovery:            which files of the last writer are trusted, and what is repaired
 * checkpoint:          checkpoint files, and room for the next one
 * truncation:          where the log begins, and what happens to the segments below
 * reader:              pages of frames from the segments
+* statistics:          the counters of one open log
 * log, backend:        one open log; the directory with all of them
 * read_only, read_only_segments:  a journal of another process, open for reading
 """
@@ -28,8 +30,10 @@ from wal.backends.journal.control import CONTROL_NAME
 from wal.backends.journal.directory import is_being_written
 from wal.backends.journal.disk import Disk, JournalFile
 from wal.backends.journal.index import SegmentIndex
-from wal.backends.journal.log import JournalLog, JournalStatistics, WritePath
+from wal.backends.journal.log import JournalLog
 from wal.backends.journal.read_only import ReadOnlyJournal, ReadOnlyJournalLog, absence
+from wal.backends.journal.statistics import JournalStatistics
+from wal.backends.journal.write_path import WritePath
 
 __all__ = [
     "CONTROL_NAME",

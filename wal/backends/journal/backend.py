@@ -19,9 +19,10 @@ from wal.backends.journal.control import CONTROL_NAME, FENCE_NAME
 from wal.backends.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log
 from wal.backends.journal.disk import Disk
 from wal.backends.journal.layout import HEADER_PAGE_BYTES
-from wal.backends.journal.log import JournalLog, WritePath
+from wal.backends.journal.log import JournalLog
 from wal.backends.journal.read_only import absence
 from wal.backends.journal.recovery import Recovered, recover_log
+from wal.backends.journal.write_path import WritePath
 from wal.errors import ClosedError, InvalidArgumentError, StorageError
 from wal.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
 from wal.message import FORM_JOURNAL

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,14 +21,14 @@ from wal.backends.base import AppendDone, Extent, FramePage, LogState, PChannelL
 from wal.backends.journal.active import ActiveSegment, IndexKeeper
 from wal.backends.journal.checkpoint import CheckpointFiles
 from wal.backends.journal.disk import Disk
-from wal.backends.journal.linux_aio import AsyncWrite
 from wal.backends.journal.log_tail import LogTail
-from wal.backends.journal.loop_path import LOOP_BYTES_MAX
 from wal.backends.journal.preparer import Preparer
 from wal.backends.journal.reader import LogReader
 from wal.backends.journal.recovery import Recovered
 from wal.backends.journal.segments import SegmentSet, last_truncated, write_index
+from wal.backends.journal.statistics import JournalStatistics
 from wal.backends.journal.truncation import Truncation
+from wal.backends.journal.write_path import WritePath, loop_bytes_max, loop_write
 from wal.backends.journal.writer import Writer
 from wal.errors import (
     ChannelFencedError,
@@ -41,25 +41,9 @@ from wal.errors import (
 from wal.files import HeldDirectory
 from wal.frame import EncodedFrame
 
-__all__ = ["JournalLog", "JournalStatistics", "WritePath"]
+__all__ = ["JournalLog"]
 
 _T = TypeVar("_T")
-WritePath = Literal["auto", "loop", "thread"]
-"""How frames go to the disk: from the event loop wherever it can, from a thread alone, or (auto) from the loop where it is faster."""
-
-
-class JournalStatistics(msgspec.Struct, frozen=True, gc=False):
-    """Counters since this opening: `frames` with `frame_bytes` in all were written with one sync each (`syncs`), `loop_frames` of them
-    from the event loop; `segments` were begun, truncated ones were `recycled` or `removed`; `segments_held` exist now."""
-
-    frames: int
-    frame_bytes: int
-    syncs: int
-    segments: int
-    recycled: int
-    removed: int
-    segments_held: int
-    loop_frames: int
 
 
 class JournalLog(PChannelLog):
@@ -112,9 +96,9 @@ class JournalLog(PChannelLog):
         with contextlib.ExitStack() as undo:  # a thread may not start
             disk.hold(held)
             undo.callback(disk.let_go, held)
-            loop_write = _loop_write(disk, recovered.active, write_path)
-            if loop_write is not None:
-                undo.callback(pool.submit, loop_write.close)
+            loop_writes = loop_write(disk, recovered.active, write_path)
+            if loop_writes is not None:
+                undo.callback(pool.submit, loop_writes.close)
             self._preparer = Preparer(disk, directory, name=pchannel, term=term, segment_bytes=segment_bytes)
             undo.callback(pool.submit, self._preparer.close)
             for spare in recovered.spares:
@@ -136,8 +120,8 @@ class JournalLog(PChannelLog):
             self._writer = Writer(
                 self._tail,
                 pchannel=pchannel,
-                loop_write=loop_write,
-                loop_bytes_max=frame_bytes_limit if write_path == "loop" else LOOP_BYTES_MAX,
+                loop_write=loop_writes,
+                loop_bytes_max=loop_bytes_max(write_path, frame_bytes_limit),
                 failed=self._failed,
             )
             undo.pop_all()
@@ -354,17 +338,3 @@ class JournalLog(PChannelLog):
     def _check_open(self) -> None:
         if self._closing is not None:
             raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
-
-
-def _loop_write(disk: Disk, active: ActiveSegment, write_path: WritePath) -> AsyncWrite | None:
-    """Returns the means to write from the loop; None if it is not to, or cannot and need not."""
-    if write_path == "thread":
-        return None
-    try:
-        return disk.async_write(active.file)
-    except OSError as error:
-        if write_path == "auto":
-            return None
-        raise InvalidArgumentError(
-            f"setting write_path='loop' cannot be used for {active.segment.path}: {error.strerror}; use 'auto' or 'thread'"
-        ) from error

@@ -294,8 +294,7 @@ def _keep_freed_memory() -> None:
 
     By default glibc returns freed memory at the end of its heap to the system from 128 KiB on. Then every page of a read consists of fresh
     memory, and the page faults cost as much as the read: 1.7 µs for a message of 1 KiB, 0.9 without them. Freeing a block raises that limit
-    to twice the size of the block (mallopt(3), M_MMAP_THRESHOLD). It is done once a process: this block is never touched, while the
-    next one would come from the heap, which has to be cleared.
+    to twice its size (mallopt(3), M_MMAP_THRESHOLD). Done once a process: a second block would come from the heap and be cleared.
     """
     bytes(_KEPT_BYTES)
 
