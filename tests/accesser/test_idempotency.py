@@ -153,6 +153,47 @@ async def test_sequences_after_a_failed_one_fail_wherever_they_wait(
     assert [info.last_sequence for info in await log.producers()] == [3, 1]
 
 
+async def test_a_sequence_that_waits_fails_with_the_second_of_two_refused_frames(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal of the first frame makes room for another one, which must not hold what the refusal of the second one fails."""
+    await log.raw_append(Message("orders", b"0"))
+    gate = Gate(log, monkeypatch)
+    plain = log.append_nowait(Message("orders", b"plain"))
+    await turns()
+    first = nowait(log, b"1", key(1))
+    await turns()
+    second = nowait(log, b"2", key(2))
+    await turns()
+    assert len(gate.held) == 2
+    gate.refuse()
+    found = await outcomes([plain, first, second])
+    assert [type(error) for error in found] == [NoSpaceError, NoSpaceError, InvalidRequestSeqError]
+    assert not (await nowait(log, b"1", key(1))).duplicate
+    assert not (await nowait(log, b"2", key(2))).duplicate
+    assert local(log).in_flight.size == 0
+    assert await payloads(log, "orders") == [b"0", b"1", b"2"]
+
+
+async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(
+    log: WALAccesser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.raw_append(Message("orders", b"0"))
+    gate = Gate(log, monkeypatch)
+    plain = [log.append_nowait(Message("orders", b"plain"))]
+    await turns()
+    plain.append(log.append_nowait(Message("orders", b"plain")))
+    await turns()
+    first = nowait(log, b"1", key(1), barrier_time_tick=gate.held[0][0].header.first_tick)
+    await turns()
+    assert log.statistics().pchannels[0].barriers == 1
+    gate.refuse()
+    second = nowait(log, b"2", key(2))
+    assert [type(error) for error in await outcomes(plain)] == [NoSpaceError] * 2
+    assert not any(result.duplicate for result in [await second, await first])
+    assert await payloads(log, "orders") == [b"0", b"1", b"2"]
+
+
 async def test_a_frame_that_waits_for_ticks_is_drafted_again_without_it(
     log: WALAccesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ class FramePipeline:
         self._group_bytes = log.group_bytes
         self._tick_frames = TickFrames(monotonic()) if log.tick_frames else None
         self._sequence = 0
+        self._refusing = False  # the frames in flight follow a refused one, and are refused next
 
     # -- submissions
 
@@ -229,7 +230,13 @@ class FramePipeline:
     # -- the way of a frame
 
     def pump(self) -> None:
-        """Hands frames over until the backend has enough of them, nothing waits, or there are no ticks."""
+        """Hands frames over until the backend has enough of them, nothing waits, or there are no ticks.
+
+        Frames in flight behind a refused one are refused first: what fails with them may be followed by later sequences that wait.
+        """
+        if self._refusing and self._flights:
+            return
+        self._refusing = False
         while len(self._flights) < self._flights_max and self.fault is None:
             prepared = self._prepared
             if prepared is None and not self._waiting:
@@ -325,6 +332,7 @@ class FramePipeline:
     def _refused(self, error: BaseException) -> None:
         """Fails the oldest frame. Nothing of it or of the frames after it was written: their sequence numbers are reused."""
         flight = self._flights.popleft()
+        self._refusing = True
         self._promised.settled(flight.last_tick, durable=False)
         self._sequence = min(self._sequence, flight.sequence)
         for submission in flight.submissions:

@@ -37,12 +37,13 @@ class PromisedTick:
         self.in_flight.append(first_tick)
 
     def settled(self, last_tick: int, *, durable: bool) -> int:
-        """Notes that the oldest frame in flight is durable, or failed and is not in the log; returns the promised tick."""
+        """Notes that the oldest frame in flight is durable, or failed and is not in the log; returns the promised tick.
+
+        A failed frame does not raise it, since nobody looks then for the barriers that it would pass.
+        """
         self.in_flight.popleft()
-        if self.in_flight:
-            self._raise(self.in_flight[0] - 1)
-        elif durable:
-            self._raise(last_tick)
+        if durable:
+            self._raise(self.in_flight[0] - 1 if self.in_flight else last_tick)
         return self.tick
 
     def advance(self, fresh: Callable[[], int | None]) -> int:
