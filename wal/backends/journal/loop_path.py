@@ -27,11 +27,12 @@ from wal.frame import EncodedFrame
 __all__ = ["LOOP_BYTES_MAX", "Answer", "LoopPath", "unknown_outcome"]
 
 LOOP_BYTES_MAX: Final = 128 * 1024
-"""The largest frame that is surely worth writing from the loop: the thread copies and submits beside it, on another core.
+"""The largest frame that is written from the loop unless a setting says otherwise.
 
-Thousands of messages a second on 2 cores by the thread → from the loop (medians of five interleaved rounds, averaged over the sizes that
-choose the same path): 86 → 107 for frames of 66 KiB (64 writers, 1 KB), 26 → 33 (16 writers, 4 KB). Frames of 265 KiB gain with 16 writers
-of 16 KB, 19 → 25, but not with 256 writers of 1 KB: 164 → 168, for a tenth more processor time.
+Thousands of messages a second on 2 cores by the thread → from the loop (medians of five interleaved rounds, averaged over all sizes that
+choose the same path; single sizes differ by up to a quarter): 90 → 107 for frames of 64 KiB (64 writers, 1 KB), 26 → 33 for 65 KiB
+(16 writers, 4 KB). Frames of 260 KiB gain with 16 writers of 16 KB, 19 → 25, but hardly with 256 writers of 1 KB: 164 → 168, for 14 % more
+processor time.
 """
 YIELD_S: Final = 0.1
 """So often a frame goes through the thread, however small."""
