@@ -10,6 +10,9 @@ Files, from the bottom up:
 * tails:     the end of a hosted pchannel's log, as clients see it
 * discovery: AssignmentDiscover: which pchannels are on which node
 * produce:   Produce: the streams on which clients append
+* frame_feed: one Consume stream in the form of frames
+* message_feed: one Consume stream in the contract's form, message by message
+* consume:   Consume: the streams on which clients read
 * access:    who may reach the node: its address, TLS, tokens
 * services:  all services of a node: a new one is added there
 * node:      a node: its port, from start to close

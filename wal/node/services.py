@@ -6,6 +6,7 @@ from typing import Any
 
 from wal.engine.local.log import LocalLog
 from wal.network import Method
+from wal.node.consume import ConsumeService
 from wal.node.discovery import Discovery
 from wal.node.draining import Draining
 from wal.node.hosted import Hosted
@@ -28,4 +29,5 @@ def all_handlers(
         **states.handlers(),
         **Discovery(hosted, draining, server_id=states.server_id, address=address).handlers(),
         **ProduceService(log, hosted, draining).handlers(),
+        **ConsumeService(log, hosted, draining).handlers(),
     }

@@ -39,7 +39,7 @@ class RecentFrames:
         self._bytes_max = bytes_max
         self._size = 0
         self._frames: deque[_Recent | _Read] = deque()
-        self._page: tuple[tuple[int, int, frozenset[str], int], FramePage] | None = None
+        self._page: tuple[tuple[int, int, frozenset[str] | None, int], FramePage] | None = None
         """The page that was asked for last: at the tail many readers ask for the same one."""
         self._prepared: _Recent | None = None
         """A frame that is being written, decoded for the readers that wait for it."""
@@ -76,8 +76,11 @@ class RecentFrames:
         self.shared.forget(start - 1)
         self.start = start
 
-    def page(self, start: int, end: int, *, names: frozenset[str], bytes_max: int) -> FramePage | None:
-        """Returns the frames in [start, end) that a reader of these names sees, about `bytes_max` bytes; None below the window."""
+    def page(self, start: int, end: int, *, names: frozenset[str] | None, bytes_max: int) -> FramePage | None:
+        """Returns the frames in [start, end) that a reader of these names (None: of all) sees, about `bytes_max` bytes.
+
+        Returns None below the window.
+        """
         if start < self.start:
             return None
         wanted = (start, end, names, bytes_max)
@@ -97,7 +100,7 @@ class RecentFrames:
             if header.indices:
                 last_event = (recent.position, header.indices - 1)
             promised_tick = max(promised_tick, header.promised_tick)
-            if recent.pchannel_wide or not names.isdisjoint(recent.names):
+            if names is None or recent.pchannel_wide or not names.isdisjoint(recent.names):
                 frames.append(recent.stored())
                 taken += header.frame_bytes
         page = FramePage(frames, next_position, last_event, promised_tick)

@@ -34,7 +34,7 @@ from wal.reading.options import (
 )
 from wal.reading.position import Reached, ReadPosition
 from wal.reading.progress import Need, Progress
-from wal.reading.selection import Selection, named
+from wal.reading.selection import Selection, WholePChannel, named
 from wal.reading.shared_copies import SharedCopies, shared_by, shared_copies
 from wal.reading.shared_messages import SharedMessages
 from wal.reading.start import TailView
@@ -65,6 +65,7 @@ __all__ = [
     "TailView",
     "TimeTickGT",
     "TimeTickGTE",
+    "WholePChannel",
     "assemble",
     "event_indices",
     "event_named",

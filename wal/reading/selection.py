@@ -11,7 +11,7 @@ from typing import Final
 
 from wal.frame import FrameView, RunKind, RunRow
 
-__all__ = ["BoundNames", "Selection", "named"]
+__all__ = ["BoundNames", "Selection", "WholePChannel", "named"]
 
 BoundNames = frozenset[tuple[str, int]]
 """What a reader reads: the name and the incarnation of each of its vchannels."""
@@ -31,12 +31,13 @@ class Selection:
     def __init__(self, bound: Mapping[str, int | None], *, floor: int) -> None:
         self._bound = dict(bound)
         self._floor = floor
-        self.names: frozenset[str] = frozenset(bound)
+        self.names: frozenset[str] | None = frozenset(bound)
+        """The vchannels; None: all of the pchannel."""
         self._bound_names: BoundNames | None = None
 
     def runs(self, view: FrameView) -> list[RunRow]:
         """Returns the runs of this frame that the reader sees, including those for every reader."""
-        return [run for run in view.runs.find(self.names) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
+        return [run for run in view.runs.find(self._bound) if run.kind == RunKind.PCHANNEL or self._accepts(run)]
 
     @property
     def bound(self) -> BoundNames | None:
@@ -59,6 +60,32 @@ class Selection:
         if bound is None and run.incarnation >= self._floor:
             bound = self._bound[run.name] = run.incarnation
         return run.incarnation == bound
+
+
+class WholePChannel(Selection):
+    """Everything on a pchannel: all vchannels, in every incarnation."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__({}, floor=0)
+        self.names = None
+
+    def runs(self, view: FrameView) -> list[RunRow]:
+        """Returns the runs of this frame that hold messages."""
+        return [run for run in view.runs if run.kind in _WITH_MESSAGES]
+
+    @property
+    def bound(self) -> None:
+        """None: such readers share no messages."""
+        return
+
+    def incarnation(self, name: str) -> int | None:
+        """Returns None: it is bound to no incarnation."""
+        return None
+
+
+_WITH_MESSAGES: Final = (RunKind.VCHANNEL, RunKind.PCHANNEL, RunKind.COPY)
 
 
 def named(vchannels: Sequence[str]) -> str:

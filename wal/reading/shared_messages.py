@@ -78,7 +78,7 @@ class SharedMessages:
     @property
     def names(self) -> frozenset[str]:
         """The vchannels of the reader that built messages last."""
-        return frozenset() if self._last is None else self._last[0].names
+        return (self._last and self._last[0].names) or frozenset()
 
     def prepare(self, view: FrameView) -> None:
         """Builds the messages of a frame whose position is not known yet, as the last reader would."""

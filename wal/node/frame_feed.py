@@ -1,0 +1,238 @@
+"""FrameFeed: one Consume stream in the form of frames, which feeds a remote pchannel.
+
+It sends the frames that the client wants, page by page, and with the last of them the tail; then it waits for the log, or for a request. A
+client that is slow costs one page of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import grpc.aio
+
+from wal.backends import FramePage
+from wal.channels import check_vchannel
+from wal.engine.local.log import LocalLog
+from wal.errors import InvalidArgumentError, InvalidRequestSeqError, TruncatedError, WALError
+from wal.node.draining import Draining
+from wal.node.tails import identity_of, tail_of
+from wal.pchannel import PChannel, ReadablePChannel
+from wal.rpc.api import frames_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import TailState, VChannelState
+from wal.rpc.frame_pages import frame_to_proto, page_to_proto, wanted_extents
+from wal.rpc.positions import position_from_proto, vchannel_to_proto
+
+__all__ = ["FrameFeed"]
+
+PAGE_BYTES: Final = 1 << 20
+PAGE_BYTES_MAX: Final = 4 << 20
+"""The largest page, about the largest frame."""
+NAMES_MAX: Final = 65_536
+"""The most vchannels of a reader: as many as a log has by default."""
+_FRAMES_A_TURN: Final = 128
+"""How many frames are converted before other tasks get their turn: about a millisecond."""
+
+
+class FrameFeed:
+    """A `Reader` of the pchannel: it is told of the vchannels that are created and dropped."""
+
+    def __init__(
+        self, context: Any, log: LocalLog, draining: Draining, pchannel: PChannel, selection: frames_pb2.FrameSelection
+    ) -> None:
+        self._context = context
+        self._log = log
+        self._draining = draining
+        self._pchannel = pchannel
+        self._selection = selection
+        self._names: set[str] | None = None
+        """The vchannels that are wanted; None: all of the pchannel."""
+        self._names_since = False
+        """Whether the next page is the first one with other names."""
+        self._at = 0
+        """Where the next page begins."""
+        self._changed: set[str] = set()
+        """The vchannels of which the client has to be told."""
+        self._sent_tail: TailState | None = None
+        self._awaited_tick = 0
+        self._wake = asyncio.Event()
+
+    # -- as the pchannel sees it, see `Reader`
+
+    @property
+    def vchannels(self) -> tuple[str, ...]:
+        return ()
+
+    def incarnation(self, vchannel: str) -> int | None:
+        return None
+
+    def ended_by(self, vchannel: str, error: WALError) -> None:
+        self._note(vchannel)
+
+    def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
+        # Its record is not saved yet: the client is told when it is, so that no crash takes back what a client knows.
+        asyncio.get_running_loop().call_soon(self._note_when_saved, vchannel)
+
+    def _note_when_saved(self, vchannel: str) -> None:
+        saving = self._log.vchannels.saving.get(vchannel)
+        if saving is None:
+            self._note(vchannel)
+        else:
+            saving.add_done_callback(lambda _: self._note(vchannel))
+
+    def _note(self, vchannel: str) -> None:
+        if self._names is None or vchannel in self._names:
+            self._changed.add(vchannel)
+            self._wake.set()
+
+    # -- the stream
+
+    async def run(self) -> None:
+        """Serves the stream until the client closes it. Raises the error with which it ends."""
+        self._begin()
+        tail = self._sent_tail = tail_of(self._pchannel)
+        states = [] if self._names is None else map(self._state, sorted(self._names))
+        created = proto.CreateConsumerResponse(log=identity_of(self._pchannel), tail=tail, vchannels=states)
+        self._pchannel.readers.add(self)
+        reader = asyncio.get_running_loop().create_task(self._read(), name=f"consume {self._pchannel.channel}")
+        reader.add_done_callback(lambda _: self._wake.set())
+        try:
+            await self._context.write(proto.ConsumeResponse(create=created))
+            while not reader.done():
+                await self._feed(reader)
+        finally:
+            self._pchannel.readers.discard(self)
+            reader.cancel()
+            await asyncio.wait((reader,))
+            if not reader.cancelled():
+                reader.exception()  # retrieved, also if the client is gone
+        reader.result()
+
+    def _begin(self) -> None:
+        """Checks the selection. Raises InvalidArgumentError for one that cannot be served."""
+        wanted, log, tail = self._selection, self._pchannel.log, self._pchannel.tail
+        if wanted.incarnation not in (0, log.incarnation):
+            raise InvalidArgumentError(
+                f"pchannel {self._pchannel.channel!r} has a log of incarnation {log.incarnation:x}, not {wanted.incarnation:x}: the "
+                "positions are of another log"
+            )
+        if wanted.page_bytes > PAGE_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"page_bytes={wanted.page_bytes} is above {PAGE_BYTES_MAX}: ask for smaller pages"
+            )
+        if wanted.HasField("names"):
+            self._names = _checked(wanted.names.names)
+        self._at = position_from_proto(wanted.start) if wanted.HasField("start") else tail.durable_end
+        if self._at > tail.durable_end:
+            raise InvalidArgumentError(
+                f"position {self._at} is above the durable end {tail.durable_end} of {self._pchannel.channel}: start at or below it"
+            )
+
+    async def _feed(self, reader: asyncio.Task[None]) -> None:
+        """Sends what is new, then waits for more."""
+        pchannel, tail = self._pchannel, self._pchannel.tail
+        self._wake.clear()
+        if tail.failure is not None:
+            raise tail.failure
+        if self._awaited_tick > tail.promised_tick:
+            pchannel.advance_for(self._awaited_tick)
+        waiter = tail.waiter(ticks=True)
+        waiter.add_done_callback(lambda _: self._wake.set())
+        try:
+            state, end = tail_of(pchannel), tail.durable_end
+            update = frames_pb2.FrameUpdate()
+            while not self._selection.tail_only and self._at < end:
+                page = await self._page(end)
+                if self._at >= end:
+                    update.page.CopyFrom(page)
+                else:
+                    await self._context.write(proto.ConsumeResponse(frames=frames_pb2.FrameUpdate(page=page)))
+                if reader.done():
+                    return
+            changed, self._changed = self._changed, set()
+            update.vchannels.extend(map(self._state, sorted(changed)))
+            if state != self._sent_tail:
+                update.tail.CopyFrom(state)
+            if update.ByteSize():
+                await self._context.write(proto.ConsumeResponse(frames=update))
+                self._sent_tail = state
+            await self._wake.wait()
+        finally:
+            waiter.cancel()
+
+    async def _page(self, end: int) -> frames_pb2.FramePage:
+        """Returns the next page, and moves on to its end."""
+        pchannel, start = self._pchannel, self._at
+        names = None if self._names is None else frozenset(self._names)
+        since, self._names_since = self._names_since, False
+        bytes_max = self._selection.page_bytes or PAGE_BYTES
+        page: FramePage | None = None
+        if start >= pchannel.log.earliest[0]:
+            page = pchannel.recent.page(start, end, names=names, bytes_max=bytes_max)
+        if page is None:
+            try:
+                page = await pchannel.log.read(start, names=names, bytes_max=bytes_max, end=end)
+            except TruncatedError as error:
+                raise await pchannel.overtaken(start) from error
+        frames = []
+        for frame in page.frames:
+            view = frame.view
+            extents = wanted_extents(view, names)
+            frames.append(frame_to_proto(frame.position, frame.next_position, view.head, view.stored, extents))
+            if len(frames) % _FRAMES_A_TURN == 0:
+                await asyncio.sleep(0)
+        self._at = page.next_position
+        message = page_to_proto(page, start=start, frames=frames)
+        message.names_since = since
+        return message
+
+    async def _read(self) -> None:
+        """Executes the requests; returns when the client closes the stream. Raises for a request that ends it."""
+        with self._draining.ending():
+            while (request := await self._context.read()) is not grpc.aio.EOF:
+                match request.WhichOneof("request"):
+                    case "close":
+                        return
+                    case "await_tick":
+                        self._awaited_tick = request.await_tick.time_tick
+                    case "change_names":
+                        self._change(request.change_names)
+                    case _:
+                        raise InvalidArgumentError(
+                            "a ConsumeRequest has no request that this version knows: set close, change_names or await_tick"
+                        )
+                self._wake.set()
+
+    def _change(self, request: frames_pb2.ChangeNamesRequest) -> None:
+        if self._names is None:
+            raise InvalidRequestSeqError(
+                "change_names is for a consumer with names, and this one reads the whole pchannel: create one with names"
+            )
+        added = _checked(request.added)
+        names = (self._names | added) - set(request.removed)
+        if len(names) > NAMES_MAX:
+            raise _too_many(len(names))
+        self._changed |= added - self._names
+        self._names, self._names_since = names, True
+
+    def _state(self, name: str) -> VChannelState:
+        vchannels = self._log.vchannels
+        info = vchannels.records.get(name)
+        if info is not None and name not in vchannels.saving:
+            return vchannel_to_proto(info)
+        return VChannelState(
+            name=name, pchannel=vchannels.pchannel_of(name), incarnation=vchannels.directory.next_incarnation
+        )
+
+
+def _checked(names: Any) -> set[str]:
+    if len(names) > NAMES_MAX:
+        raise _too_many(len(names))
+    return set(map(check_vchannel, names))
+
+
+def _too_many(count: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"a consumer reads {count} vchannels, and {NAMES_MAX} are accepted: read the whole pchannel, without names"
+    )

@@ -1,0 +1,111 @@
+"""MessageFeed: one Consume stream in the contract's form, message by message.
+
+A transaction is sent as its begin, its bodies and its commit, one after the other. TimeTick messages show that time passes on a quiet
+log. Without a filter by vchannel the consumer gets the whole pchannel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc.aio
+
+from actors import Actor, ActorRef
+from wal.engine.local.log import LocalLog
+from wal.errors import InvalidArgumentError
+from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID
+from wal.message.codec import id_to_wire, to_wire, txn_to_wire
+from wal.message.wire_pb2 import Message
+from wal.node.draining import Draining
+from wal.pchannel import PChannel, Scanner
+from wal.reading import EventFilter, ReadOptions, Selection, WholePChannel
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.selection import filters_from_proto, policy_from_proto
+
+__all__ = ["MessageFeed"]
+
+_BATCH: Final = 256
+"""The most messages that are taken before the stream is looked at: its end is noticed after them."""
+_WHOLE: Final = ("",)
+"""Stands for the vchannels of a read of the whole pchannel: no vchannel has this name."""
+
+
+class MessageFeed:
+    """Reads `pchannel` for one consumer."""
+
+    def __init__(
+        self,
+        context: Any,
+        log: LocalLog,
+        draining: Draining,
+        pchannel: PChannel,
+        created: proto.CreateConsumerRequest,
+    ) -> None:
+        """Raises InvalidArgumentError for a policy or a filter that is not set, and for vchannels of another pchannel."""
+        self._context = context
+        self._log = log
+        self._draining = draining
+        self._pchannel = pchannel
+        policy = policy_from_proto(created.deliver_policy)
+        vchannels, filters = filters_from_proto(created.deliver_filters)
+        for name in vchannels:
+            if (place := log.vchannels.pchannel_of(name)) != pchannel.channel:
+                raise InvalidArgumentError(
+                    f"vchannel {name!r} is on pchannel {place}, and this consumer reads {pchannel.channel}: create one for {place}"
+                )
+        options = ReadOptions(vchannels or _WHOLE, policy, EventFilter.of(filters), include_time_ticks=True)
+        self._scanner = Scanner(options, attach=log.attach if vchannels else self._attach_whole)
+
+    async def run(self) -> None:
+        """Serves the stream until the client closes it. Raises the error with which it ends."""
+        reader = asyncio.get_running_loop().create_task(self._read(), name=f"consume {self._pchannel.channel}")
+        try:
+            async with self._scanner:
+                await self._context.write(proto.ConsumeResponse(create=proto.CreateConsumerResponse()))
+                sender = asyncio.get_running_loop().create_task(self._send(), name=f"feed {self._pchannel.channel}")
+                try:
+                    await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    sender.cancel()
+                    await asyncio.wait((sender,))
+            if not sender.cancelled():
+                sender.result()
+        finally:
+            reader.cancel()
+            await asyncio.wait((reader,))
+            if not reader.cancelled():
+                reader.exception()  # retrieved, also if the client is gone
+        reader.result()
+
+    async def _send(self) -> None:
+        async for page in self._scanner.batches(_BATCH):
+            for message in page:
+                await self._send_message(message)
+
+    async def _send_message(self, message: ImmutableMessage) -> None:
+        parts: Sequence[tuple[MessageID | None, Message]] = (
+            txn_to_wire(message)
+            if isinstance(message, ImmutableTxnMessage)
+            else ((message.message_id, to_wire(message)),)
+        )
+        for message_id, wire in parts:
+            shown = None if message_id is None else id_to_wire(message_id)  # a TimeTick before any event has none
+            response = proto.ConsumeMessageReponse(id=shown, message=wire)
+            await self._context.write(proto.ConsumeResponse(consume=response))
+
+    async def _read(self) -> None:
+        """Returns when the client closes the stream. Raises for any other request."""
+        with self._draining.ending():
+            request = await self._context.read()
+            if request is not grpc.aio.EOF and not request.HasField("close"):
+                raise InvalidArgumentError(
+                    "a ConsumeRequest has no request that this version knows for a consumer of messages: set close"
+                )
+
+    async def _attach_whole(self, _names: tuple[str, ...]) -> tuple[PChannel, Selection, Any]:
+        return self._pchannel, WholePChannel(), self._spawn
+
+    def _spawn(self, actor: Actor, name: str) -> ActorRef:
+        return self._log.spawn(actor, name)
