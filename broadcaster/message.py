@@ -22,6 +22,7 @@ from wal.message import (
     Message,
     MessageType,
     ResourceKey,
+    encode_properties,
     properties_size,
     type_properties,
 )
@@ -40,6 +41,10 @@ __all__ = [
 
 BYTES_A_VCHANNEL: Final = 64
 """The bytes that `estimate_size` counts for each vchannel in addition to its name."""
+
+RUN_BYTES: Final = 20
+"""The bytes that each vchannel takes in a frame besides its name: the row of a run, or the head of its name in the header."""
+FRAME_OVERHEAD: Final = 1024
 
 Outcomes = tuple[Sequence[str], CopyOutcomes]
 """Some vchannels, and the outcomes of their copies in the same order."""
@@ -93,6 +98,25 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
     def content_bytes(self) -> int:
         """Returns the bytes of the payload and the properties: the `Message.estimate_size` of a single copy."""
         return len(self.payload) + (properties_size(self.properties) if self.properties else 0)
+
+    def check_size(self, *, message_bytes_max: int, frame_bytes_max: int) -> None:
+        """Raises InvalidArgumentError if it is over a bound of the log; else every vchannel would refuse it, after its keys were taken."""
+        count = len(self.vchannels)
+        payload = self.content_bytes()
+        if payload > message_bytes_max:
+            raise InvalidArgumentError(
+                f"a broadcast of {payload} bytes (payload and properties) is over message_bytes_max={message_bytes_max}: split "
+                "it, store the payload in another place and broadcast a reference, or raise the setting"
+            )
+        keys = sum(len(key.domain.encode()) + len(key.key.encode()) + RUN_BYTES for key in self.resource_keys)
+        stored = len(self.payload) + (len(encode_properties(self.properties)) if self.properties else 0)
+        # Its frames name each vchannel once, whichever pchannels the vchannels are on.
+        named = names_of(tuple(self.vchannels)).stored_bytes + RUN_BYTES * count
+        if (size := stored + keys + named + FRAME_OVERHEAD) > frame_bytes_max:
+            raise InvalidArgumentError(
+                f"a broadcast to {count} vchannels takes {size} bytes with their names, its payload and its keys, and a frame takes "
+                f"{frame_bytes_max}: split it into several broadcasts"
+            )
 
 
 class BroadcastTask(msgspec.Struct, frozen=True):

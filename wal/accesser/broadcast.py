@@ -7,21 +7,12 @@ broadcaster is opened and closed with the log, which also finishes what an earli
 from __future__ import annotations
 
 from threading import get_ident
-from typing import TYPE_CHECKING, Final
 
-from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask, names_of
+from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
 from wal.accesser.lifecycle import Lifecycle
-from wal.errors import InvalidArgumentError
-from wal.message import ImmutableMessage, ResourceKey, encode_properties
-
-if TYPE_CHECKING:
-    from wal.engine.base import WritableEngine
+from wal.message import ImmutableMessage, ResourceKey
 
 __all__ = ["LogBroadcast"]
-
-RUN_BYTES: Final = 20
-"""The bytes that each vchannel takes in a frame besides its name: the row of a run, or the head of its name in the header."""
-FRAME_OVERHEAD: Final = 1024
 
 
 class LogBroadcast:
@@ -50,7 +41,8 @@ class LogBroadcast:
         if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
             engine = await lifecycle.ready()
         if isinstance(message, BroadcastMessage):
-            _check_size(engine, message)
+            limit = engine.appends.message_bytes_max
+            message.check_size(message_bytes_max=limit, frame_bytes_max=engine.frame_bytes_max)
         return await engine.broadcasts.append(message, wait=wait)
 
     async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
@@ -84,24 +76,3 @@ class LogBroadcast:
     def statistics(self) -> BroadcasterStatistics:
         """Returns the broadcaster's counts: those of this moment, and those since the log was opened."""
         return self._lifecycle.ready_nowait().broadcasts.statistics()
-
-
-def _check_size(engine: WritableEngine, message: BroadcastMessage) -> None:
-    """Raises InvalidArgumentError for a broadcast that is over a bound; else every vchannel would refuse it, after its keys were taken."""
-    count = len(message.vchannels)
-    payload = message.content_bytes()
-    limit = engine.appends.message_bytes_max
-    if payload > limit:
-        raise InvalidArgumentError(
-            f"a broadcast of {payload} bytes (payload and properties) is over message_bytes_max={limit}: split "
-            "it, store the payload in another place and broadcast a reference, or raise the setting"
-        )
-    keys = sum(len(key.domain.encode()) + len(key.key.encode()) + RUN_BYTES for key in message.resource_keys)
-    stored = len(message.payload) + (len(encode_properties(message.properties)) if message.properties else 0)
-    # Its frames name each vchannel once, whichever pchannels the vchannels are on.
-    named = names_of(tuple(message.vchannels)).stored_bytes + RUN_BYTES * count
-    if (size := stored + keys + named + FRAME_OVERHEAD) > engine.frame_bytes_max:
-        raise InvalidArgumentError(
-            f"a broadcast to {count} vchannels takes {size} bytes with their names, its payload and its keys, and a frame takes "
-            f"{engine.frame_bytes_max}: split it into several broadcasts"
-        )

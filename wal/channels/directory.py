@@ -59,6 +59,8 @@ class VChannelDirectory(Actor):
         """The saved records, which may be shown to other processes."""
         self.on_saved: Callable[[set[str], set[str]], None] | None = None
         """Called after each save with the pchannels whose records changed, and the names whose former incarnation ended."""
+        self.watchers: set[Callable[[list[tuple[VChannelInfo, bool]]], None]] = set()
+        """Each is called after each save with the vchannels that changed, and whether they exist now. A caller may add and remove one."""
         self._counter: int = 0
         """The counter in the KV; it is above `saved_next` while a turn's records are being saved in parts."""
 
@@ -152,16 +154,21 @@ class VChannelDirectory(Actor):
         self.saved_next = self._counter
         pchannels: set[str] = set()
         ended: set[str] = set()
+        told: list[tuple[VChannelInfo, bool]] = []
         for name, (info, remove) in changes.items():
             before = self.saved.pop(name, None)
             if not remove:
                 self.saved[name] = info
             pchannels.add(info.pchannel)
+            if not remove or before is not None:
+                told.append((info, not remove))
             if before is not None and (remove or before != info):
                 pchannels.add(before.pchannel)
                 ended.add(name)
         if self.on_saved is not None:
             self.on_saved(pchannels, ended)
+        for watcher in list(self.watchers):
+            watcher(told)
 
 
 def _units(batch: list[Change], last: Collection[str]) -> list[list[str]]:

@@ -82,8 +82,8 @@ class CursorService:
             await self.judge()
         return resumable(await self.run(lambda: self.store.load(key)), self.view(), pchannel=pchannel)
 
-    async def infos(self) -> list[CursorInfo]:
-        """Returns all cursors, by name and vchannels, without those of dropped vchannels.
+    async def infos(self, *, pchannel: str | None = None) -> list[CursorInfo]:
+        """Returns all cursors, or those on one pchannel, by name and vchannels, without those of dropped vchannels.
 
         A damaged cursor is logged as a warning, and `retention` names it.
         """
@@ -95,6 +95,8 @@ class CursorService:
         for cursor in cursors:
             if isinstance(cursor, DamagedCursor):
                 _log.warning("a cursor cannot be shown: %s", cursor.error)
+            elif pchannel not in (None, cursor.pchannel):
+                continue
             elif (info := shown(cursor, view)) is not None:
                 infos.append(info)
         return infos

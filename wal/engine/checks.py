@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wal.errors import InvalidArgumentError
 from wal.frame import Record
 from wal.message import Message, encode_properties, type_properties
 from wal.pchannel import Key, key_ext
 from wal.settings import Settings
 
-__all__ = ["check_body_type", "check_client_type", "check_size", "kept_key_ext", "record_of"]
+__all__ = [
+    "check_body_type", "check_client_type", "check_size", "kept_key_ext", "record_of", "spans_pchannels",
+]  # fmt: skip
 
 
 def record_of(message: Message, *, bytes_max: int) -> Record:
@@ -64,3 +68,12 @@ def kept_key_ext(key: Key, settings: Settings) -> bytes:
             f"idempotency_window_s={settings.idempotency_window_s}: raise the setting that is 0, or use a ProducerKey"
         )
     return ext
+
+
+def spans_pchannels(places: Mapping[str, str]) -> InvalidArgumentError:
+    """Returns the error for a transaction on vchannels of several pchannels; `places` are the pchannels by vchannel."""
+    text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in places.items())
+    return InvalidArgumentError(
+        f"a transaction is one frame and cannot span pchannels ({text}): make the vchannels on one pchannel with "
+        "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"
+    )

@@ -20,12 +20,14 @@ from wal.settings import Settings
 if TYPE_CHECKING:
     from wal.backends.pulsar import PulsarAddress
 
-__all__ = ["BROADCAST_ROOT", "CURSOR_ROOT", "PULSAR_ROOT", "open_metadata", "pulsar_address"]
+__all__ = ["BROADCAST_ROOT", "CURSOR_ROOT", "IDS_KEY", "PULSAR_ROOT", "open_metadata", "pulsar_address"]
 
 BROADCAST_ROOT: Final = "broadcasts"
 """The root path of the broadcaster's records."""
 CURSOR_ROOT: Final = "cursors"
 """The root path of cursors, if the log has no directory for them."""
+IDS_KEY: Final = "ids/next"
+"""The key of the numbers that clients allocate (`wal.timestamp.IdAllocator`)."""
 PULSAR_ROOT: Final = "pulsar"
 """The root path of the Pulsar backend's records."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -122,8 +122,8 @@ class RetentionKeeper:
         await self._whole(unless_pinned())
         await self._make_room([pchannel])
 
-    async def report(self) -> list[PChannelRetention]:
-        """Returns the state of each pchannel's log."""
+    async def report(self, pchannels: Iterable[PChannel] | None = None) -> list[PChannelRetention]:
+        """Returns the state of the log of each of these pchannels (None: all)."""
         self._look()
         cursors = await self._service.run(self._service.store.load_all)
         view = self._service.view()
@@ -137,7 +137,7 @@ class RetentionKeeper:
                 checkpointed=pchannel.log.checkpointed,
                 clock_drift_s=drift_s,
             )
-            for pchannel in self._pchannels.values()
+            for pchannel in (self._pchannels.values() if pchannels is None else pchannels)
         ]
 
     # -- the turns

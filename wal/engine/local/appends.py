@@ -13,7 +13,7 @@ from typing import Any, Final
 from actors import ActorError
 from wal.channels import check_vchannel
 from wal.engine.bodies import bodies_of
-from wal.engine.checks import check_client_type, check_size, kept_key_ext, record_of
+from wal.engine.checks import check_client_type, check_size, kept_key_ext, record_of, spans_pchannels
 from wal.engine.local.txn import LocalTxn
 from wal.engine.local.vchannels import VChannelRoutes, refusal, tell
 from wal.errors import BulkAppendError, InvalidArgumentError, WALError
@@ -247,9 +247,10 @@ class LocalAppends:
         """Returns what every pchannel remembers of producers."""
         return [info for pchannel in self._pchannels.values() for info in pchannel.keyed.table.producers.listed()]
 
-    async def forget_producer(self, name: str) -> None:
-        """Forgets a producer on every pchannel that knows it; raises InvalidArgumentError if none does."""
-        tables = [pchannel.keyed.table.producers for pchannel in self._pchannels.values()]
+    async def forget_producer(self, name: str, pchannels: Iterable[PChannel] | None = None) -> None:
+        """Forgets a producer on each of these pchannels (None: all) that knows it; raises InvalidArgumentError if none does."""
+        among = self._pchannels.values() if pchannels is None else pchannels
+        tables = [pchannel.keyed.table.producers for pchannel in among]
         scopes = [scope for table in tables if (scope := table.scope_of(name))]
         gave_up = [table.forget_gaps(name) for table in tables]
         if not scopes and not any(gave_up):
@@ -275,11 +276,7 @@ class LocalAppends:
         routes = tuple([self._vchannels.route(name) for name in names])
         pchannel = routes[0].pchannel
         if any(route.pchannel is not pchannel for route in routes):
-            places = ", ".join(f"{route.channel!r} on {route.pchannel.channel}" for route in routes)
-            raise InvalidArgumentError(
-                f"a transaction is one frame and cannot span pchannels ({places}): make the vchannels on one pchannel with "
-                "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"
-            )
+            raise spans_pchannels({route.channel: route.pchannel.channel for route in routes})
         return routes
 
     async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
