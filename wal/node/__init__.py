@@ -4,16 +4,23 @@ Nothing in it assumes that there is only one node: a request names a pchannel an
 
 Files, from the bottom up:
 
-* hosted:    the pchannels that this process serves, each in its term
-* draining:  the end of a node: what is refused, and what is waited for
-* states:    the state of the component, and gRPC's health
-* tails:     the end of a hosted pchannel's log, as clients see it
-* discovery: AssignmentDiscover: which pchannels are on which node
-* produce:   Produce: the streams on which clients append
-* frame_feed: one Consume stream in the form of frames
-* message_feed: one Consume stream in the contract's form, message by message
-* consume:   Consume: the streams on which clients read
-* access:    who may reach the node: its address, TLS, tokens
-* services:  all services of a node: a new one is added there
-* node:      a node: its port, from start to close
+* hosted:            the pchannels that this process serves, each in its term
+* draining:          the end of a node: what is refused, and what is waited for
+* states:            the state of the component, and gRPC's health
+* tails:             the end of a hosted pchannel's log, as clients see it
+* discovery:         AssignmentDiscover: which pchannels are on which node
+* produce:           Produce: the streams on which clients append
+* frame_feed:        one Consume stream in the form of frames
+* message_feed:      one Consume stream in the contract's form, message by message
+* consume:           Consume: the streams on which clients read
+* frame_search:      searches in the frames of a log, for questions about the past
+* frame_calls:       reads of frames, and questions about them
+* cursor_calls:      loads, saves, lists and deletes cursors
+* pchannel_service:  PChannelService: the calls that belong to one pchannel
+* vchannel_calls:    creates, ends, finds, lists and watches vchannels and channels
+* broadcast_calls:   the calls of the broadcaster
+* log_service:       LogService: the calls that belong to the log as a whole
+* access:            who may reach the node: its address, TLS, tokens
+* services:          all services of a node: a new one is added there
+* node:              a node: its port, from start to close
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import grpc
@@ -94,23 +94,35 @@ class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
 
         def counted(behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
             async def call(request: Any, context: Any) -> Any:
-                self._calls += 1
-                self._idle.clear()
-                try:
+                with self._under_way():
                     return await behavior(request, context)
-                finally:
-                    self._calls -= 1
-                    if not self._calls:
-                        self._idle.set()
 
             return call
+
+        async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
+            with self._under_way():
+                async with contextlib.aclosing(handler.unary_stream(request, context)) as responses:
+                    async for response in responses:
+                        yield response
 
         serializers = (handler.request_deserializer, handler.response_serializer)
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(counted(handler.unary_unary), *serializers)
         if handler.stream_stream is not None:
             return grpc.stream_stream_rpc_method_handler(counted(handler.stream_stream), *serializers)
-        return handler  # an async generator: it is cancelled at the end
+        return grpc.unary_stream_rpc_method_handler(answers, *serializers)
+
+    @contextlib.contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """A block that is a call under way."""
+        self._calls += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
 
 
 async def _refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:

@@ -10,6 +10,8 @@ from wal.node.consume import ConsumeService
 from wal.node.discovery import Discovery
 from wal.node.draining import Draining
 from wal.node.hosted import Hosted
+from wal.node.log_service import LogService
+from wal.node.pchannel_service import PChannelService
 from wal.node.produce import ProduceService
 from wal.node.states import States
 from wal.rpc.serving import Handler
@@ -30,4 +32,6 @@ def all_handlers(
         **Discovery(hosted, draining, server_id=states.server_id, address=address).handlers(),
         **ProduceService(log, hosted, draining).handlers(),
         **ConsumeService(log, hosted, draining).handlers(),
+        **LogService(log, draining).handlers(),
+        **PChannelService(log, hosted).handlers(),
     }

@@ -6,6 +6,7 @@ logged, and ends its own call only.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -89,8 +90,9 @@ def _handler(
 
     async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            async for response in handler(request, context):
-                yield response
+            async with contextlib.aclosing(handler(request, context)) as responses:
+                async for response in responses:
+                    yield response
         except Exception as error:
             await _end(method, context, error)
 

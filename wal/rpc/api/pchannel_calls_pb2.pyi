@@ -272,10 +272,12 @@ class WeighFramesRequest(_message.Message):
     def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping]] = ..., rows_max: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
 
 class FrameWeights(_message.Message):
-    __slots__ = ("weights",)
+    __slots__ = ("weights", "next_position")
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
     weights: _containers.RepeatedCompositeFieldContainer[FrameWeight]
-    def __init__(self, weights: _Optional[_Iterable[_Union[FrameWeight, _Mapping]]] = ...) -> None: ...
+    next_position: _pchannel_pb2.Position
+    def __init__(self, weights: _Optional[_Iterable[_Union[FrameWeight, _Mapping]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ...) -> None: ...
 
 class FrameWeight(_message.Message):
     __slots__ = ("position", "next_position", "first_tick", "promised_tick", "rows", "bytes")

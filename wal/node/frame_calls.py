@@ -1,0 +1,170 @@
+"""FrameCalls: the calls of PChannelService that read frames of the past and answer questions about them.
+
+A page of frames is sent when the client has room for it, so a slow client costs one page of memory and holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from wal.backends import StoredFrame
+from wal.channels import check_vchannel
+from wal.errors import InvalidArgumentError, TruncatedError
+from wal.message import LogPosition
+from wal.network import Method
+from wal.node.frame_search import event_below, position_after, weigh, weigh_pieces
+from wal.node.hosted import Hosted
+from wal.node.tails import identity_of, tail_of
+from wal.pchannel import PChannel
+from wal.rpc.api import frames_pb2
+from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import EventPosition, Position
+from wal.rpc.frame_pages import frame_to_proto, page_to_proto, wanted_extents
+from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, READ_FRAMES, WEIGH_FRAMES
+from wal.rpc.positions import (
+    event_from_proto,
+    event_to_proto,
+    position_from_proto,
+    position_to_proto,
+)
+from wal.rpc.serving import Handler
+
+__all__ = ["FrameCalls"]
+
+PAGE_BYTES: Final = 1 << 20
+PAGE_BYTES_MAX: Final = 4 << 20
+"""The largest page, about the largest frame: a client that wants more bytes asks for more pages."""
+NAMES_MAX: Final = 65_536
+"""The most vchannels of a read: as many as a log has by default."""
+_FRAMES_A_TURN: Final = 128
+"""How many frames are converted before other tasks get their turn: about a millisecond."""
+
+
+class FrameCalls:
+    """Serves the frames of the pchannels that are `hosted` here."""
+
+    def __init__(self, hosted: Hosted) -> None:
+        self._hosted = hosted
+        self._newest: dict[str, tuple[LogPosition, int, int]] = {}
+        """By pchannel: its newest event when it was last asked for, the incarnation of the log, and the event's tick."""
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handlers of these calls."""
+        return {
+            GET_MOMENT: self._moment,
+            READ_FRAMES: self._read,
+            WEIGH_FRAMES: self._weigh,
+            FIND_TICK: self._find_tick,
+            FIND_EVENT_BELOW: self._find_event_below,
+            COUNT_BYTES: self._count_bytes,
+        }
+
+    async def _moment(self, request: proto.PChannelRequest, _context: object) -> proto.Moment:
+        pchannel = self._hosted.find(request.pchannel)
+        moment = proto.Moment(log=identity_of(pchannel), tail=tail_of(pchannel))
+        moment.newest_time_tick = await self._newest_tick(pchannel)
+        return moment
+
+    async def _read(self, request: proto.ReadFramesRequest, _context: object) -> AsyncIterator[frames_pb2.FramePage]:
+        pchannel = self._hosted.find(request.pchannel)
+        log = pchannel.log
+        if request.incarnation not in (0, log.incarnation):
+            raise InvalidArgumentError(
+                f"pchannel {pchannel.channel!r} has a log of incarnation {log.incarnation:x}, not {request.incarnation:x}: the positions "
+                "are of another log"
+            )
+        if request.page_bytes > PAGE_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"page_bytes={request.page_bytes} is above {PAGE_BYTES_MAX}: ask for smaller pages, as many as you need"
+            )
+        start = position_from_proto(request.start)
+        end = position_from_proto(request.end) if request.HasField("end") else pchannel.tail.durable_end
+        _check_extent(pchannel, start, end)
+        names = _names(request.names) if request.HasField("names") else None
+        sent = 0
+        while start < end and (not request.pages_max or sent < request.pages_max):
+            page = await log.read(start, names=names, bytes_max=request.page_bytes or PAGE_BYTES, end=end)
+            frames = []
+            for frame in page.frames:
+                frames.append(_stored(frame, names))
+                if len(frames) % _FRAMES_A_TURN == 0:
+                    await asyncio.sleep(0)
+            yield page_to_proto(page, start=start, frames=frames)
+            start, sent = page.next_position, sent + 1
+
+    async def _weigh(self, request: proto.WeighFramesRequest, _context: object) -> proto.FrameWeights:
+        pchannel, start, end = self._extent(request.pchannel, request.start, request.end)
+        names = _names(request.names) if request.HasField("names") else None
+        rows_max = request.rows_max if request.HasField("rows_max") else None
+        bytes_max = request.bytes_max if request.HasField("bytes_max") else None
+        if rows_max is None and bytes_max is None:
+            weights, upto = weigh_pieces(pchannel.log, start, end), end
+        else:
+            weights, upto = await weigh(pchannel.log, start, end, names, rows_max=rows_max, bytes_max=bytes_max)
+        return proto.FrameWeights(weights=weights, next_position=position_to_proto(upto))
+
+    async def _find_tick(self, request: proto.FindTickRequest, _context: object) -> EventPosition:
+        pchannel, start, end = self._extent(request.pchannel, request.start, request.end)
+        found = event_to_proto(await position_after(pchannel.log, request.time_tick, start, end))
+        assert found is not None
+        return found
+
+    async def _find_event_below(
+        self, request: proto.FindEventBelowRequest, _context: object
+    ) -> proto.FindEventBelowResponse:
+        pchannel = self._hosted.find(request.pchannel)
+        since, below = event_from_proto(request.since), event_from_proto(request.below)
+        _check_extent(pchannel, since[0], below[0])
+        return proto.FindEventBelowResponse(event=event_to_proto(await event_below(pchannel.log, since, below)))
+
+    async def _count_bytes(self, request: proto.ExtentRequest, _context: object) -> proto.CountBytesResponse:
+        pchannel, start, end = self._extent(request.pchannel, request.start, request.end)
+        return proto.CountBytesResponse(bytes=pchannel.log.bytes_between(start, end))
+
+    def _extent(self, info: Any, first: Position, last: Position) -> tuple[PChannel, int, int]:
+        """Returns the pchannel of a request, and the extent of its log that the request names."""
+        pchannel = self._hosted.find(info)
+        start, end = position_from_proto(first), position_from_proto(last)
+        _check_extent(pchannel, start, end)
+        return pchannel, start, end
+
+    async def _newest_tick(self, pchannel: PChannel) -> int:
+        """Returns the tick of the newest event, 0 if there is none that is not truncated."""
+        newest, incarnation = pchannel.tail.newest, pchannel.log.incarnation
+        if newest is None or newest < pchannel.log.earliest:
+            return 0
+        known = self._newest.get(pchannel.channel)
+        if known is not None and known[:2] == (newest, incarnation):
+            return known[2]
+        try:
+            page = await pchannel.log.read(newest[0], names=None, bytes_max=1)
+        except TruncatedError:
+            return 0  # truncated meanwhile, like everything before it
+        tick = page.frames[0].view.header.first_tick + newest[1]
+        self._newest[pchannel.channel] = newest, incarnation, tick
+        return tick
+
+
+def _check_extent(pchannel: PChannel, start: int, end: int) -> None:
+    """Raises InvalidArgumentError unless the extent lies within the durable log. What is truncated is found when it is read."""
+    durable = pchannel.tail.durable_end
+    if not start <= end <= durable:
+        raise InvalidArgumentError(
+            f"the extent from {start} to {end} is not in the log of pchannel {pchannel.channel}, which ends at {durable}: start at or "
+            "below the end, and end at or below that"
+        )
+
+
+def _names(given: frames_pb2.VChannelNames) -> frozenset[str]:
+    if len(given.names) > NAMES_MAX:
+        raise InvalidArgumentError(
+            f"the request names {len(given.names)} vchannels, and one request may name {NAMES_MAX}: read all of them, without names"
+        )
+    return frozenset(map(check_vchannel, given.names))
+
+
+def _stored(frame: StoredFrame, names: frozenset[str] | None) -> frames_pb2.Frame:
+    view = frame.view
+    return frame_to_proto(frame.position, frame.next_position, view.head, view.stored, wanted_extents(view, names))

@@ -1,0 +1,195 @@
+"""VChannelCalls: the calls of LogService that create, end, find and list vchannels and channels.
+
+An answer names only vchannels whose records are saved, so that a client never sees one that a crash takes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
+
+from google.protobuf.empty_pb2 import Empty
+
+from wal.channels import (
+    CHANNELS_MAX,
+    VChannelInfo,
+    check_channel_count,
+    check_channel_names,
+    check_vchannel,
+    common_place,
+    place,
+)
+from wal.engine.checks import spans_pchannels
+from wal.engine.local.log import LocalLog
+from wal.errors import ChannelNotExistError, InvalidArgumentError, WouldBlockError
+from wal.network import Method
+from wal.node.draining import Draining
+from wal.rpc.api import cluster_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import VChannelState
+from wal.rpc.methods import (
+    CREATE_CHANNELS,
+    CREATE_VCHANNEL,
+    DESCRIBE_CHANNELS,
+    DESTORY_CHANNELS,
+    DROP_VCHANNEL,
+    LIST_VCHANNELS,
+    LOCATE_VCHANNELS,
+    WATCH_VCHANNELS,
+)
+from wal.rpc.positions import owner_from_proto, owner_to_proto, vchannel_to_proto
+from wal.rpc.serving import Handler
+
+__all__ = ["VChannelCalls"]
+
+NAMES_MAX: Final = 65_536
+"""The most vchannels that one request names: as many as a log has by default."""
+BEHIND_MAX: Final = 65_536
+"""The most vchannels that changed since a watcher was last told: with more, telling it everything again costs less."""
+
+
+class VChannelCalls:
+    """Serves the vchannels of an open log. Its streams end when `draining` begins."""
+
+    def __init__(self, log: LocalLog, draining: Draining) -> None:
+        self._log = log
+        self._draining = draining
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handlers of these calls."""
+        return {
+            LOCATE_VCHANNELS: self._locate,
+            CREATE_VCHANNEL: self._create,
+            DROP_VCHANNEL: self._drop,
+            LIST_VCHANNELS: self._list,
+            WATCH_VCHANNELS: self._watch,
+            CREATE_CHANNELS: self._create_channels,
+            DESTORY_CHANNELS: self._destroy_channels,
+            DESCRIBE_CHANNELS: self._describe_channels,
+        }
+
+    async def _locate(self, request: proto.LocateVChannelsRequest, _context: object) -> proto.LocateVChannelsResponse:
+        names = _checked(request.names)
+        vchannels, pchannels = self._log.vchannels, list(self._log.pchannels)
+        if request.together and names:
+            if request.create:
+                self._check_together(names)
+            else:
+                create = self._log.settings.create_vchannels
+                common_place(names, vchannels.records, pchannels, create_vchannels=create)
+        if request.create:
+            for name in names:
+                vchannels.route(name)
+            # Each is waited for, so that no failure is left unseen; the first one is raised.
+            saving = [vchannels.saving[name] for name in names if name in vchannels.saving]
+            for outcome in await asyncio.gather(*map(asyncio.shield, saving), return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+        else:
+            while saving := [vchannels.saving[name] for name in names if name in vchannels.saving]:
+                await asyncio.wait(saving)  # one that fails is not there afterwards
+        return proto.LocateVChannelsResponse(vchannels=[self._state(name, pchannels) for name in names])
+
+    async def _create(self, request: proto.CreateVChannelRequest, _context: object) -> VChannelState:
+        return vchannel_to_proto(await self._log.create_vchannel(request.name, request.pchannel or None))
+
+    async def _drop(self, request: proto.DropVChannelRequest, _context: object) -> Empty:
+        await self._log.drop_vchannel(request.name)
+        return Empty()
+
+    async def _list(self, _request: proto.ListVChannelsRequest, _context: object) -> proto.VChannelStates:
+        return self._states()
+
+    async def _watch(
+        self, _request: proto.WatchVChannelsRequest, _context: object
+    ) -> AsyncIterator[proto.VChannelStates]:
+        directory = self._log.vchannels.directory
+        changed: dict[str, VChannelState] = {}
+        woken = asyncio.Event()
+
+        def note(changes: Iterable[tuple[VChannelInfo, bool]]) -> None:
+            if len(changed) <= BEHIND_MAX:  # otherwise it has missed some already
+                changed.update((info.name, _told(info, exists=exists)) for info, exists in changes)
+            woken.set()
+
+        directory.watchers.add(note)
+        stop_waiting = self._draining.on_begin(woken.set)
+        try:
+            yield self._states()
+            while True:
+                await woken.wait()
+                woken.clear()
+                if self._draining.begun:
+                    raise self._draining.error()
+                if len(changed) > BEHIND_MAX:
+                    raise WouldBlockError(
+                        f"{len(changed)} vchannels changed while this client read nothing, and {BEHIND_MAX} are kept for it: watch again"
+                    )
+                told = proto.VChannelStates(vchannels=changed.values(), floors=self._floors())
+                changed.clear()
+                yield told
+        finally:
+            stop_waiting()
+            directory.watchers.discard(note)
+
+    async def _create_channels(self, request: proto.CreateChannelsRequest, _context: object) -> proto.ChannelNames:
+        owner = owner_from_proto(request.owner)
+        return proto.ChannelNames(names=await self._log.create_channels(owner, check_channel_count(request.count)))
+
+    async def _destroy_channels(self, request: proto.ChannelNames, _context: object) -> Empty:
+        await self._log.destroy_channels(check_channel_names(request.names, names_max=CHANNELS_MAX))
+        return Empty()
+
+    async def _describe_channels(self, request: proto.ChannelNames, _context: object) -> proto.ChannelDescriptions:
+        names = check_channel_names(request.names, names_max=NAMES_MAX) or None
+        return proto.ChannelDescriptions(
+            channels=[
+                proto.ChannelDescription(name=channel.channel_name, owner=owner_to_proto(channel.owner))
+                for channel in await self._log.describe_channels(names)
+            ]
+        )
+
+    def _check_together(self, names: Iterable[str]) -> None:
+        """Raises InvalidArgumentError if these vchannels are on several pchannels, or would be when they are created."""
+        records, pchannels = self._log.vchannels.records, list(self._log.pchannels)
+        places = {name: records[name].pchannel if name in records else place(name, pchannels) for name in names}
+        if len(set(places.values())) > 1:
+            raise spans_pchannels(places)
+
+    def _state(self, name: str, pchannels: list[str]) -> VChannelState:
+        """Returns a vchannel as it is now. Raises ChannelNotExistError for one that neither exists nor may be created by an append."""
+        vchannels = self._log.vchannels
+        info = vchannels.records.get(name)
+        if info is not None:
+            return vchannel_to_proto(info)
+        if not self._log.settings.create_vchannels:
+            raise ChannelNotExistError(
+                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
+            )
+        return VChannelState(
+            name=name, pchannel=place(name, pchannels), incarnation=vchannels.directory.next_incarnation
+        )
+
+    def _states(self) -> proto.VChannelStates:
+        saved = self._log.vchannels.directory.saved
+        return proto.VChannelStates(vchannels=map(vchannel_to_proto, saved.values()), floors=self._floors())
+
+    def _floors(self) -> dict[str, int]:
+        return dict.fromkeys(self._log.pchannels, self._log.vchannels.directory.saved_next)
+
+
+def _told(info: VChannelInfo, *, exists: bool) -> VChannelState:
+    state = vchannel_to_proto(info)
+    if not exists:
+        state.state = VChannelState.DROPPED
+    return state
+
+
+def _checked(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the names of vchannels, each once."""
+    given = tuple(names)
+    if len(given) > NAMES_MAX:
+        raise InvalidArgumentError(
+            f"the request names {len(given)} vchannels, and one request may name {NAMES_MAX}: make several requests"
+        )
+    return tuple(dict.fromkeys(map(check_vchannel, given)))
