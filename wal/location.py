@@ -23,6 +23,7 @@ __all__ = [
     "EtcdLocation",
     "Location",
     "PulsarLocation",
+    "ServerLocation",
     "absolute_path",
     "check_admin_url",
     "check_token",
@@ -34,6 +35,8 @@ __all__ = [
 ETCD_PORT: Final = 2379
 PULSAR_PORT: Final = 6650
 PULSAR_TLS_PORT: Final = 6651
+SERVER_PORT: Final = 8810
+_SERVER_FORM: Final = "wal://host[:port][,host[:port]…], or wal+ssl://… for TLS"
 _PULSAR_FORM: Final = "pulsar://host[:port][,host[:port]…]/tenant/namespace, or pulsar+ssl://… for TLS"
 _PULSAR_NAME: Final = re.compile(r"[A-Za-z0-9_=:.-]+")
 _ADMIN_URL: Final = re.compile(r"https?://([^/?#@:\[\]\s]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[^?#@\s]*)?")
@@ -53,19 +56,39 @@ class PulsarLocation(msgspec.Struct, frozen=True):
         return f"{self.service_url}/{self.tenant}/{self.namespace}"
 
 
+class ServerLocation(msgspec.Struct, frozen=True):
+    """The servers of one log, each as `host:port`; with TLS, the PEM files of this side (`wal.network.TlsFiles`)."""
+
+    addresses: tuple[str, ...]
+    tls: bool = False
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __str__(self) -> str:
+        return f"wal{'+ssl' if self.tls else ''}://{','.join(self.addresses)}"
+
+
 class Location(msgspec.Struct, frozen=True):
-    """`scheme` is "journal" (with its directory as `path`), "memory", or "pulsar" (with its namespace as `pulsar`)."""
+    """`scheme` is "journal" (with its directory as `path`), "memory", "pulsar" (with its namespace as `pulsar`), or "wal" (with the
+    `servers` of a log on the network)."""
 
     scheme: str
     path: Path | None = None
     pulsar: PulsarLocation | None = None
+    servers: ServerLocation | None = None
 
     def __str__(self) -> str:
-        return f"{self.scheme}:{self.path or ''}" if self.pulsar is None else str(self.pulsar)
+        return (
+            f"{self.scheme}:{self.path or ''}"
+            if self.path or self.scheme == "memory"
+            else str(self.pulsar or self.servers)
+        )
 
 
 def parse_location(location: str | os.PathLike[str]) -> Location:
-    """Parses `data/` or `journal:data/` (a directory), `memory:`, or `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`).
+    """Parses `data/` or `journal:data/` (a directory), `memory:`, `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`), or
+    `wal://host:port[,host:port…]` (a log on the network; `wal+ssl://…?ca=…&certificate=…&key=…`).
 
     A directory's path becomes absolute, with a leading `~` expanded. Any other text raises an InvalidArgumentError that lists the forms.
     """
@@ -77,14 +100,16 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
         return Location("memory")
     if location.startswith(("pulsar://", "pulsar+ssl://")):
         return Location("pulsar", pulsar=_parse_pulsar(location))
+    if location.startswith(("wal://", "wal+ssl://")):
+        return Location("wal", servers=_parse_servers(location))
     directory = location
     scheme, colon, rest = location.partition(":")
     if colon and scheme == "journal":
         directory = rest
     elif colon and "/" not in scheme:
         raise InvalidArgumentError(
-            f"location {shown(location)!r} is of no known form: use a directory ('data/' or 'journal:data/'), 'memory:' or "
-            "'pulsar://host:port/tenant/namespace'"
+            f"location {shown(location)!r} is of no known form: use a directory ('data/' or 'journal:data/'), 'memory:', "
+            "'pulsar://host:port/tenant/namespace' or 'wal://host:port'"
         )
     if not directory or "\0" in directory:
         raise InvalidArgumentError(f"location {location!r} names no directory: use for example 'data/'")
@@ -156,6 +181,23 @@ def _parse_pulsar(location: str) -> PulsarLocation:
     return PulsarLocation(f"{scheme}://{','.join(places)}", *names)
 
 
+def _parse_servers(location: str) -> ServerLocation:
+    scheme, _, rest = location.partition("://")
+    hosts, _, query = rest.partition("?")
+    what = f"location {shown(location)!r}"
+    if "@" in rest:
+        raise InvalidArgumentError(f"{what} names a user: a server takes a token, in the setting token or in WAL_TOKEN")
+    files: dict[str, Path] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if scheme != "wal+ssl" or name not in ("ca", "certificate", "key") or not value:
+            raise InvalidArgumentError(
+                f"{what} has the option {name!r}: wal+ssl:// takes ca, certificate and key, each with the path of a file, and wal:// none"
+            )
+        files[name] = absolute_path(value, f"{scheme}://…?{name}=")
+    addresses = tuple(_address(host, SERVER_PORT, what, _SERVER_FORM) for host in hosts.removesuffix("/").split(","))
+    return ServerLocation(addresses, scheme == "wal+ssl", **files)
+
+
 class EtcdLocation(msgspec.Struct, frozen=True):
     """An etcd cluster and a root path in it. The text and the repr show no password."""
 
@@ -217,7 +259,7 @@ def parse_kv(kv: str | Secret) -> EtcdLocation | Path:
     if password and "password_file" in options:
         raise InvalidArgumentError("setting kv gives a password and a password_file: give one of them")
     return EtcdLocation(
-        tuple(_endpoint(host, setting) for host in hosts.split(",")),
+        tuple(_address(host, ETCD_PORT, setting, _ETCD_FORM) for host in hosts.split(",")),
         unquote(root_path).strip("/"),
         scheme == "etcd+ssl",
         user=unquote(user) or None,
@@ -263,15 +305,13 @@ def _seconds(text: str) -> float:
     raise InvalidArgumentError(f"setting kv=etcd://…?timeout_s={wrong}: write for example timeout_s=30")
 
 
-def _endpoint(host: str, setting: str) -> str:
+def _address(host: str, default_port: int, what: str, form: str) -> str:
     name, colon, port = host.rpartition(":")
     if host.endswith("]") or not colon:  # an IPv6 address in brackets has colons of its own
-        name, port = host, str(ETCD_PORT)
+        name, port = host, str(default_port)
     bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
     if not bare or (":" in bare) != (bare != name) or not _is_port(port):
-        raise InvalidArgumentError(
-            f"{setting} names an invalid host or port: use {_ETCD_FORM}, an IPv6 address in [brackets]"
-        )
+        raise InvalidArgumentError(f"{what} names an invalid host or port: use {form}, an IPv6 address in [brackets]")
     return f"{name}:{port}"
 
 

@@ -70,6 +70,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON Web Token for Pulsar. It is kept as a `Secret`."""
     pulsar_tls_authority: str | None = None
     """The path of the certificates (PEM) that Pulsar's certificate is checked against; None: those of the system."""
+    token: str | Secret | None = None
+    """The token that a server of a log on the network (`wal://…`) asks its clients for. It is kept as a `Secret`."""
     allow_message_ttl: bool = False
     """Opens a log on Pulsar although a policy there may delete its messages by age."""
     allow_backlog_quota: bool = False
@@ -84,6 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             _check(name, value)
         if isinstance(self.pulsar_token, str):
             msgspec.structs.force_setattr(self, "pulsar_token", Secret(self.pulsar_token))
+        if isinstance(self.token, str):
+            msgspec.structs.force_setattr(self, "token", Secret(self.token))
         if isinstance(self.kv, str) and shown(self.kv) != self.kv:
             msgspec.structs.force_setattr(self, "kv", Secret.of_url(self.kv))
 
@@ -143,6 +147,7 @@ class SettingsOverrides(TypedDict, total=False):
     pulsar_admin_url: str | None
     pulsar_token: str | Secret | None
     pulsar_tls_authority: str | None
+    token: str | Secret | None
     allow_message_ttl: bool
     allow_backlog_quota: bool
     retention_bytes: int | None
@@ -194,7 +199,7 @@ _SECONDS: Final[Mapping[str, float]] = {
 _BOOLEANS: Final = frozenset(("create_vchannels", "group_readable", "allow_message_ttl", "allow_backlog_quota"))
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"write_path": ("auto", "loop", "thread")}
 """Settings with a few possible values."""
-_SECRETS: Final = frozenset(("kv", "pulsar_token"))
+_SECRETS: Final = frozenset(("kv", "pulsar_token", "token"))
 _OPTIONAL: Final = frozenset(
     name
     for name, default in zip(Settings.__struct_fields__, Settings.__struct_defaults__, strict=True)
@@ -225,8 +230,8 @@ def _check(name: str, value: object) -> None:
             raise InvalidArgumentError(f"setting {name}={value!r} is unknown: one of {', '.join(_CHOICES[name])}")
     elif name == "pulsar_admin_url" and isinstance(value, str):
         check_admin_url("setting pulsar_admin_url", value)
-    elif name == "pulsar_token":
-        check_token("setting pulsar_token", Secret.of(value))
+    elif name in ("pulsar_token", "token"):
+        check_token(f"setting {name}", Secret.of(value))
 
 
 def _checked(where: str, name: str, value: Any) -> Any:

@@ -283,7 +283,8 @@ def test_tails(snapshot: LogSnapshot, last_truncated: tuple[int, int] | None) ->
 
 
 OF_THE_PROCESS = {
-    "pchannels", "segment_bytes", "group_readable", "kv", "pulsar_admin_url", "pulsar_token", "pulsar_tls_authority", "allow_message_ttl",
+    "pchannels", "segment_bytes", "group_readable", "kv", "pulsar_admin_url", "pulsar_token", "pulsar_tls_authority", "token",
+    "allow_message_ttl",
     "allow_backlog_quota", "write_path",
 }  # fmt: skip
 """The settings that do not concern a client: they belong to the process that has the log, or to its storage."""

@@ -31,7 +31,7 @@ _SERVER: Final[Mapping[str, str]] = {
 }
 _SECRET: Final = "token"
 """The one option of the server that has no flag."""
-_NO_FLAGS: Final = frozenset(("pulsar_token",))
+_NO_FLAGS: Final = frozenset(("pulsar_token", "token"))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

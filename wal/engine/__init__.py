@@ -11,4 +11,5 @@ Files:
 * metadata:    opening the KV that a setting names
 * local:       the engine of a log that this process writes
 * read_only:   the engine of a log that another process writes
+* remote:      the engine of a log that a server on the network serves
 """

@@ -1,8 +1,8 @@
 """The seam between the accesser and the engine that serves an open log: what another engine, such as a cluster's client, implements.
 
 A `ReadableEngine` is read; a `WritableEngine` is also written. `local/` is the engine of a log that this process writes, `read_only/`
-that of a log that another process writes; `factory.py` chooses. Calls are at the level of messages and results: which actors, files or
-connections serve them is up to the engine.
+that of a log that another process writes, and `remote/` that of a log on the network; `factory.py` chooses. Calls are at the level of
+messages and results: which actors, files or connections serve them is up to the engine.
 
 The accesser checks the types and the values of its arguments, and `checks.py` has the checks of messages that every engine makes before it
 sends anything. The accesser calls an engine only between `open` and `close`, and only on the event loop that called `open`, with these

@@ -27,6 +27,8 @@ def with_absolute_paths(settings: Settings) -> Settings:
 
 def check_readable(location: Location) -> None:
     """Raises InvalidArgumentError for a location that only its own writer process can read."""
+    if location.servers is not None:
+        return
     from wal.engine.read_only.sources import check_source  # imported late: most programs write
 
     check_source(location)
@@ -36,6 +38,11 @@ async def make_engine(
     location: Location, settings: Settings, *, read_only: bool, create: bool, wait_s: float
 ) -> ReadableEngine:
     """Returns the engine for this location, not opened yet. Raises InvalidArgumentError if no engine can serve the location this way."""
+    if location.servers is not None:
+        await import_late("wal.engine.remote.log")
+        from wal.engine.remote.log import RemoteLog
+
+        return RemoteLog(location.servers, settings, read_only=read_only, wait_s=wait_s)
     if read_only:
         await import_late("wal.engine.read_only.log")
         from wal.engine.read_only.log import ReadOnlyLog

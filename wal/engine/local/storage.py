@@ -78,8 +78,13 @@ class Storage(msgspec.Struct, frozen=True, eq=False):
 async def open_storage(location: Location, settings: Settings, undo: Undo, *, create: bool) -> Storage:
     """Opens the backend and the KV, and adds to `undo` what closes them.
 
-    Raises InvalidArgumentError for settings that the backend cannot serve; FormatError with `create=False` if there is no log.
+    Raises InvalidArgumentError for settings that the backend cannot serve, and for a log on the network; FormatError with `create=False` if
+    there is no log.
     """
+    if location.servers is not None:
+        raise InvalidArgumentError(
+            f"the log at {location} is opened by its server: name the directory, memory: or the namespace on Pulsar where it lies"
+        )
     kv: KVBase | None = None
     if location.pulsar is not None:
         kv = await _open_kv(location, settings, undo, None, create=create)

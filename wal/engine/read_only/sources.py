@@ -23,6 +23,10 @@ PAUSE_MAX_S: Final = 0.1
 
 def check_source(location: Location) -> None:
     """Raises InvalidArgumentError unless a process other than the writer can read the log at this location."""
+    if location.servers is not None:
+        raise InvalidArgumentError(
+            f"the log at {location} is read over the network, which takes an event loop: use open_wal(), or blocking() without one"
+        )
     if location.path is None and location.pulsar is None:
         raise InvalidArgumentError(
             f"the log at {location} lies in the memory of the process that opened it, and no other opening can read it: read it "

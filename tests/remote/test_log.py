@@ -1,0 +1,136 @@
+"""A log over the network: appends, reads, and what is refused, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.node.servers import Serving, serving
+from wal import Message, ProducerKey, StartAfter, WALAccesser, open_wal
+from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, WouldBlockError
+from wal.node.access import Access
+from wal.secret import Secret
+
+
+async def payloads(log: WALAccesser, vchannel: str) -> list[bytes]:
+    async with log.read(vchannel, follow=False) as scanner:
+        return [body.payload async for message in scanner for body in message.bodies()]
+
+
+async def test_messages_arrive_in_the_order_of_the_calls(log: WALAccesser, served: Serving) -> None:
+    futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(1000)]
+    results = await asyncio.gather(*futures)
+    assert [result.message_id for result in results] == sorted(result.message_id for result in results)
+    assert await payloads(log, "orders") == [b"%d" % number for number in range(1000)]
+    assert served.log.statistics().pchannels[2].frames < 200  # many messages in one request
+
+
+async def test_an_append_after_another_has_a_larger_tick_on_any_pchannel(log: WALAccesser) -> None:
+    tick = 0
+    for number in range(30):
+        result = await log.raw_append(Message(f"v{number}", b"x"))
+        assert result.time_tick > tick
+        tick = result.time_tick
+
+
+async def test_properties_types_and_keys_travel(log: WALAccesser) -> None:
+    first = await log.raw_append(Message("orders", b"1", properties={"ü": "☃"}), idempotency_key="k")
+    again = await log.raw_append(Message("orders", b"2"), idempotency_key="k")
+    assert again.duplicate
+    assert again.message_id == first.message_id
+    for sequence in (0, 1):
+        await log.raw_append(Message("orders", b"s"), idempotency_key=ProducerKey("p", sequence))
+    forgotten = await log.raw_append(Message("orders", b"s"), idempotency_key=ProducerKey("p", 0))
+    assert forgotten.duplicate
+    async with log.read("orders", follow=False) as scanner:
+        messages = [message async for message in scanner]
+    assert messages[0].properties == {"ü": "☃"}
+    assert messages[0].message_id == first.message_id
+    assert [message.payload for message in messages] == [b"1", b"s", b"s"]
+
+
+async def test_two_clients_of_one_log(log: WALAccesser, served: Serving) -> None:
+    async with open_wal(f"wal://{served.address}") as other, log.read("orders") as scanner:
+        for number in range(20):
+            await other.raw_append(Message("orders", b"%d" % number))
+            async with asyncio.timeout(5):
+                assert (await anext(scanner)).payload == b"%d" % number
+        position = scanner.position
+        assert position is not None
+        await log.raw_append(Message("orders", b"more"))
+        async with other.read("orders", resume=position, follow=False) as resumed:
+            assert [message.payload async for message in resumed] == [b"more"]
+        async with other.read("orders", deliver_policy=StartAfter(position.message_id), follow=False) as after:
+            assert [message.payload async for message in after] == [b"more"]
+
+
+async def test_a_reader_waits_for_a_tick(log: WALAccesser) -> None:
+    async with log.read("orders") as scanner:
+        result = await log.raw_append(Message("orders", b"1"))
+        reading = asyncio.ensure_future(anext(scanner))
+        assert (await reading).payload == b"1"
+        nothing = asyncio.ensure_future(anext(scanner))
+        async with asyncio.timeout(5):
+            await scanner.wait_for(result.time_tick)
+            await scanner.wait_for(await log.get_latest_mvcc_timestamp_if_local("orders"))
+        nothing.cancel()
+
+
+async def test_a_dropped_vchannel_ends_its_readers(log: WALAccesser, served: Serving) -> None:
+    await log.raw_append(Message("orders", b"1"))
+    async with open_wal(f"wal://{served.address}") as other, other.read("orders") as scanner:
+        assert (await anext(scanner)).payload == b"1"
+        await log.drop_vchannel("orders")
+        with pytest.raises(ChannelNotExistError):
+            async with asyncio.timeout(5):
+                await anext(scanner)
+
+
+async def test_a_reader_of_an_unknown_vchannel_moves_to_where_it_is_created(log: WALAccesser, served: Serving) -> None:
+    for pchannel in ("p0", "p1", "p2"):
+        async with open_wal(f"wal://{served.address}") as other, other.read(f"on {pchannel}") as scanner:
+            await log.create_vchannel(f"on {pchannel}", pchannel=pchannel)
+            await log.raw_append(Message(f"on {pchannel}", b"1"))
+            async with asyncio.timeout(5):
+                assert (await anext(scanner)).payload == b"1"
+
+
+async def test_room_in_flight_is_bounded(served: Serving) -> None:
+    async with open_wal(f"wal://{served.address}", in_flight_bytes_max=10_000) as log:
+        futures = []
+        with pytest.raises(WouldBlockError, match="in_flight_bytes_max=10000"):
+            while True:
+                futures.append(log.append_nowait(Message("orders", b"x" * 1000)))
+        assert len(futures) == 9
+        await asyncio.gather(*futures, *(log.raw_append(Message("orders", b"y" * 1000)) for _ in range(100)))
+        assert log.statistics().bytes_in_flight == 0
+
+
+async def test_the_settings_of_a_log_are_its_servers(served: Serving) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"txn_keepalive=3.* contradicts .* txn_keepalive=10"):
+        await open_wal(f"wal://{served.address}", txn_keepalive=3)
+
+
+async def test_a_client_without_the_token_is_refused() -> None:
+    async with serving(access=Access(listen="127.0.0.1:0", tokens=[Secret("t0ken")])) as one:
+        with pytest.raises(InvalidArgumentError, match="token"):
+            await open_wal(f"wal://{one.address}")
+        async with open_wal(f"wal://{one.address}", token="t0ken") as log:
+            await log.raw_append(Message("orders", b"1"))
+            assert await payloads(log, "orders") == [b"1"]
+
+
+async def test_without_a_server_the_opening_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal.engine.remote.log.TIMEOUT_S", 0.5)
+    with pytest.raises(UnavailableError, match="is it running"):
+        async with asyncio.timeout(20):
+            await open_wal("wal://127.0.0.1:1")
+
+
+async def test_a_log_that_is_only_read(log: WALAccesser, served: Serving) -> None:
+    await log.raw_append(Message("orders", b"1"))
+    async with open_wal(f"wal://{served.address}", read_only=True) as reader:
+        assert await payloads(reader, "orders") == [b"1"]
+        with pytest.raises(InvalidArgumentError, match="read_only"):
+            await reader.raw_append(Message("orders", b"2"))

@@ -1,0 +1,138 @@
+"""The requests of a producer: what is sent next, and what becomes of them when the connection is lost, against a model."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from wal.engine.remote.outbox import Hold, Outbox, Sending
+from wal.message import Message
+from wal.rpc.api import streaming_pb2 as proto
+
+
+def message(size: int = 10, *, repeatable: bool = False, hold: Hold | None = None) -> Sending:
+    return Sending(None, size, message=Message("orders", b"x"), repeatable=repeatable, hold=hold)
+
+
+def request(*, repeatable: bool = False) -> Sending:
+    return Sending(None, 10, make=lambda number, seen: proto.ProduceRequest(), repeatable=repeatable)
+
+
+class Outboxes(RuleBasedStateMachine):
+    """The model is two lists: what waits, in order, and what was sent, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outbox = Outbox()
+        self.waiting: list[Sending] = []
+        self.sent: list[tuple[int, Sending]] = []
+        self.refused: list[tuple[int, Sending]] = []
+        self.settled: list[Sending] = []
+        self.number = 1
+
+    @rule(size=st.integers(1, 60), repeatable=st.booleans(), alone=st.booleans())
+    def add(self, size: int, repeatable: bool, alone: bool) -> None:
+        sending = request(repeatable=repeatable) if alone else message(size, repeatable=repeatable)
+        self.outbox.add(sending)
+        self.waiting.append(sending)
+
+    @rule(bytes_max=st.integers(1, 100))
+    def take(self, bytes_max: int) -> None:
+        taken = self.outbox.take(bytes_max=bytes_max)
+        if self.refused or not self.waiting:
+            assert taken is None
+            return
+        assert taken is not None
+        first, sendings = taken
+        assert first == self.number
+        assert sendings == self.waiting[: len(sendings)]
+        if len(sendings) > 1:
+            assert all(sending.message is not None for sending in sendings)
+            assert sum(sending.size for sending in sendings) <= bytes_max
+        follows = self.waiting[len(sendings) : len(sendings) + 1]
+        if sendings[0].message is not None and follows and follows[0].message is not None:
+            assert sum(sending.size for sending in [*sendings, *follows]) > bytes_max
+        del self.waiting[: len(sendings)]
+        self.sent += enumerate(sendings, first)
+        self.number += len(sendings)
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        at = data.draw(st.integers(0, len(self.sent) - 1))
+        number, sending = self.sent.pop(at)
+        assert self.outbox.answered(number) is sending
+        assert self.outbox.answered(number) is None
+        self.settled.append(sending)
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def refuse(self, data: st.DataObject) -> None:
+        """A server refuses everything from some request on."""
+        at = data.draw(st.integers(0, len(self.sent) - 1))
+        for number, sending in self.sent[at:]:
+            self.outbox.refused(number, OSError())
+            self.refused.append((number, sending))
+        del self.sent[at:]
+
+    @rule()
+    def restart(self) -> None:
+        unknown = self.outbox.restart()
+        assert unknown == [sending for _, sending in self.sent if not sending.repeatable]
+        again = self.refused + [(number, sending) for number, sending in self.sent if sending.repeatable]
+        self.waiting = [sending for _, sending in sorted(again, key=lambda one: one[0])] + self.waiting
+        assert all(sending.tried for _, sending in self.sent if sending.repeatable)
+        self.settled += unknown
+        self.sent, self.refused, self.number = [], [], 1
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        assert list(self.outbox.waiting) == self.waiting
+        assert list(self.outbox.sent.items()) == sorted(self.sent, key=lambda one: one[0])
+        assert bool(self.outbox) == bool(self.waiting or self.sent or self.refused)
+
+
+TestOutboxes = Outboxes.TestCase
+
+
+def test_a_message_for_a_vchannel_that_is_being_located_holds_up_what_follows() -> None:
+    outbox, hold = Outbox(), Hold()
+    before, held, after = message(), message(hold=hold), message()
+    for sending in (before, held, after):
+        outbox.add(sending)
+    assert outbox.take() == (1, [before])
+    assert outbox.take() is None
+    hold.pending = False
+    assert outbox.take() == (2, [held, after])
+
+
+def test_held_messages_can_be_taken_back() -> None:
+    outbox, hold = Outbox(), Hold()
+    held, other, again = message(hold=hold), message(), message(hold=hold)
+    for sending in (held, other, again):
+        outbox.add(sending)
+    assert outbox.withdraw(hold) == [held, again]
+    assert outbox.take() == (1, [other])
+
+
+def test_a_message_above_the_bound_is_a_request_of_its_own() -> None:
+    outbox = Outbox()
+    large, small = message(2_000_000), message()
+    outbox.add(large)
+    outbox.add(small)
+    assert outbox.take() == (1, [large])
+    assert outbox.take() == (2, [small])
+
+
+def test_refused_and_repeated_requests_keep_their_order() -> None:
+    outbox = Outbox()
+    keyed, plain, refused = message(repeatable=True), message(), message()
+    for sending in (keyed, plain, refused):
+        outbox.add(sending)
+    outbox.take()
+    newer = message()
+    outbox.add(newer)
+    outbox.refused(3, OSError())
+    assert outbox.take() is None
+    assert outbox.restart() == [plain]
+    assert outbox.take() == (1, [keyed, refused, newer])

@@ -1,0 +1,18 @@
+"""The engine of a log that a server on the network serves: a client with the same calls. Needs the extra `cluster`.
+
+Messages are sent as columns, many in one request, and read as the frames that the writer wrote. Scanners run here, so a reader resumes
+exactly, whichever server it is connected to.
+
+Files, from the bottom up:
+
+* outbox:          the requests of one producer, what is sent next, and what becomes of them when the connection is lost: pure
+* vchannels:       the vchannels of the log as the server shows them
+* producer:        the Produce stream of one pchannel
+* appends:         the writing calls
+* cursors:         the cursors of the log
+* broadcasts:      the calls of the log's broadcaster
+* remote_log:      the log of one pchannel, for its readers
+* remote_pchannel: a pchannel for the scanners of this process, and the stream that says how far it reaches
+* directory:       where the vchannels are, and the calls that create and drop them
+* log:             the engine
+"""

@@ -1,0 +1,315 @@
+"""RemoteAppends: how messages and transactions get from a call to the producer of their pchannel.
+
+Owns the order in which an append is checked and sent: first the checks, then the room in flight, and last the vchannel, since looking it
+up may create it. While the server is asked for the pchannel of an unknown vchannel, its messages already have their turn on the pchannel
+that the name would get, so that calls keep their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from wal.channels import VChannelInfo, check_vchannel, place
+from wal.engine.base import EngineTxn
+from wal.engine.bodies import bodies_of, check_body
+from wal.engine.checks import check_client_type, check_size, kept_key_ext
+from wal.engine.remote.outbox import Hold, Sending
+from wal.engine.remote.producer import Producer
+from wal.engine.remote.vchannels import KnownVChannels
+from wal.errors import BulkAppendError, InvalidArgumentError, UnknownError, WALError
+from wal.message import AppendResult, ForgottenResult, Message
+from wal.pchannel import (
+    BODY_OVERHEAD,
+    InFlight,
+    Key,
+    ProducerInfo,
+    TxnLimits,
+    check_key,
+    check_txn_size,
+    key_ext,
+    names_size,
+)
+from wal.rpc.api import append_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.columns import columns_of
+from wal.settings import Settings
+from wal.ticks import check_tick
+
+__all__ = ["Locate", "RemoteAppends"]
+
+Locate = Callable[[tuple[str, ...]], Awaitable[list[VChannelInfo]]]
+"""Asks the server where these vchannels are; it creates those that do not exist, or raises ChannelNotExistError."""
+
+
+class RemoteAppends:
+    """The writing calls of a log on the network; see `wal.engine.base.Appends`. `settings` are those of the log."""
+
+    def __init__(
+        self,
+        known: KnownVChannels,
+        producers: Mapping[str, Producer],
+        in_flight: InFlight,
+        settings: Settings,
+        limits: TxnLimits,
+        *,
+        locate: Locate,
+        list_producers: Callable[[], Awaitable[list[ProducerInfo]]],
+        forget_producer: Callable[[str], Awaitable[None]],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._create_future = loop.create_future
+        self._known = known
+        self._producers = producers
+        self._in_flight = in_flight
+        self._settings = settings
+        self._limits = limits
+        self._locate = locate
+        self._list_producers = list_producers
+        self._forget_producer = forget_producer
+        self._held: dict[str, tuple[Hold, Producer]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.message_bytes_max: int = settings.message_bytes_max
+
+    # -- one message
+
+    def append(
+        self, message: Message, barrier_time_tick: int, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult] | None:
+        """Sends a message; returns None if there is no room in flight (`taken`: the caller has taken it)."""
+        return self._append(message, barrier_time_tick, None, 0, taken)
+
+    def append_keyed(
+        self, message: Message, barrier_time_tick: int, key: Key, *, taken: bool = False
+    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Sends a message with an idempotency key; returns None as `append` does."""
+        return self._append(message, barrier_time_tick, key, len(kept_key_ext(key, self._settings)), taken)
+
+    def _append(
+        self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int, taken: bool
+    ) -> asyncio.Future[Any] | None:
+        size = self._checked_size(message) + key_bytes
+        check_client_type(message)
+        barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
+        in_flight = self._in_flight
+        if not taken and not in_flight.has_room(size):
+            return None
+        future: asyncio.Future[Any] = self._create_future()
+        sending = Sending(future, size, message=message, barrier=barrier, key=key, repeatable=key is not None)
+        self._route(message.vchannel, sending).add(sending)
+        if not taken:
+            in_flight.size += size
+        return future
+
+    def no_room(self, message: Message) -> BaseException:
+        """Returns why a message has no room in flight."""
+        return self._in_flight.refusal(message.estimate_size() + BODY_OVERHEAD)
+
+    async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
+        """Appends a message when there is room for it."""
+        result: AppendResult = await (await self._waiting(message, barrier_time_tick, None, 0))
+        return result
+
+    async def append_keyed_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key
+    ) -> AppendResult | ForgottenResult:
+        """Appends a message with an idempotency key when there is room for it."""
+        key_bytes = len(key_ext(check_key(key)))
+        result: AppendResult | ForgottenResult = await (await self._waiting(message, barrier_time_tick, key, key_bytes))
+        return result
+
+    async def _waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int
+    ) -> asyncio.Future[Any]:
+        size = self._checked_size(message) + key_bytes
+        await self._in_flight.take(size)
+        try:
+            future = self._append(message, barrier_time_tick, key, key_bytes, True)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        assert future is not None
+        return future
+
+    # -- many messages
+
+    async def append_txn(
+        self, names: tuple[str, ...], messages: Sequence[Message | bytes], barrier_time_tick: int, key: Key | None
+    ) -> AppendResult | ForgottenResult:
+        """Appends a whole transaction, in one request."""
+        bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max)
+        barrier = check_tick("barrier_time_tick", barrier_time_tick)
+        stored_key = b"" if key is None else kept_key_ext(key, self._settings)
+        size = bodies.stored + names_size(names, key_bytes=len(stored_key))
+        check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
+        columns = columns_of([check_body(message, names) for message in messages])
+
+        def make(number: int, seen: int) -> proto.ProduceRequest:
+            return proto.ProduceRequest(
+                append_txn=append_pb2.AppendTxnRequest(
+                    request_id=number,
+                    vchannels=names,
+                    bodies=columns,
+                    key=stored_key,
+                    barrier_time_tick=barrier,
+                    seen_time_tick=seen,
+                )
+            )
+
+        if len(names) > 1:
+            await self._one_producer(names)
+        await self._in_flight.take(size)
+        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
+        sending = Sending(future, size, make=make, repeatable=key is not None)
+        try:
+            self._route(names[0], sending).add(sending)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+        return await future
+
+    async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
+        """Appends messages in order; the first failure carries the results of those that are durable."""
+        listed = list(messages)
+        for message in listed:
+            self._checked_size(message)
+            check_client_type(message)
+            check_vchannel(message.vchannel)
+        futures: list[asyncio.Future[Any]] = []
+        failure: BaseException | None = None
+        for message in listed:
+            try:
+                future = self._append(message, 0, None, 0, False)
+                futures.append(await self._waiting(message, 0, None, 0) if future is None else future)
+            except WALError as error:
+                failure = error
+                break
+            if futures[0].done() and any(future.done() and future.exception() for future in futures[-_LOOK_BACK:]):
+                break
+        results: list[AppendResult] = []
+        for outcome in await asyncio.gather(*futures, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                failure = failure or outcome
+            else:
+                results.append(outcome)
+        if isinstance(failure, WALError):
+            raise BulkAppendError.of(failure, results)
+        if failure is not None:
+            raise failure
+        return results
+
+    async def begin_txn(
+        self, names: tuple[str, ...], keepalive_s: float, key: Key | None
+    ) -> EngineTxn[AppendResult | ForgottenResult]:
+        """Raises InvalidArgumentError: so far a transaction goes over the network in one call."""
+        raise InvalidArgumentError(
+            f"log.txn() on {', '.join(map(repr, names))} is not served over the network yet: collect the messages and append them with "
+            "log.append_txn(vchannels, messages), which is one transaction in one call"
+        )
+
+    async def producers(self) -> list[ProducerInfo]:
+        """Returns what every pchannel remembers of producers."""
+        return await self._list_producers()
+
+    async def forget_producer(self, name: str) -> None:
+        """Forgets a producer on every pchannel that knows it; raises InvalidArgumentError if none does."""
+        await self._forget_producer(name)
+
+    async def close(self) -> None:
+        """Waits until the pchannel of every vchannel is known, so that what was appended has a producer."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- the way to a producer
+
+    def _checked_size(self, message: Message) -> int:
+        """Returns the room that a message takes in flight."""
+        if message.__class__ is not Message and not isinstance(message, Message):
+            raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+        size = message.estimate_size()
+        if size > self.message_bytes_max:
+            check_size(message, bytes_max=self.message_bytes_max)
+        return size + BODY_OVERHEAD
+
+    async def _one_producer(self, names: tuple[str, ...]) -> Producer:
+        """Returns the producer of a transaction's vchannels; raises InvalidArgumentError if they are on several pchannels."""
+        for name in names:
+            check_vchannel(name)
+        if any(name not in self._known.records for name in names):
+            await self._locate(names)
+        places = {name: self._known.records[name].pchannel for name in names}
+        if len(set(places.values())) > 1:
+            text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in places.items())
+            raise InvalidArgumentError(
+                f"a transaction is one frame and cannot span pchannels ({text}): make the vchannels on one pchannel with "
+                "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"
+            )
+        return self._producers[places[names[0]]]
+
+    def _route(self, name: str, sending: Sending) -> Producer:
+        """Returns the producer for this vchannel. If the vchannel is not known, the request is held until the server has answered."""
+        info = self._known.records.get(name)
+        if info is not None and name not in self._held:
+            return self._producers[info.pchannel]
+        if (held := self._held.get(name)) is None:
+            check_vchannel(name)
+            held = self._held[name] = Hold(), self._producers[place(name, list(self._producers))]
+            self._begin_finding(name, *held)
+        sending.hold, producer = held
+        return producer
+
+    async def dropping(self, name: str, drop: Callable[[], Awaitable[None]]) -> None:
+        """Drops a vchannel in the order of the calls: after what was appended to it before, and before what is appended from now on."""
+        info = self._known.records.get(name)
+        if info is None or name in self._held:
+            await drop()
+            return
+        producer, hold = self._producers[info.pchannel], Hold()
+        before = producer.pending()
+        self._held[name] = hold, producer
+        try:
+            if before:
+                await asyncio.wait(before)
+            await drop()
+        finally:
+            self._end_dropping(name, hold, producer)
+
+    def _end_dropping(self, name: str, hold: Hold, guessed: Producer) -> None:
+        if guessed.holds(hold):
+            self._begin_finding(name, hold, guessed)
+        else:
+            del self._held[name]
+
+    def _begin_finding(self, name: str, hold: Hold, guessed: Producer) -> None:
+        task = self._loop.create_task(self._find(name, hold, guessed), name=f"locate {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _find(self, name: str, hold: Hold, guessed: Producer) -> None:
+        try:
+            (info,) = await self._locate((name,))
+        except Exception as error:
+            failure: BaseException = error
+            if not isinstance(error, WALError):
+                failure = UnknownError(f"locating vchannel {name!r} failed: {error!r}; please report it")
+                failure.__cause__ = error
+            del self._held[name]
+            guessed.fail(guessed.withdraw(hold), failure)
+            return
+        del self._held[name]
+        producer = self._producers[info.pchannel]
+        if producer is not guessed:
+            for sending in guessed.withdraw(hold):
+                try:
+                    producer.add(sending)
+                except WALError as error:
+                    producer.fail([sending], error)
+        hold.pending = False
+        producer.wake()
+
+
+_NO_BARRIER: Final = 0
+"""The default, compared by identity: every other value, also `False` and 0.0, is checked."""
+_LOOK_BACK: Final = 64

@@ -1,0 +1,121 @@
+"""RemoteBroadcasts: the calls of a log's broadcaster, which runs where the log is coordinated.
+
+A broadcast is sent at most once. Without an answer it raises UnknownOutcomeError: the server completes a broadcast that has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
+from wal.engine.remote.producer import SeenTick
+from wal.errors import InvalidArgumentError, NotLocalError
+from wal.message import ImmutableMessage, ResourceKey
+from wal.rpc.api import cluster_pb2
+from wal.rpc.broadcasts import broadcast_to_proto, key_to_proto, result_from_proto, task_from_proto
+from wal.rpc.connection import Connection
+from wal.rpc.methods import (
+    ABORT_BROADCAST,
+    ACK_BROADCAST,
+    APPEND_BROADCAST,
+    AWAIT_RESOURCE_KEY,
+    LIST_BROADCASTS,
+)
+
+__all__ = ["RemoteBroadcasts"]
+
+WAIT_S: Final = 365 * 86_400.0
+"""The deadline of a call that waits for the acknowledgements of others: none that a caller would notice."""
+
+
+class RemoteBroadcasts:
+    """See `wal.engine.base.Broadcasts`. `connection` returns the connection to the coordinator of the log."""
+
+    def __init__(self, connection: Callable[[], Connection], seen: SeenTick) -> None:
+        self._connection = connection
+        self._seen = seen
+
+    async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
+        """Appends a copy for each vchannel; all of them are durable when it returns."""
+        if not isinstance(message, BroadcastMessage):
+            raise TypeError(f"append takes a BroadcastMessage, not {type(message).__name__}")
+        if not isinstance(wait, bool):
+            raise TypeError(f"wait must be a bool, not {wait!r}")
+        request = broadcast_to_proto(message, wait=wait, seen_time_tick=self._seen.value)
+        answer = await self._connection().write(
+            APPEND_BROADCAST, request, "appending a broadcast", timeout_s=WAIT_S if wait else None
+        )
+        result = result_from_proto(message.vchannels, answer)
+        for appended in result.append_results.values():
+            self._seen.saw(appended.time_tick)
+        return result
+
+    async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None:
+        """Acknowledges a vchannel's copy. A repeated ack does nothing, so it is sent again until it is answered."""
+        if isinstance(broadcast, ImmutableMessage):
+            if vchannel is not None:
+                raise InvalidArgumentError(f"ack(message) knows its vchannel: leave out {vchannel!r}")
+            if broadcast.broadcast is None:
+                raise InvalidArgumentError(
+                    f"message {broadcast.message_id} is not a copy of a broadcast: acknowledge only copies"
+                )
+            broadcast_id, vchannel = broadcast.broadcast.broadcast_id, broadcast.vchannel
+        else:
+            broadcast_id = _check_id(broadcast)
+            if not isinstance(vchannel, str):
+                raise TypeError(f"ack(broadcast_id, vchannel) takes a str for the vchannel, not {vchannel!r}")
+        request = cluster_pb2.AckBroadcastRequest(broadcast_id=broadcast_id, vchannel=vchannel)
+        await self._connection().read(ACK_BROADCAST, request, f"acknowledging broadcast {broadcast_id}")
+
+    async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
+        """Returns when each broadcast that holds the key now has been acknowledged by one vchannel; at once if there is none."""
+        await self._block_until(key, everywhere=False)
+
+    async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
+        """Returns when each broadcast that holds the key now has finished; at once if there is none."""
+        await self._block_until(key, everywhere=True)
+
+    async def tasks(self) -> list[BroadcastTask]:
+        """Returns the running broadcasts, including stuck ones."""
+        answer = await self._connection().read(
+            LIST_BROADCASTS, cluster_pb2.ListBroadcastsRequest(), "listing the broadcasts"
+        )
+        return list(map(task_from_proto, answer.tasks))
+
+    async def abort(self, broadcast_id: int, reason: str) -> None:
+        """Aborts a broadcast. A second abort waits for the same end, so it is sent again until it is answered."""
+        _check_id(broadcast_id)
+        if not isinstance(reason, str):
+            raise TypeError(f"reason must be a str, not {type(reason).__name__}")
+        try:
+            request = cluster_pb2.AbortBroadcastRequest(broadcast_id=broadcast_id, reason=reason)
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(
+                f"reason cannot be encoded as UTF-8: {error.reason}; remove the surrogate"
+            ) from error
+        await self._connection().read(ABORT_BROADCAST, request, f"aborting broadcast {broadcast_id}")
+
+    def statistics(self) -> BroadcasterStatistics:
+        """Raises NotLocalError: the broadcaster's counts are kept where it runs."""
+        raise NotLocalError(
+            "the broadcaster runs on the server, and its counts are kept there: look at tasks() instead"
+        )
+
+    async def _block_until(self, key: ResourceKey, *, everywhere: bool) -> None:
+        if not isinstance(key, ResourceKey):
+            raise TypeError(f"a resource key is a ResourceKey(domain, key), not {key!r}")
+        request = cluster_pb2.AwaitResourceKeyRequest(key=key_to_proto(key), all=everywhere)
+        await self._connection().read(
+            AWAIT_RESOURCE_KEY, request, f"waiting for the acknowledgement of {key}", timeout_s=WAIT_S
+        )
+
+
+def _check_id(broadcast_id: object) -> int:
+    if not isinstance(broadcast_id, int) or isinstance(broadcast_id, bool):
+        raise TypeError(f"a broadcast id is an int, not {broadcast_id!r}")
+    if not 0 <= broadcast_id < 1 << 64:
+        raise InvalidArgumentError(
+            f"broadcast id {broadcast_id} is none: use the one in the result of append, or of a message"
+        )
+    return broadcast_id

@@ -1,0 +1,192 @@
+"""RemoteDirectory: the vchannels of a log on the network: where they are, and the calls that create and drop them.
+
+Owns the task that keeps the known vchannels up to date, ends the readers of those that are dropped, and moves readers that wait for one
+that is created on another pchannel. Where a stale copy would be wrong, as at the beginning of a read, the server is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from wal.channels import ChannelDescription, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
+from wal.engine.remote.remote_log import PAUSE_FIRST_S, PAUSE_MAX_S
+from wal.engine.remote.remote_pchannel import RemotePChannel
+from wal.engine.remote.vchannels import KnownVChannels
+from wal.errors import InvalidArgumentError, UnavailableError, UnknownError, WALError
+from wal.reading import Selection
+from wal.rpc.api import cluster_pb2, pchannel_pb2
+from wal.rpc.connection import Connection
+from wal.rpc.methods import (
+    CREATE_CHANNELS,
+    CREATE_VCHANNEL,
+    DESCRIBE_CHANNELS,
+    DESTORY_CHANNELS,
+    DROP_VCHANNEL,
+    LIST_VCHANNELS,
+    LOCATE_VCHANNELS,
+    WATCH_VCHANNELS,
+)
+from wal.rpc.positions import owner_from_proto, owner_to_proto, vchannel_from_proto
+
+__all__ = ["RemoteDirectory"]
+
+_State = pchannel_pb2.VChannelState
+
+
+class RemoteDirectory:
+    """The vchannels on these pchannels. `start` it before use, and `close` it. `place` names the log in warnings."""
+
+    def __init__(self, connection: Connection, pchannels: Mapping[str, RemotePChannel], place: str) -> None:
+        self.known: KnownVChannels = KnownVChannels()
+        self._connection = connection
+        self._pchannels = pchannels
+        self._place = place
+        self._unknown = UnknownVChannels(place)
+        self._watching: asyncio.Task[None] | None = None
+        self._listed = asyncio.Event()
+
+    async def start(self, timeout_s: float) -> None:
+        """Returns when the vchannels are known. Raises UnavailableError if the server does not list them in time."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="watch vchannels")
+        listed = asyncio.ensure_future(self._listed.wait())
+        try:
+            await asyncio.wait([listed, self._watching], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            listed.cancel()
+        if self._watching.done():
+            self._watching.result()
+        if not self._listed.is_set():
+            raise UnavailableError(
+                f"the server at {self._place} did not list its vchannels within {timeout_s} s: try again"
+            )
+
+    async def close(self) -> None:
+        """Ends the task. Idempotent."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+
+    # -- calls
+
+    async def located_to_write(self, names: tuple[str, ...]) -> list[VChannelInfo]:
+        """Returns these vchannels, after creating those that do not exist; raises ChannelNotExistError if the log forbids that."""
+        return [vchannel_from_proto(state) for state in await self._locate(names, create=True, together=False)]
+
+    async def pchannel_of(self, name: str) -> str:
+        """Returns the pchannel of a vchannel, or the one that it would get. Raises ChannelNotExistError if it cannot be created."""
+        (state,) = await self._locate((name,), create=False, together=True)
+        return state.pchannel
+
+    async def attach(self, names: tuple[str, ...]) -> tuple[RemotePChannel, Selection]:
+        """Returns the pchannel to read these vchannels on, caught up, and the vchannels as they are now."""
+        states = await self._locate(names, create=False, together=True)
+        while True:
+            self._unknown.note(names, self.known.records)
+            pchannel = self._pchannels[states[0].pchannel]
+            await pchannel.catch_up()
+            # The pchannel may now show a vchannel that was created after it was located: the selection must bind it.
+            before, states = states, await self._locate(names, create=False, together=True)
+            if list(map(_mark, before)) == list(map(_mark, states)):
+                return pchannel, self.known.selection(states)
+
+    async def listed(self) -> list[VChannelInfo]:
+        """Returns all vchannels."""
+        request = cluster_pb2.ListVChannelsRequest()
+        answer = await self._connection.read(LIST_VCHANNELS, request, "listing the vchannels")
+        return [vchannel_from_proto(state) for state in answer.vchannels]
+
+    async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
+        """Creates a vchannel durably. Without an answer it raises UnknownOutcomeError: the list of vchannels says whether it exists."""
+        check_vchannel(name)
+        if pchannel is not None and not isinstance(pchannel, str):
+            raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
+        if pchannel is not None and pchannel not in self._pchannels:
+            raise InvalidArgumentError(
+                f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self._pchannels)}"
+            )
+        request = cluster_pb2.CreateVChannelRequest(name=name, pchannel=pchannel or "")
+        state = await self._connection.write(CREATE_VCHANNEL, request, f"creating vchannel {name!r}")
+        self.known.take([state])
+        return vchannel_from_proto(state)
+
+    async def drop(self, name: str) -> None:
+        """Drops a vchannel durably. Without an answer it raises UnknownOutcomeError: the call may be repeated."""
+        request = cluster_pb2.DropVChannelRequest(name=check_vchannel(name))
+        before = self.known.records.get(name)
+        await self._connection.write(DROP_VCHANNEL, request, f"dropping vchannel {name!r}")
+        if before is not None and self.known.records.get(name) == before:
+            del self.known.records[name]
+
+    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
+        """Creates so many channels durably, all or none, and returns their names."""
+        request = cluster_pb2.CreateChannelsRequest(owner=owner_to_proto(owner), count=count)
+        answer = await self._connection.write(CREATE_CHANNELS, request, f"creating {count} channels")
+        return list(answer.names)
+
+    async def destroy_channels(self, names: tuple[str, ...]) -> None:
+        """Destroys channels durably, all or none. Without an answer it raises UnknownOutcomeError: the call may be repeated."""
+        request = cluster_pb2.ChannelNames(names=names)
+        await self._connection.write(DESTORY_CHANNELS, request, f"destroying {len(names)} channels")
+
+    async def described(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
+        """Returns these channels, in this order, or (None) all."""
+        if names == ():
+            return []
+        request = cluster_pb2.ChannelNames(names=names or ())
+        answer = await self._connection.read(DESCRIBE_CHANNELS, request, "describing channels")
+        return [ChannelDescription(channel.name, owner_from_proto(channel.owner)) for channel in answer.channels]
+
+    async def _locate(self, names: tuple[str, ...], *, create: bool, together: bool) -> Sequence[_State]:
+        request = cluster_pb2.LocateVChannelsRequest(names=names, create=create, together=together)
+        answer = await self._connection.read(LOCATE_VCHANNELS, request, f"locating {len(names)} vchannels")
+        if [state.name for state in answer.vchannels] != list(names):
+            raise UnknownError(f"the server at {self._place} located other vchannels than those it was asked for")
+        self.known.take(answer.vchannels)
+        return answer.vchannels
+
+    # -- watching
+
+    async def _watch(self) -> None:
+        """Takes what changes. The first failure of the first watch is raised; later ones are waited out."""
+        pause_s, request = PAUSE_FIRST_S, cluster_pb2.WatchVChannelsRequest()
+        while True:
+            known = False
+            try:
+                states = self._connection.responses(WATCH_VCHANNELS, request, "watching the vchannels")
+                async with aclosing(states) as changes:  # type: ignore[type-var]
+                    async for change in changes:
+                        (self.known.update if known else self.known.replace)(change)
+                        known, pause_s = True, PAUSE_FIRST_S
+                        self._tell()
+                        self._listed.set()
+            except WALError as error:
+                if not self._listed.is_set():
+                    raise
+                if pause_s == PAUSE_MAX_S:
+                    _log.warning("what is known of the vchannels of %s gets older: %s", self._place, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    def _tell(self) -> None:
+        """Tells the readers what has changed for them."""
+        for pchannel in list(self._pchannels.values()):
+            for reader in list(pchannel.readers):
+                bound = {name: reader.incarnation(name) for name in reader.vchannels}
+                for name, change in self.known.changes(pchannel.channel, bound):
+                    if isinstance(change, WALError):
+                        reader.ended_by(name, change)
+                    else:
+                        there = self._pchannels[change.pchannel]
+                        there.follow()
+                        reader.created(name, there, incarnation=change.incarnation)
+
+
+def _mark(state: _State) -> tuple[str, int, int]:
+    return state.pchannel, state.state, state.incarnation if state.state == _State.EXISTS else 0
+
+
+_log: Final = logging.getLogger("wal.remote")

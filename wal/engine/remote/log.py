@@ -1,0 +1,307 @@
+"""RemoteLog: the engine of a log that servers on the network serve.
+
+Owns the connection and the parts: producers, pchannels for readers, vchannels, cursors, broadcasts. What concerns the log, such as its
+limits, belongs to the server: this side takes the settings of the log and refuses others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
+
+from actors import Actor, ActorRef, ActorSystem
+from wal.channels import ChannelDescription, OwnerDescription, VChannelInfo
+from wal.engine.base import LogStatistics
+from wal.engine.remote.appends import RemoteAppends
+from wal.engine.remote.broadcasts import RemoteBroadcasts
+from wal.engine.remote.cursors import RemoteCursors
+from wal.engine.remote.directory import RemoteDirectory
+from wal.engine.remote.producer import Producer, SeenTick
+from wal.engine.remote.remote_log import RemoteReadableLog
+from wal.engine.remote.remote_pchannel import RemotePChannel
+from wal.errors import ClosedError, InvalidArgumentError
+from wal.location import ServerLocation
+from wal.message import MessageID
+from wal.message.wire_pb2 import MessageID as MessageIDProto
+from wal.network import TlsFiles
+from wal.pchannel import InFlight, ProducerInfo, TxnLimits
+from wal.reading import Selection
+from wal.retention import PChannelRetention
+from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.connection import Connection
+from wal.rpc.methods import (
+    ALLOCATE_TIME_TICKS,
+    DESCRIBE_LOG,
+    FORGET_PRODUCER,
+    GET_LATEST_TICK,
+    GET_MOMENT,
+    GET_RETENTION,
+    LIST_PRODUCERS,
+    TRUNCATE,
+)
+from wal.rpc.positions import identity_from_proto
+from wal.rpc.reports import producers_from_proto, retention_from_proto, settings_from_proto, tail_from_proto
+from wal.secret import Secret
+from wal.settings import Settings
+
+__all__ = ["RemoteLog"]
+
+TIMEOUT_S: Final = 10.0
+"""The deadline of a call, and how long the opening waits for a server at least."""
+OWN_SETTINGS: Final = frozenset(("in_flight_bytes_max",))
+"""The settings of a log that each client may choose for itself."""
+
+
+class RemoteLog:
+    """A log on the network. `open` sets its parts, and comes before every call but `close` and `abandon`."""
+
+    place: str
+    name: str
+    """The name of the backend on the server."""
+    frame_bytes_max: int
+    appends: RemoteAppends
+    broadcasts: RemoteBroadcasts
+    cursors: RemoteCursors
+    settings: Settings
+    """The settings of the log."""
+
+    def __init__(self, servers: ServerLocation, settings: Settings, *, read_only: bool, wait_s: float = 0.0) -> None:
+        """With `wait_s` the opening waits at least that long for a server."""
+        self.place = str(servers)
+        self.released: bool = False
+        self.pchannels: dict[str, RemotePChannel] = {}
+        self.producers: dict[str, Producer] = {}
+        self.in_flight: InFlight = InFlight(settings.in_flight_bytes_max)
+        self.seen: SeenTick = SeenTick()
+        self.system: ActorSystem = ActorSystem("wal")
+        self._servers = servers
+        self._given = settings
+        self._read_only = read_only
+        self._wait_s = wait_s
+        self._connection: Connection
+        self._directory: RemoteDirectory
+        self._spawned = 0
+
+    @property
+    def writable(self) -> RemoteLog | None:
+        """This log, unless it was opened for reading."""
+        return None if self._read_only else self
+
+    # -- opening and closing
+
+    async def open(self) -> None:
+        """Connects to a server and learns what the log has. Raises UnavailableError if none answers; a failure undoes what was done."""
+        servers = self._servers
+        tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
+        token = None if self._given.token is None else Secret.of(self._given.token)
+        self._connection = await Connection.open(servers.addresses, tls=tls, token=token, timeout_s=TIMEOUT_S)
+        try:
+            await self._open()
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(self.close()))
+            raise
+
+    async def close(self) -> None:
+        """Waits for the outcomes of what is in flight, ends the readers and disconnects."""
+        self.in_flight.fail(_closed)
+        if hasattr(self, "appends"):
+            await self.appends.close()
+        await asyncio.gather(*(producer.close() for producer in self.producers.values()))
+        self._connection.stop()
+        if hasattr(self, "_directory"):
+            await self._directory.close()
+        cause = _closed()
+        await asyncio.gather(*(pchannel.close(cause) for pchannel in self.pchannels.values()))
+        await self.system.stop()
+        await self._connection.close()
+        self.released = True
+
+    def abandon(self) -> None:
+        """Does nothing but note it: a connection ends with the process, and the server releases what a client held. Idempotent."""
+        for pchannel in self.pchannels.values():
+            pchannel.tail.failure = pchannel.tail.failure or _closed()
+        self.released = True
+
+    async def _open(self) -> None:
+        timeout_s = max(self._wait_s, self._connection.timeout_s)
+        description = await self._connection.read(
+            DESCRIBE_LOG, cluster_pb2.DescribeLogRequest(), f"opening the log at {self.place}", timeout_s=timeout_s
+        )
+        self.settings = self._checked(settings_from_proto(description.settings))
+        self.name = description.wal_name
+        self.frame_bytes_max = description.frame_bytes_max
+        await self.system.start()
+        for pchannel in await asyncio.gather(
+            *(self._open_pchannel(identity.pchannel.name) for identity in description.pchannels)
+        ):
+            self.pchannels[pchannel.channel] = pchannel
+            self.producers[pchannel.channel] = Producer(pchannel.channel, self._coordinator, self.in_flight, self.seen)
+        self.cursors = RemoteCursors(self.pchannels, self._node)
+        self._directory = RemoteDirectory(self._connection, self.pchannels, self.place)
+        await self._directory.start(timeout_s)
+        self.broadcasts = RemoteBroadcasts(self._coordinator, self.seen)
+        self.appends = RemoteAppends(
+            self._directory.known,
+            self.producers,
+            self.in_flight,
+            self.settings,
+            TxnLimits(
+                self.settings.txn_bytes_max,
+                self.settings.txn_bodies_max,
+                self.settings.open_txn_bytes_max,
+                self.frame_bytes_max,
+            ),
+            locate=self._directory.located_to_write,
+            list_producers=self._list_producers,
+            forget_producer=self._forget_producer,
+        )
+
+    async def _open_pchannel(self, name: str) -> RemotePChannel:
+        request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
+        moment = await self._node(name).read(GET_MOMENT, request, f"looking at pchannel {name}")
+        snapshot, last_truncated = tail_from_proto(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
+        log = RemoteReadableLog(identity_from_proto(moment.log), snapshot, self._coordinator)
+        log.show(snapshot, last_truncated)
+        return RemotePChannel(log)
+
+    def _checked(self, settings: Settings) -> Settings:
+        """Returns the settings of the log. Raises InvalidArgumentError if the caller chose another value for one of them."""
+        defaults, given = Settings(), self._given
+        for field in cluster_pb2.LogSettings.DESCRIPTOR.fields_by_name:
+            chosen, served = getattr(given, field), getattr(settings, field)
+            if field not in OWN_SETTINGS and chosen != getattr(defaults, field) and chosen != served:
+                raise InvalidArgumentError(
+                    f"{field}={chosen} contradicts the log at {self.place}, which has {field}={served}: the setting belongs to the log, so "
+                    "give it to the server, and leave it out here"
+                )
+        return settings.replace(in_flight_bytes_max=given.in_flight_bytes_max)
+
+    # -- servers
+
+    def _coordinator(self) -> Connection:
+        """Returns the connection to the server of what concerns the whole log."""
+        return self._connection
+
+    def _node(self, pchannel: str) -> Connection:
+        """Returns the connection to the server that has this pchannel: as long as there is one server, that one."""
+        return self._connection
+
+    # -- vchannels
+
+    async def attach(
+        self, names: tuple[str, ...]
+    ) -> tuple[RemotePChannel, Selection, Callable[[Actor, str], ActorRef]]:
+        """Returns the pchannel to read these vchannels on, caught up, the vchannels as they are now, and what starts an actor."""
+        pchannel, selection = await self._directory.attach(names)
+        return pchannel, selection, self.spawn
+
+    def spawn(self, actor: Actor, name: str) -> ActorRef:
+        """Starts an actor, which ends with the log at the latest. A number is added to make its name unique."""
+        self._spawned += 1
+        return self.system.spawn(actor, name=f"{name} #{self._spawned}")
+
+    async def list_vchannels(self) -> list[VChannelInfo]:
+        """Returns all vchannels."""
+        return await self._directory.listed()
+
+    async def create_vchannel(self, name: str, pchannel: str | None) -> VChannelInfo:
+        """Creates a vchannel durably."""
+        return await self._directory.create(name, pchannel)
+
+    async def drop_vchannel(self, name: str) -> None:
+        """Drops a vchannel durably."""
+        await self.appends.dropping(name, lambda: self._directory.drop(name))
+
+    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
+        """Creates so many channels durably, all or none, and returns their names."""
+        return await self._directory.create_channels(owner, count)
+
+    async def destroy_channels(self, names: tuple[str, ...]) -> None:
+        """Destroys channels durably, all or none."""
+        await self._directory.destroy_channels(names)
+
+    async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
+        """Returns these channels, or (None) all."""
+        return await self._directory.described(names)
+
+    # -- the log
+
+    async def latest_tick(self, vchannel: str) -> int:
+        """Returns a tick that covers every write to this vchannel that has returned, to any client."""
+        name = await self._directory.pchannel_of(vchannel)
+        request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
+        answer = await self._node(name).read(GET_LATEST_TICK, request, f"asking for the tick of {vchannel!r}")
+        return answer.time_tick
+
+    async def retention_report(self) -> list[PChannelRetention]:
+        """Returns what each pchannel holds, and who holds it."""
+
+        async def report(name: str) -> PChannelRetention:
+            request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
+            answer = await self._node(name).read(GET_RETENTION, request, f"looking at what pchannel {name} holds")
+            return retention_from_proto(answer)
+
+        return await asyncio.gather(*map(report, self.pchannels))
+
+    def statistics(self) -> LogStatistics:
+        """Returns this client's counts since the log was opened."""
+        return LogStatistics(
+            self.name,
+            len(self._directory.known.records),
+            self.in_flight.size,
+            self.in_flight.waiting,
+            tuple(pchannel.statistics() for pchannel in self.pchannels.values()),
+        )
+
+    async def truncate(self, up_to: MessageID) -> None:
+        """Truncates the pchannel of this event up to it, inclusive. Doing it twice does no harm, so it is sent until it is answered."""
+        pchannel = self.pchannels.get(up_to.pchannel)
+        if pchannel is None or not up_to.same_log(pchannel.log_id):
+            raise InvalidArgumentError(
+                f"message id {up_to} belongs to no pchannel of this log ({', '.join(self.pchannels)}), or to another incarnation of one"
+            )
+        request = pchannel_calls_pb2.TruncateRequest(
+            pchannel=pchannel_pb2.PChannelInfo(name=up_to.pchannel), up_to=MessageIDProto(id=bytes(up_to))
+        )
+        await self._node(up_to.pchannel).read(TRUNCATE, request, f"truncating up to {up_to}")
+        await pchannel.look()
+
+    async def allocate_time_tick(self) -> int:
+        """Returns a tick above every tick that this client has seen."""
+        request = cluster_pb2.AllocateRequest(count=1, seen_time_tick=self.seen.value)
+        answer = await self._connection.read(ALLOCATE_TIME_TICKS, request, "allocating a time tick")
+        self.seen.saw(answer.first)
+        return answer.first
+
+    async def _list_producers(self) -> list[ProducerInfo]:
+        async def listed(name: str) -> list[ProducerInfo]:
+            request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
+            return producers_from_proto(
+                await self._node(name).read(LIST_PRODUCERS, request, f"listing the producers of pchannel {name}")
+            )
+
+        return [info for infos in await asyncio.gather(*map(listed, self.pchannels)) for info in infos]
+
+    async def _forget_producer(self, name: str) -> None:
+        """Forgets a producer on every pchannel; raises InvalidArgumentError if none knows it."""
+
+        async def forget(pchannel: str) -> InvalidArgumentError | None:
+            request = pchannel_calls_pb2.ForgetProducerRequest(
+                pchannel=pchannel_pb2.PChannelInfo(name=pchannel), name=name
+            )
+            try:
+                await self._node(pchannel).write(FORGET_PRODUCER, request, f"forgetting producer {name!r}")
+            except InvalidArgumentError as error:
+                return error
+            return None
+
+        refusals = await asyncio.gather(*map(forget, self.pchannels))
+        if all(refusals) and refusals[0] is not None:
+            raise refusals[0]
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the log was closed: open it again to go on")

@@ -1,0 +1,161 @@
+"""Outbox: the requests of one producer: those that wait, those that were sent, and what becomes of them when the connection is lost. Pure.
+
+Requests are sent in the order in which they were added. A request that the server refused for its own state was not executed, and is sent
+again; so is one without an answer if executing it twice does no harm, such as an append with an idempotency key. Both are sent again before
+anything newer, in their order. The outcome of any other request without an answer is unknown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from wal.message import Message
+from wal.pchannel import Key
+from wal.rpc.api import streaming_pb2 as proto
+
+__all__ = ["REQUEST_BYTES", "Hold", "Make", "Outbox", "Sending"]
+
+REQUEST_BYTES: Final = 1024 * 1024
+"""A request has about this many bytes at most, unless one message or transaction is larger (wal/rpc/api/append.proto)."""
+REQUEST_MESSAGES: Final = 4096
+"""The most messages of a request: with columns of small messages, building more at once would hold up the event loop."""
+
+Make = Callable[[int, int], proto.ProduceRequest]
+"""Returns a request, from its number and the largest tick that the client has seen."""
+
+
+class Hold:
+    """A vchannel whose pchannel the server is being asked for: requests for it wait, and whatever follows them on the same producer."""
+
+    __slots__ = ("pending",)
+
+    def __init__(self) -> None:
+        self.pending: bool = True
+
+
+class Sending:
+    """A request, or one message of a request. `future` gets the outcome; `size` is the room that it takes in flight.
+
+    A message has `message`, `barrier` and `key`, and shares its request with its neighbours; any other request has `make`. It is
+    `repeatable` if executing it twice does no harm.
+    """
+
+    __slots__ = ("barrier", "future", "hold", "key", "make", "message", "repeatable", "size", "tried")
+
+    def __init__(
+        self,
+        future: Any,
+        size: int,
+        *,
+        message: Message | None = None,
+        barrier: int = 0,
+        key: Key | None = None,
+        make: Make | None = None,
+        repeatable: bool = False,
+        hold: Hold | None = None,
+    ) -> None:
+        self.future = future
+        self.size: int = size
+        self.message = message
+        self.barrier = barrier
+        self.key = key
+        self.make = make
+        self.repeatable: bool = repeatable
+        self.hold = hold
+        self.tried: bool = False
+        """Whether it was sent before on a stream that was lost, so that it may have been executed."""
+
+
+class Outbox:
+    """The requests of one producer. Their numbers are those of the stream that they were sent on."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Sending] = deque()
+        self.sent: dict[int, Sending] = {}
+        self.refusing: BaseException | None = None
+        """The error with which the server refused requests on this stream: it refuses all that follow."""
+        self._refused: list[tuple[int, Sending]] = []
+        self._next = 1
+
+    def __bool__(self) -> bool:
+        """Whether any request has no outcome yet."""
+        return bool(self.waiting or self.sent or self._refused)
+
+    def add(self, sending: Sending) -> None:
+        """Adds a request after all others."""
+        self.waiting.append(sending)
+
+    def take(self, *, bytes_max: int = REQUEST_BYTES) -> tuple[int, list[Sending]] | None:
+        """Takes what is sent next: one request, or the messages of one. Returns it with its first number; None if nothing may be sent now.
+
+        They count as sent.
+        """
+        waiting = self.waiting
+        if self.refusing is not None or not waiting:
+            return None
+        first = self._next
+        taken: list[Sending] = []
+        size = 0
+        while waiting and len(taken) < REQUEST_MESSAGES:
+            sending = waiting[0]
+            if sending.hold is not None and sending.hold.pending:
+                break
+            if taken and (sending.make is not None or size + sending.size > bytes_max):
+                break
+            taken.append(waiting.popleft())
+            size += sending.size
+            if sending.make is not None:
+                break
+        if not taken:
+            return None
+        self.sent.update(zip(range(first, first + len(taken)), taken, strict=True))
+        self._next += len(taken)
+        return first, taken
+
+    def answered(self, number: int) -> Sending | None:
+        """Returns the request that got its outcome; None for a number that no request without an outcome has."""
+        return self.sent.pop(number, None)
+
+    def refused(self, number: int, error: BaseException) -> None:
+        """Notes that the server refused a request for its own state: it will be sent again, on another stream."""
+        if (sending := self.sent.pop(number, None)) is not None:
+            self._refused.append((number, sending))
+            self.refusing = error
+
+    def restart(self) -> list[Sending]:
+        """Begins anew because the stream has ended. Returns the requests whose outcome is unknown, in their order."""
+        again = [*self._refused]
+        for number, sending in self.sent.items():
+            if sending.repeatable:
+                sending.tried = True
+                again.append((number, sending))
+        unknown = [sending for sending in self.sent.values() if not sending.repeatable]
+        again.sort(key=lambda numbered: numbered[0])
+        self.waiting.extendleft(sending for _, sending in reversed(again))
+        self.sent.clear()
+        self._refused.clear()
+        self.refusing = None
+        self._next = 1
+        return unknown
+
+    def pending(self) -> list[Sending]:
+        """Returns all requests without an outcome, but for those that are held."""
+        waiting = [sending for sending in self.waiting if sending.hold is None or not sending.hold.pending]
+        return [*self.sent.values(), *(sending for _, sending in self._refused), *waiting]
+
+    def withdraw(self, hold: Hold) -> list[Sending]:
+        """Takes back the waiting requests of a vchannel, in their order."""
+        taken = [sending for sending in self.waiting if sending.hold is hold]
+        self._keep(sending for sending in self.waiting if sending.hold is not hold)
+        return taken
+
+    def clear(self) -> list[Sending]:
+        """Takes back all waiting requests, in their order. Those that were sent stay."""
+        taken = list(self.waiting)
+        self.waiting.clear()
+        return taken
+
+    def _keep(self, kept: Iterable[Sending]) -> None:
+        self.waiting = deque(kept)

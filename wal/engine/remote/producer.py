@@ -1,0 +1,313 @@
+"""Producer: the Produce stream of one pchannel.
+
+Owns the task that opens the stream, sends what callers added, and takes the outcomes. What was added in one turn of the loop, or while the
+server took no more, becomes one request. A stream that has ended is opened again, for up to `UNREACHABLE_S`; `Outbox` says what becomes of
+the requests that were sent on it. A server that answers is never given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from wal.engine.remote.outbox import Hold, Outbox, Sending
+from wal.errors import (
+    ChannelFencedError,
+    ChannelNotExistError,
+    ClosedError,
+    SessionLostError,
+    UnavailableError,
+    UnknownError,
+    UnknownOutcomeError,
+    UnmatchedChannelTermError,
+    WALError,
+)
+from wal.pchannel import InFlight
+from wal.rpc.api import append_pb2, pchannel_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.columns import request_of
+from wal.rpc.connection import Connection, Stream
+from wal.rpc.headers import producer_header
+from wal.rpc.methods import PRODUCE
+from wal.rpc.outcomes import outcomes_from_proto
+
+__all__ = ["Producer", "SeenTick"]
+
+UNREACHABLE_S: Final = 30.0
+"""The seconds after which requests fail because no server takes them. A server that is restarted is back much sooner."""
+PAUSE_FIRST_S: Final = 0.02
+PAUSE_MAX_S: Final = 0.5
+REFUSALS: Final = (ChannelFencedError, ClosedError, SessionLostError, UnmatchedChannelTermError)
+"""A server refuses requests with these errors for its own state: nothing was written, and another server may take them."""
+MOVED: Final = (*REFUSALS, ChannelNotExistError, UnavailableError)
+"""A stream that ends with one of these errors is opened again."""
+
+ProduceStream = Stream[proto.ProduceRequest, proto.ProduceResponse]
+
+
+class SeenTick:
+    """The largest tick that this client has seen: what it appends afterwards gets a larger one, whichever server it is sent to."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: int = 0
+
+    def saw(self, tick: int) -> None:
+        """Notes a tick."""
+        if tick > self.value:
+            self.value = tick
+
+
+class Producer:
+    """The requests for one pchannel; `connection` returns the connection to the server that has it."""
+
+    def __init__(
+        self, pchannel: str, connection: Callable[[], Connection], in_flight: InFlight, seen: SeenTick
+    ) -> None:
+        self.pchannel: str = pchannel
+        self.outbox: Outbox = Outbox()
+        self._connection = connection
+        self._in_flight = in_flight
+        self._seen = seen
+        self._changed = asyncio.Event()
+        self._closing = False
+        self._pause_s = 0.0
+        """The pause before the next stream, because the server refused the requests on the last one."""
+        self._failure: BaseException | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def add(self, sending: Sending) -> None:
+        """Sends a request after all others; its room is taken already, and is released with its outcome.
+
+        Raises the error that ended the producer.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._run(), name=f"produce {self.pchannel}")
+        self.outbox.add(sending)
+        self._changed.set()
+
+    def pending(self) -> list[asyncio.Future[Any]]:
+        """Returns the futures of everything that has no outcome yet, but for what is held."""
+        return [sending.future for sending in self.outbox.pending() if not sending.future.done()]
+
+    def wake(self) -> None:
+        """Continues after a hold has ended."""
+        self._changed.set()
+
+    def holds(self, hold: Hold) -> bool:
+        """Returns whether requests of this vchannel wait."""
+        return any(sending.hold is hold for sending in self.outbox.waiting)
+
+    def withdraw(self, hold: Hold) -> list[Sending]:
+        """Takes back the waiting requests of a vchannel, with their room."""
+        taken = self.outbox.withdraw(hold)
+        self._changed.set()
+        return taken
+
+    async def close(self) -> None:
+        """Waits for the outcomes of everything that was added, and ends the stream. If no server can be reached, requests fail at once."""
+        self._closing = True
+        self._changed.set()
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    def fail(self, sendings: list[Sending], error: BaseException) -> None:
+        """Fails requests, and releases their room."""
+        for sending in sendings:
+            self._settle(sending, error)
+        self._in_flight.release(sum(sending.size for sending in sendings))
+
+    # -- the stream
+
+    async def _run(self) -> None:
+        try:
+            while await self._has_work():
+                await self._produce()
+        except asyncio.CancelledError:
+            self._end(ClosedError("the log was closed: open it again to go on"))
+            raise
+        except Exception as defect:
+            failure = UnknownError(f"producing to pchannel {self.pchannel} failed: {defect!r}; please report it")
+            failure.__cause__ = defect
+            self._end(failure)
+
+    async def _has_work(self) -> bool:
+        while not self.outbox:
+            if self._closing:
+                return False
+            self._changed.clear()
+            await self._changed.wait()
+        return True
+
+    async def _produce(self) -> None:
+        """Opens a stream and uses it until it ends."""
+        loop = asyncio.get_running_loop()
+        deadline, pause_s = loop.time() + UNREACHABLE_S, PAUSE_FIRST_S
+        while True:
+            try:
+                stream = await self._open()
+            except WALError as error:
+                if not isinstance(error, MOVED) or self._closing or loop.time() + pause_s > deadline:
+                    self._give_up(error)
+                    return
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+                continue
+            try:
+                cause = await self._use(stream)
+                refusing = self.outbox.refusing is not None
+            finally:
+                stream.cancel()
+            self._lost(cause)
+            if refusing:
+                self._pause_s = min(max(PAUSE_FIRST_S, 2 * self._pause_s), PAUSE_MAX_S)
+                await asyncio.sleep(self._pause_s)
+            else:
+                self._pause_s = 0.0
+            return
+
+    async def _open(self) -> ProduceStream:
+        request = proto.CreateProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name=self.pchannel))
+        connection = self._connection()
+        stream = await connection.stream(
+            PRODUCE, f"producing to pchannel {self.pchannel}", headers=[producer_header(request)]
+        )
+        try:
+            async with asyncio.timeout(connection.timeout_s):
+                response = await stream.read()
+        except TimeoutError:
+            stream.cancel()
+            raise UnavailableError(
+                f"the server did not begin to take messages for pchannel {self.pchannel} within {connection.timeout_s} s"
+            ) from None
+        except BaseException:
+            stream.cancel()
+            raise
+        if response is None or not response.HasField("create"):
+            stream.cancel()
+            raise UnknownError(f"the server began a Produce stream of pchannel {self.pchannel} with {response!r}")
+        return stream
+
+    async def _use(self, stream: ProduceStream) -> WALError | None:
+        """Sends requests until the stream ends or refuses them; returns the error with which it ended."""
+        reading = asyncio.get_running_loop().create_task(self._read(stream), name=f"outcomes of {self.pchannel}")
+        reading.add_done_callback(lambda _: self._changed.set())
+        try:
+            while not reading.done():
+                self._changed.clear()
+                taken = self.outbox.take()
+                if taken is not None:
+                    await stream.write(self._request(*taken))
+                elif self.outbox.refusing is not None and not self.outbox.sent:
+                    break
+                elif self._closing and not self.outbox:
+                    await stream.write(proto.ProduceRequest(close=proto.CloseProducerRequest()))
+                    await asyncio.wait([reading], timeout=self._connection().timeout_s)
+                    break
+                else:
+                    await self._changed.wait()
+        except WALError:
+            # What the stream ended with is told to the task that reads; outcomes that came before its end are taken first.
+            await asyncio.wait([reading], timeout=self._connection().timeout_s)
+        finally:
+            if not reading.done():
+                stream.cancel()
+            await asyncio.wait([reading])
+        return reading.result()
+
+    def _request(self, first: int, taken: list[Sending]) -> proto.ProduceRequest:
+        make = taken[0].make
+        if make is not None:
+            return make(first, self._seen.value)
+        appends = [(sending.message, sending.barrier, sending.key) for sending in taken]
+        return proto.ProduceRequest(append=request_of(first, appends, seen_time_tick=self._seen.value))  # type: ignore[arg-type]
+
+    async def _read(self, stream: ProduceStream) -> WALError | None:
+        """Takes outcomes until the stream ends; returns the error with which it ended."""
+        try:
+            while (response := await stream.read()) is not None:
+                if response.HasField("outcomes"):
+                    self._take(response.outcomes)
+                elif response.HasField("close"):
+                    return None
+        except WALError as error:
+            return error
+        except DecodeError as error:
+            return UnknownError(f"the server of pchannel {self.pchannel} sent outcomes that cannot be read: {error}")
+        return None
+
+    # -- outcomes
+
+    def _take(self, outcomes: append_pb2.Outcomes) -> None:
+        released = 0
+        outbox, seen = self.outbox, self._seen
+        for number, outcome in outcomes_from_proto(outcomes):
+            if isinstance(outcome, REFUSALS) and not outcome.outcome_unknown:
+                outbox.refused(number, outcome)
+                self._changed.set()
+                continue
+            sending = outbox.answered(number)
+            if sending is None:
+                continue
+            released += sending.size
+            if not isinstance(outcome, BaseException) and outcome.time_tick is not None:
+                seen.saw(outcome.time_tick)
+            self._settle(sending, outcome)
+        for begun in outcomes.begun:
+            if (sending := outbox.answered(begun.request_id)) is not None:
+                released += sending.size
+                self._settle(sending, begun)
+        for number in outcomes.done:
+            if (sending := outbox.answered(number)) is not None:
+                released += sending.size
+                self._settle(sending, None)
+        if released:
+            self._in_flight.release(released)
+        if not outbox.sent:
+            self._changed.set()
+
+    @staticmethod
+    def _settle(sending: Sending, outcome: object) -> None:
+        future = sending.future
+        if not future.done():
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+    def _lost(self, cause: WALError | None) -> None:
+        """Goes through the requests of a stream that has ended: those whose outcome is unknown fail, others are sent again."""
+        unknown = self.outbox.restart()
+        if unknown:
+            error = UnknownOutcomeError(
+                f"the connection to the server of pchannel {self.pchannel} was lost before it answered ({cause or 'it ended'}): the "
+                "message may be in the log; look before you repeat it, or use an idempotency key: then it is repeated for you"
+            )
+            error.__cause__ = cause
+            self.fail(unknown, error)
+        if cause is not None and not isinstance(cause, MOVED):
+            self._give_up(cause)
+
+    def _give_up(self, error: WALError) -> None:
+        """Fails everything that waits: no server takes it. What is added afterwards is tried again."""
+        waiting = self.outbox.clear()
+        self.fail([sending for sending in waiting if not sending.tried], error)
+        tried = [sending for sending in waiting if sending.tried]
+        if tried:
+            unknown = UnknownOutcomeError(
+                f"the connection to the server of pchannel {self.pchannel} was lost before it answered, and no server takes the message "
+                f"again ({error}): it may be in the log; repeat it with the same idempotency key"
+            )
+            unknown.__cause__ = error
+            self.fail(tried, unknown)
+
+    def _end(self, failure: WALError) -> None:
+        self._failure = failure
+        self._lost(failure)
+        self.fail(self.outbox.clear(), failure)

@@ -1,0 +1,198 @@
+"""RemotePChannel: a pchannel on a server, as the scanners of this process see it.
+
+Owns the Consume stream that says how far the log reaches and which ticks are promised, and the task that keeps it open. The stream begins
+with the first reader. When it ends it is opened again for as long as the log is open: a reader waits for a server that is restarted, and
+continues exactly where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from wal.backends import LogSnapshot
+from wal.engine.remote.remote_log import MOVED, PAUSE_FIRST_S, PAUSE_MAX_S, RemoteReadableLog, check_log
+from wal.errors import UnknownError, WALError
+from wal.message import LogPosition, MessageID
+from wal.pchannel import PChannelStatistics, ReadablePChannel
+from wal.rpc.api import frames_pb2, pchannel_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.connection import Connection, Stream
+from wal.rpc.headers import consumer_header
+from wal.rpc.methods import CONSUME
+from wal.rpc.positions import identity_from_proto
+from wal.rpc.reports import tail_from_proto
+
+__all__ = ["RemotePChannel"]
+
+ConsumeStream = Stream[proto.ConsumeRequest, proto.ConsumeResponse]
+_NONE: Final = (-1, -1)
+
+
+class RemotePChannel(ReadablePChannel):
+    """A pchannel of an open log. `close` it with the error for its readers."""
+
+    log: RemoteReadableLog
+
+    def __init__(self, log: RemoteReadableLog) -> None:
+        shown = log.shown
+        super().__init__(log, form=log.form, promised_tick=shown.promised_tick, newest=shown.newest)
+        self._following: asyncio.Task[None] | None = None
+        self._stream: ConsumeStream | None = None
+        self._awaited_tick = 0
+        self._pause_s = PAUSE_FIRST_S
+        self._asking: set[asyncio.Task[None]] = set()
+
+    async def look(self) -> None:
+        """Shows readers everything that is durable now."""
+        self._show(*await self.log.moment())
+
+    async def catch_up(self) -> None:
+        """Shows readers everything that is durable now, and follows the log from now on."""
+        await self.look()
+        self.follow()
+
+    def follow(self) -> None:
+        """Follows the log from now on, for its readers."""
+        if self._following is None:
+            self._following = asyncio.get_running_loop().create_task(self._follow(), name=f"follow {self.channel}")
+
+    async def close(self, cause: WALError) -> None:
+        """Ends the readers and the stream."""
+        self.tail.fail(cause)
+        await self.log.close()
+        tasks = [task for task in (self._following, *self._asking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def advance_for(self, tick: int) -> bool:
+        """Asks the server to promise this tick; the promise comes with the tail, so it returns False."""
+        if tick > self._awaited_tick:
+            self._awaited_tick = tick
+            self._ask(tick)
+        return False
+
+    async def first_event(self) -> MessageID | None:
+        """Returns the id of the earliest event that is not truncated, or None.
+
+        Everything shown to readers may have been truncated since: then it catches up and asks again.
+        """
+        while True:
+            await self.catch_up()
+            first = await super().first_event()
+            if first is not None or self.log.earliest[0] <= self.tail.durable_end:
+                return first
+
+    def statistics(self, *, in_flight_bytes: int = 0, waiting: int = 0) -> PChannelStatistics:
+        """Returns this client's counts; those of the server are 0."""
+        return PChannelStatistics(
+            name=self.channel,
+            term=self.log.shown.term,
+            frames=0,
+            bytes=0,
+            events=0,
+            waiting=waiting,
+            frames_in_flight=0,
+            bytes_in_flight=in_flight_bytes,
+            open_transactions=0,
+            open_transaction_bytes=0,
+            expired_transactions=0,
+            barriers=0,
+            readers=len(self.readers),
+            durable_end=self.tail.durable_end,
+            promise=self.tail.promised_tick,
+        )
+
+    # -- following
+
+    async def _follow(self) -> None:
+        """Keeps a stream open and shows what it says."""
+        try:
+            while True:
+                try:
+                    stream = await self._open()
+                    try:
+                        await self._take(stream)
+                    finally:
+                        self._stream = None
+                        stream.cancel()
+                except MOVED as error:
+                    if self._pause_s == PAUSE_MAX_S:
+                        _log.warning("readers of pchannel %s wait for a server: %s", self.channel, error)
+                await asyncio.sleep(self._pause_s)
+                self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        except WALError as error:  # the log was recreated, or the server does not allow it
+            self.tail.fail(error)
+        except Exception as defect:
+            failure = UnknownError(f"following pchannel {self.channel} failed: {defect!r}; please report it")
+            failure.__cause__ = defect
+            self.tail.fail(failure)
+
+    async def _open(self) -> ConsumeStream:
+        request = proto.CreateConsumerRequest(
+            pchannel=pchannel_pb2.PChannelInfo(name=self.channel),
+            frames=frames_pb2.FrameSelection(incarnation=self.log.incarnation, tail_only=True),
+        )
+        connection: Connection = self.log.connection()
+        return await connection.stream(
+            CONSUME, f"following pchannel {self.channel}", headers=[consumer_header(request)]
+        )
+
+    async def _take(self, stream: ConsumeStream) -> None:
+        term = self.log.shown.term
+        while (response := await stream.read()) is not None:
+            if response.HasField("create"):
+                created = response.create
+                check_log(identity_from_proto(created.log), self.log.origin)
+                term = created.log.pchannel.term
+                if created.HasField("tail"):
+                    self._show(*tail_from_proto(created.tail, term=term))
+                self._stream, self._pause_s = stream, PAUSE_FIRST_S
+                if self._awaited_tick > self.tail.promised_tick:
+                    self._ask(self._awaited_tick)
+            elif response.HasField("frames") and response.frames.HasField("tail"):
+                self._show(*tail_from_proto(response.frames.tail, term=term))
+            elif response.HasField("close"):
+                return
+
+    def _ask(self, tick: int) -> None:
+        """Sends the tick that readers wait for. Without a stream the next one begins with it."""
+        if self._stream is None:
+            return
+        request = proto.ConsumeRequest(await_tick=frames_pb2.AwaitTickRequest(time_tick=tick))
+        task = asyncio.get_running_loop().create_task(
+            _write(self._stream, request), name=f"await a tick of {self.channel}"
+        )
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def _show(self, snapshot: LogSnapshot, last_truncated: LogPosition | None) -> None:
+        """Shows readers this snapshot: moves the tail and wakes the scanners that wait at it."""
+        tail = self.tail
+        if snapshot.durable_end < tail.durable_end:
+            return  # a later snapshot is shown already
+        self.log.show(snapshot, last_truncated)
+        newest = max(tail.newest or _NONE, snapshot.newest or _NONE)
+        if snapshot.durable_end > tail.durable_end:
+            self.recent.restart(snapshot.durable_end)
+            tail.data_moved(
+                durable_end=snapshot.durable_end,
+                promised_tick=max(tail.promised_tick, snapshot.promised_tick),
+                newest=None if newest == _NONE else newest,
+            )
+        else:
+            tail.newest = None if newest == _NONE else newest
+            tail.tick_moved(snapshot.promised_tick)
+
+
+async def _write(stream: ConsumeStream, request: proto.ConsumeRequest) -> None:
+    try:
+        await stream.write(request)
+    except WALError:
+        pass  # the stream has ended: the next one begins with the tick
+
+
+_log: Final = logging.getLogger("wal.remote")
