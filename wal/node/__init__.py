@@ -9,6 +9,7 @@ Files, from the bottom up:
 * states:            the state of the component, and gRPC's health
 * tails:             the end of a hosted pchannel's log, as clients see it
 * discovery:         AssignmentDiscover: which pchannels are on which node
+* produce_txns:      transactions whose bodies a client keeps until the commit
 * produce:           Produce: the streams on which clients append
 * frame_feed:        one Consume stream in the form of frames
 * message_feed:      one Consume stream in the contract's form, message by message

@@ -30,13 +30,14 @@ from wal.message.codec import message_from_wire
 from wal.network import Method
 from wal.node.draining import Draining
 from wal.node.hosted import Hosted
+from wal.node.produce_txns import ProduceTxns, bodies_in, names_in
 from wal.node.tails import identity_of, tail_of
 from wal.pchannel import Key, PChannel
 from wal.pchannel.operations import with_outcome
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.codes import error_to_proto
-from wal.rpc.columns import appends_of, key_of, messages_of
+from wal.rpc.columns import appends_of, key_of
 from wal.rpc.headers import producer_in
 from wal.rpc.methods import PRODUCE
 from wal.rpc.outcomes import Outcome, outcomes_to_proto
@@ -85,6 +86,10 @@ class _Stream:
         self._context = context
         self._log = log
         self._appends = log.appends
+        self._txns = ProduceTxns(log, pchannel)
+        self._begun: list[append_pb2.BegunTxn] = []
+        self._done: list[int] = []
+        """The requests that succeeded and have no result."""
         self._hosted = hosted
         self._draining = draining
         self._pchannel = pchannel
@@ -120,15 +125,20 @@ class _Stream:
 
     async def _answer(self) -> None:
         """Sends the outcomes that are known; waits while the client does not read them."""
-        while self._outcomes or self._single:
+        while self._outcomes or self._single or self._begun or self._done:
             outcomes, self._outcomes = self._outcomes, []
             single, self._single = self._single, []
-            if outcomes:
+            begun, self._begun = self._begun, []
+            done, self._done = self._done, []
+            if outcomes or begun or done:
                 outcomes.sort(key=_number)
-                await self._context.write(proto.ProduceResponse(outcomes=outcomes_to_proto(outcomes)))
+                message = outcomes_to_proto(outcomes)
+                message.begun.extend(begun)
+                message.done.extend(done)
+                await self._context.write(proto.ProduceResponse(outcomes=message))
             for number, outcome in single:
                 await self._context.write(proto.ProduceResponse(produce=_answer_to_one(number, outcome)))
-            self._unanswered -= len(outcomes) + len(single)
+            self._unanswered -= len(outcomes) + len(single) + len(begun) + len(done)
             self._taken.set()
 
     def _told(self, number: int, outcome: Outcome, *, single: bool = False) -> None:
@@ -154,6 +164,8 @@ class _Stream:
                         await self._append(request.append)
                     case "append_txn":
                         await self._append_txn(request.append_txn)
+                    case "begin_txn" | "keep_txn" | "commit_txn" | "rollback_txn" as name:
+                        await self._execute(name, getattr(request, name))
                     case "produce":
                         await self._append_one(request.produce)
                     case "close":
@@ -161,7 +173,8 @@ class _Stream:
                         return True
                     case _:
                         raise InvalidArgumentError(
-                            "a ProduceRequest has no request that this version knows: set produce, append, append_txn or close"
+                            "a ProduceRequest has no request that this version knows: set produce, append, append_txn, begin_txn, "
+                            "keep_txn, commit_txn, rollback_txn or close"
                         )
         return False
 
@@ -220,23 +233,41 @@ class _Stream:
     async def _append_txn(self, request: append_pb2.AppendTxnRequest) -> None:
         self._unanswered += 1
         try:
-            names, bodies, key = tuple(request.vchannels), messages_of(request.bodies), key_of(request.key)
-            if not names or len(set(names)) < len(names):
-                raise InvalidArgumentError(
-                    f"a transaction has the vchannels {list(names)}: name at least one, each once"
-                )
-            for body in bodies:
-                if isinstance(body, InvalidArgumentError):
-                    raise body
+            names, key = names_in(request.vchannels), key_of(request.key)
+            bodies = bodies_in(request.bodies)
             if (refusal := self._begin(request.seen_time_tick)) is not None:
                 raise refusal
             for name in names:
                 self._check_place(name)
-            future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key)  # type: ignore[arg-type]
+            future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key)
         except WALError as error:
             self._told(request.request_id, error)
         else:
             future.add_done_callback(partial(self._settled, request.request_id, False))
+
+    async def _execute(self, name: str, request: Any) -> None:
+        """Executes a request about a transaction whose bodies the client keeps."""
+        self._unanswered += 1
+        try:
+            if (refusal := self._begin(getattr(request, "seen_time_tick", 0))) is not None:
+                raise refusal
+            match name:
+                case "begin_txn":
+                    for vchannel in request.vchannels:
+                        self._check_place(vchannel)
+                    self._begun.append(await self._txns.begin(request))
+                case "commit_txn":
+                    future = await self._txns.commit(request)
+                    future.add_done_callback(partial(self._settled, request.request_id, False))
+                case "keep_txn":
+                    self._txns.keep(request)
+                    self._done.append(request.request_id)
+                case _:
+                    await self._txns.roll_back(request)
+                    self._done.append(request.request_id)
+        except WALError as error:
+            self._told(request.request_id, error)
+        self._wake.set()
 
     # -- what all of them have in common
 

@@ -236,11 +236,12 @@ class LocalAppends:
             raise failure
         return results
 
-    async def begin_txn(self, names: tuple[str, ...], keepalive_s: float, key: Key | None) -> LocalTxn:
-        """Opens a transaction on vchannels of one pchannel."""
-        key_bytes = self._key_bytes(key)
+    async def begin_txn(
+        self, names: tuple[str, ...], keepalive_s: float, key: Key | None, *, key_bytes: int = 0
+    ) -> LocalTxn:
+        """Opens a transaction on vchannels of one pchannel; `key_bytes`: the size of a key that only its commit will have."""
         future: asyncio.Future[TxnContext] = self._create_future()
-        tell(self._on_one_pchannel(names)[0], Begin(names, keepalive_s, future, key_bytes))
+        tell(self._on_one_pchannel(names)[0], Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key)))
         return LocalTxn(self._vchannels, self._loop, await future, names, key, bytes_max=self.message_bytes_max)
 
     async def producers(self) -> list[ProducerInfo]:
@@ -327,8 +328,7 @@ def _special(
     _barrier(barrier)
     check_client_type(message)
     kind = int(message.message_type)
-    exclusive = type_properties(kind).exclusive
-    if not exclusive and not barrier:
+    if not (exclusive := type_properties(kind).exclusive) and not barrier:
         return Append(message.payload, kind, 0, properties, b"", future, size)
     return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, barrier, exclusive)
 

@@ -21,7 +21,7 @@ __all__ = ["LocalTxn"]
 class LocalTxn:
     """See `wal.engine.base.EngineTxn`. The actor of the first of its vchannels ends the transaction."""
 
-    __slots__ = ("_bytes_max", "_key", "_loop", "_names", "_vchannel", "_vchannels", "context")
+    __slots__ = ("_bytes_max", "_key", "_loop", "_vchannel", "_vchannels", "context", "names")
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class LocalTxn:
         self.context: TxnContext = context
         self._vchannels = vchannels
         self._loop = loop
-        self._names = names
+        self.names: tuple[str, ...] = names
         self._vchannel = names[0]
         self._key = key
         self._bytes_max = bytes_max
@@ -65,8 +65,8 @@ class LocalTxn:
     def append_many(self, messages: Sequence[Message | bytes], barrier_time_tick: int) -> int:
         """Adds bodies, all or none; returns how many bodies there are."""
         barrier = check_tick("barrier_time_tick", barrier_time_tick)
-        bodies = bodies_of(messages, self._names, bytes_max=self._bytes_max)
-        vchannels = {name: self._vchannels.existing(name) for name in self._names}
+        bodies = bodies_of(messages, self.names, bytes_max=self._bytes_max)
+        vchannels = {name: self._vchannels.existing(name) for name in self.names}
         for name in set(bodies.vchannels):
             if (closed := vchannels[name].closed) is not None:
                 raise closed()
@@ -80,11 +80,15 @@ class LocalTxn:
 
     async def commit(self) -> AppendResult | ForgottenResult:
         """Has the vchannel's actor commit; the commit is durable on return."""
+        return await self.send_commit()
+
+    def send_commit(self) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Has the vchannel's actor commit; returns the future of the result."""
         vchannel = self._vchannels.existing(self._vchannel)
         future: asyncio.Future[AppendResult | ForgottenResult] = self._loop.create_future()
         txn_id, key = self.context.txn_id, self._key
         tell(vchannel, Commit(txn_id, future) if key is None else KeyedCommit(txn_id, future, key))
-        return await future
+        return future
 
     async def rollback(self) -> None:
         """Has the vchannel's actor forget the transaction."""

@@ -1,0 +1,41 @@
+"""Transactions whose bodies are kept elsewhere until the commit: what the table counts for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from wal.errors import InvalidArgumentError, TransactionExpiredError, WouldBlockError
+from wal.frame import Record
+from wal.pchannel import TxnLimits
+from wal.pchannel.txn_table import TxnTable
+
+NAME = ("orders", 1)
+
+
+def test_kept_bodies_are_counted_and_bounded_and_renew_the_lease() -> None:
+    table = TxnTable(TxnLimits(100, 3, 150, 10_000))
+    for txn_id in (1, 2):
+        table.begin(txn_id, (NAME,), keepalive=10.0, now=0.0)
+    table.keep(1, bodies=3, size=100, now=9.0)
+    assert (table.size, table.expire(18.0)) == (100, [2])
+    table.begin(3, (NAME,), keepalive=10.0, now=18.0)
+    for bodies, size, error in ((4, 1, InvalidArgumentError), (1, 101, InvalidArgumentError), (1, 51, WouldBlockError)):
+        with pytest.raises(error):
+            table.keep(3, bodies=bodies, size=size, now=18.0)
+    assert table.size == 100
+    with pytest.raises(TransactionExpiredError):
+        table.keep(1, bodies=1, size=1, now=20.0)
+    assert table.size == 0
+
+
+def test_without_bodies_it_forgets_those_that_it_has() -> None:
+    table = TxnTable(TxnLimits(100, 3, 150, 10_000))
+    table.begin(1, (NAME,), keepalive=10.0, now=0.0)
+    stored = table.get(1, now=0.0).stored
+    body = (NAME, Record(b"12345"))
+    for _ in range(2):  # as a commit that was refused and is tried again
+        table.keep(1, bodies=0, size=0, now=0.0)
+        assert (table.size, table.get(1, now=0.0).stored, table.get(1, now=0.0).bodies) == (0, stored, [])
+        table.append(1, [body], counted=37, stored=37, barrier=0, now=0.0)
+    txn = table.commit(1, now=0.0)
+    assert (txn.bodies, txn.size, txn.stored, table.size) == ([body], 37, stored + 37, 0)

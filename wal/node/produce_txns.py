@@ -1,0 +1,172 @@
+"""ProduceTxns: the transactions of a Produce stream whose bodies the client keeps until the commit.
+
+The node keeps the lease and the bounds of a transaction, and ends it at an exclusive message. A transaction that was begun in an earlier
+term of the pchannel is begun anew at its commit, unless the log since its begin holds an exclusive message that it must not span.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from wal.engine.local.log import LocalLog
+from wal.engine.local.txn import LocalTxn
+from wal.errors import InvalidArgumentError, TransactionExpiredError, TruncatedError, UnmatchedChannelTermError
+from wal.frame import FrameView, RunKind
+from wal.message import AppendResult, ForgottenResult, Message, TxnContext, type_properties
+from wal.message.wire_fields import txn_to_proto
+from wal.pchannel import Key, PChannel
+from wal.rpc.api import append_pb2 as proto
+from wal.rpc.columns import key_of, messages_of
+from wal.rpc.positions import position_from_proto, position_to_proto
+
+__all__ = ["ProduceTxns", "bodies_in", "names_in"]
+
+LOOKED_AT_MAX: Final = 64 << 20
+"""The most bytes of log that are looked at for a transaction of an earlier term; one that began before them has expired."""
+_PAGE_BYTES: Final = 2 << 20
+
+
+class ProduceTxns:
+    """The transactions on `pchannel`."""
+
+    def __init__(self, log: LocalLog, pchannel: PChannel) -> None:
+        self._log = log
+        self._pchannel = pchannel
+
+    async def begin(self, request: proto.BeginTxnRequest) -> proto.BegunTxn:
+        """Begins a transaction."""
+        names, keepalive_s = names_in(request.vchannels), request.keepalive_s
+        if not (keepalive_s == 0 or 0.001 <= keepalive_s < 1 << 50):
+            raise InvalidArgumentError(
+                f"keepalive_s={keepalive_s} is out of range: 0 for the log's own, or at least 0.001 seconds"
+            )
+        begun_at = self._pchannel.tail.durable_end
+        txn = await self._log.appends.begin_txn(names, keepalive_s, None, key_bytes=request.key_bytes)
+        return proto.BegunTxn(
+            request_id=request.request_id,
+            context=txn_to_proto(txn.context),
+            term=self._pchannel.log.term,
+            begun_at=position_to_proto(begun_at),
+        )
+
+    def keep(self, request: proto.KeepTxnRequest) -> None:
+        """Renews the lease."""
+        pchannel = self._pchannel
+        pchannel.table.keep(request.txn_id, bodies=request.bodies, size=request.bytes, now=pchannel.lease_now())
+
+    async def roll_back(self, request: proto.RollbackTxnRequest) -> None:
+        """Forgets a transaction; does nothing if it is over."""
+        if request.txn_id in self._pchannel.table:
+            await self._opened(request.txn_id, None).rollback()
+
+    async def commit(self, request: proto.CommitTxnRequest) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Commits a transaction with its bodies; returns the future of its result."""
+        pchannel, names, key = self._pchannel, names_in(request.vchannels), key_of(request.key)
+        bodies, term = bodies_in(request.bodies), request.txn.term
+        if term > pchannel.log.term:
+            raise UnmatchedChannelTermError(
+                f"the transaction was begun in term {term}, and pchannel {pchannel.channel} is here in term {pchannel.log.term}: "
+                "ask AssignmentDiscover where it is"
+            )
+        txn_id = request.txn.context.txn_id
+        if term < pchannel.log.term:
+            txn_id = await self._begun_anew(request, names, key)
+        txn = self._opened(txn_id, key)
+        if set(txn.names) != set(names):
+            raise InvalidArgumentError(
+                f"transaction {txn_id} is over {', '.join(txn.names)}, not {', '.join(names)}: commit it with the vchannels of its begin"
+            )
+        pchannel.table.keep(txn_id, bodies=0, size=0, now=pchannel.lease_now())
+        if bodies or request.barrier_time_tick:
+            txn.append_many(bodies, request.barrier_time_tick)
+        return txn.send_commit()
+
+    def _opened(self, txn_id: int, key: Key | None) -> LocalTxn:
+        """Returns an open transaction; raises TransactionExpiredError if it is over."""
+        pchannel, log = self._pchannel, self._log
+        found = pchannel.table.get(txn_id, now=pchannel.lease_now())
+        names = tuple([name for name, _ in found.names])
+        loop = asyncio.get_running_loop()
+        return LocalTxn(log.vchannels, loop, found.context, names, key, bytes_max=log.settings.message_bytes_max)
+
+    async def _begun_anew(self, request: proto.CommitTxnRequest, names: tuple[str, ...], key: Key | None) -> int:
+        """Begins a transaction of an earlier term here, and returns its id.
+
+        Raises TransactionExpiredError if it has to be given up. It is begun first, so that from then on an exclusive message ends it, and
+        the log is looked at up to there.
+        """
+        context = request.txn.context
+        keepalive_s = max(context.keepalive_milliseconds, 0) / 1000
+        txn = await self._log.appends.begin_txn(names, keepalive_s, key)
+        try:
+            await self._durable_up_to(txn.context)
+            await self._look(position_from_proto(request.txn.begun_at), frozenset(names), context.txn_id)
+        except BaseException:
+            await txn.rollback()
+            raise
+        return txn.context.txn_id
+
+    async def _durable_up_to(self, context: TxnContext) -> None:
+        """Returns when everything that was appended before this transaction began is durable."""
+        tail = self._pchannel.tail
+        while tail.promised_tick < context.txn_id and not self._pchannel.advance_for(context.txn_id):
+            if tail.failure is not None:
+                raise tail.failure
+            waiter = tail.waiter(ticks=True)
+            try:
+                await waiter
+            finally:
+                waiter.cancel()
+
+    async def _look(self, start: int, names: frozenset[str], txn_id: int) -> None:
+        """Raises TransactionExpiredError if the log from `start` on holds an exclusive message on these vchannels, or is too long."""
+        log, end = self._pchannel.log, self._pchannel.tail.durable_end
+        if start > end:
+            raise InvalidArgumentError(f"begun_at={start} is above the durable end {end} of {self._pchannel.channel}")
+        if start < log.earliest[0] or log.bytes_between(start, end) > LOOKED_AT_MAX:
+            raise TransactionExpiredError(
+                f"transaction {txn_id} was begun in an earlier term and more than {LOOKED_AT_MAX} bytes ago, or what follows it is "
+                "truncated; nothing of it is in the log: begin a new one"
+            )
+        at = start
+        while at < end:
+            try:
+                page = await log.read(at, names=names, bytes_max=_PAGE_BYTES, end=end)
+            except TruncatedError as error:
+                raise TransactionExpiredError(
+                    f"what follows the begin of transaction {txn_id} was truncated; nothing of it is in the log: begin a new one"
+                ) from error
+            if any(_is_exclusive(frame.view, names) for frame in page.frames):
+                raise TransactionExpiredError(
+                    f"transaction {txn_id} was failed by a message on one of its vchannels that no transaction may span; nothing of it "
+                    "is in the log: begin a new one"
+                )
+            at = page.next_position
+
+
+def bodies_in(columns: proto.MessageColumns) -> list[Message]:
+    """Returns the bodies of a transaction. Raises InvalidArgumentError for the first one that is no message."""
+    bodies: list[Message] = []
+    for body in messages_of(columns):
+        if isinstance(body, InvalidArgumentError):
+            raise body
+        bodies.append(body)
+    return bodies
+
+
+def names_in(vchannels: Iterable[str]) -> tuple[str, ...]:
+    """Returns the vchannels of a transaction. Raises InvalidArgumentError unless there are some, each once."""
+    names = tuple(vchannels)
+    if not names or len(set(names)) < len(names):
+        raise InvalidArgumentError(f"a transaction has the vchannels {list(names)}: name at least one, each once")
+    return names
+
+
+def _is_exclusive(view: FrameView, names: frozenset[str]) -> bool:
+    for run in view.runs.find(names):
+        source = view.runs[run.shared] if run.kind == RunKind.COPY else run
+        if any(type_properties(kind).exclusive for kind in set(view.columns(source).types or ())):
+            return True
+    return False
