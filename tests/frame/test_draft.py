@@ -1,9 +1,14 @@
-"""FrameDraft refuses a call that no frame can hold, and is then unchanged."""
+"""FrameDraft refuses a call that no frame can hold, and is then unchanged; its short forms give the rows of the general ones."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError
 from wal.frame import FrameDraft, Record, encode_frame
+from wal.frame.draft import Run
+from wal.frame.ext import encode_key, encode_txn
+from wal.frame.layout import DEFAULT_TYPE, FLAG_BODY, FLAG_COMMIT, KEYED, RunKind
 
 A, B = ("a", 1), ("b", 1)
 
@@ -57,3 +62,54 @@ def test_the_callers_list_is_not_kept() -> None:
     draft.append(A, records)
     draft.append(A, [Record(b"y")])
     assert len(records) == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([A, B]), st.booleans(), st.lists(st.binary(max_size=9), max_size=4), st.booleans()),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_a_transaction_over_one_vchannel_has_the_rows_of_the_general_form(operations) -> None:
+    draft, rows = FrameDraft(), FrameDraft()
+    for name, is_txn, payloads, keyed in operations:
+        records = [Record(payload, 1 + len(payload), 0, payload[:2]) for payload in payloads]
+        if not is_txn:
+            assert draft.append(name, records) == rows.append(name, list(records))
+            continue
+        key = encode_key("k") if keyed else b""
+        copies = [Record(record.payload, record.message_type, 0, record.properties) for record in records]
+        assert draft.commit_one(name, copies, txn_id=7, keepalive_ms=9, key=key) == row_by_row(rows, name, records, key)
+    assert (draft.indices, draft.in_order, draft.has_flags, draft.compatible) == (
+        rows.indices,
+        rows.in_order,
+        rows.has_flags,
+        rows.compatible,
+    )
+    assert encoded(draft) == encoded(rows)
+
+
+def row_by_row(draft: FrameDraft, name: tuple[str, int], records: list[Record], key: bytes) -> int:
+    """Adds a transaction one row after the other, as the format says it."""
+    draft.has_flags = True
+    if key:
+        draft.compatible |= KEYED
+    run = draft.by_name.get(name)
+    if run is None:
+        run = draft.by_name[name] = Run(RunKind.VCHANNEL, *name, [], [])
+        draft.runs.append(run)
+    draft.in_order = draft.in_order and run is draft.runs[-1]
+    count = len(records)
+    ext = encode_txn(txn_id=7, keepalive_ms=9, bodies=count, bodies_total=count) + key
+    for record in (*records, Record(b"", DEFAULT_TYPE, FLAG_COMMIT, b"", ext)):
+        record.flags = record.flags or FLAG_BODY
+        run.records.append(record)
+        run.indices.append(draft.indices)
+        draft.indices += 1
+    return draft.indices - 1
+
+
+def encoded(draft: FrameDraft) -> bytes:
+    """Returns the bytes of the frame."""
+    return b"".join(encode_frame(draft, incarnation=1, term=1, sequence=1, first_tick=5, promised_tick=99).buffers)

@@ -137,26 +137,48 @@ class FrameDraft:
             if name not in counts:
                 raise InvalidArgumentError(f"a body for {name} in a transaction over {list(names)}: name it in `names`")
             counts[name] += 1
+        if len(counts) == 1:
+            records = [record for _, record in bodies]
+            return self.commit_one(names[0], records, txn_id=txn_id, keepalive_ms=keepalive_ms, key=key)
         self.has_flags = True
         if key:
             self.compatible |= KEYED
-        if len(counts) == 1:
-            commit = self._bodies_of_one(names[0], [record for _, record in bodies])
-        else:
-            self.in_order = False
-            for name, record in bodies:
-                run = self.by_name.get(name) or self._new_run(name)
-                record.flags = FLAG_BODY
-                run.records.append(record)
-                run.indices.append(self.indices)
-                self.indices += 1
-            commit = self.indices
+        self.in_order = False
+        for name, record in bodies:
+            run = self.by_name.get(name) or self._new_run(name)
+            record.flags = FLAG_BODY
+            run.records.append(record)
+            run.indices.append(self.indices)
+            self.indices += 1
+        commit = self.indices
         for name, count in counts.items():
             run = self.by_name.get(name) or self._new_run(name)
             ext = encode_txn(txn_id=txn_id, keepalive_ms=keepalive_ms, bodies=count, bodies_total=len(bodies))
             run.records.append(Record(b"", DEFAULT_TYPE, FLAG_COMMIT, b"", ext + key))
             run.indices.append(commit)
         self.indices += 1
+        return commit
+
+    def commit_one(
+        self, name: RunName, records: list[Record], *, txn_id: int, keepalive_ms: int, key: bytes = b""
+    ) -> int:
+        """Adds a transaction over one vchannel, the usual case, as `commit` does; returns the index of the commit."""
+        self.has_flags = True
+        if key:
+            self.compatible |= KEYED
+        run = self.by_name.get(name) or self._new_run(name)
+        if run is not self.runs[-1]:
+            self.in_order = False
+        for record in records:
+            record.flags = FLAG_BODY
+        count = len(records)
+        ext = encode_txn(txn_id=txn_id, keepalive_ms=keepalive_ms, bodies=count, bodies_total=count)
+        first = self.indices
+        commit = first + count
+        run.records += records
+        run.records.append(Record(b"", DEFAULT_TYPE, FLAG_COMMIT, b"", ext + key))
+        run.indices += range(first, commit + 1)
+        self.indices = commit + 1
         return commit
 
     def broadcast(self, names: Sequence[RunName] | CopyNames, record: Record, *, header: bytes) -> int:
@@ -194,19 +216,6 @@ class FrameDraft:
         """Adds the record that makes recovery forget a producer."""
         self.compatible |= KEYED
         self.system(SystemRecord.PRODUCER_FORGOTTEN, name.encode())
-
-    def _bodies_of_one(self, name: RunName, records: list[Record]) -> int:
-        """Adds the bodies of a transaction over one vchannel, the usual case; returns the index that follows them."""
-        run = self.by_name.get(name) or self._new_run(name)
-        if run is not self.runs[-1]:
-            self.in_order = False
-        for record in records:
-            record.flags = FLAG_BODY
-        first = self.indices
-        self.indices = end = first + len(records)
-        run.records += records
-        run.indices += range(first, end)
-        return end
 
     def _new_run(self, name: RunName) -> Run:
         run = self.by_name[name] = Run(_VCHANNEL, name[0], name[1], [], [])

@@ -127,11 +127,13 @@ class Bulk(msgspec.Struct, gc=False):
 class Atomic(msgspec.Struct, gc=False):
     """A transaction over these vchannels of the pchannel that is complete when it is told, and within the bounds of transactions.
 
-    `size` is the room that it takes, in flight and in the frame.
+    `records` are its bodies, and `names` the vchannel of each; None if there is only one. `size` is the room that it takes, in flight and
+    in the frame.
     """
 
     vchannels: tuple[VChannelMember, ...]
-    bodies: list[tuple[RunName, Record]]
+    records: list[Record]
+    names: list[RunName] | None
     size: int
     barrier: int
     future: Settles[AppendResult | ForgottenResult]

@@ -99,16 +99,18 @@ class BulkSubmission(Submission):
 class TxnSubmission(Submission):
     """A committed transaction on one or several vchannels; `claim` and `keyed` are set for one with an idempotency key.
 
-    It is `whole` if it began with its commit, so that it spans no other message while it waits for a barrier.
+    `records` are its bodies, and `owners` the vchannel of each; None if `names` has only one. It is `whole` if it began with its commit,
+    so that it spans no other message while it waits for a barrier.
     """
 
-    __slots__ = ("bodies", "claim", "context", "future", "keyed", "names", "whole")
+    __slots__ = ("claim", "context", "future", "keyed", "names", "owners", "records", "whole")
 
     def __init__(
         self,
         context: TxnContext,
         names: tuple[RunName, ...],
-        bodies: list[tuple[RunName, Record]],
+        records: list[Record],
+        owners: list[RunName] | None,
         *,
         size: int,
         future: Settles[AppendResult],
@@ -116,27 +118,32 @@ class TxnSubmission(Submission):
     ) -> None:
         self.context: TxnContext = context
         self.names: tuple[RunName, ...] = names
-        self.bodies: list[tuple[RunName, Record]] = bodies
+        self.records: list[Record] = records
+        self.owners: list[RunName] | None = owners
         self.future: Settles[AppendResult] = future
         self.claim: Claim | None = None
         self.keyed: KeyedWrites | None = None
-        self.count: int = len(bodies) + len(names)
+        self.count: int = len(records) + len(names)
         self.size = self.in_flight = size
         self.whole: bool = whole
 
     @classmethod
     def of(cls, txn: OpenTxn, future: Settles[AppendResult]) -> TxnSubmission:
         """Returns the submission of a transaction that was committed."""
-        return cls(txn.context, txn.names, txn.bodies, size=txn.stored, future=future)
+        owners = None if len(txn.names) == 1 else [name for name, _ in txn.bodies]
+        records = [record for _, record in txn.bodies]
+        return cls(txn.context, txn.names, records, owners, size=txn.stored, future=future)
 
     def draft(self, draft: FrameDraft) -> None:
-        self.first: int = draft.commit(
-            self.bodies,
-            names=self.names,
-            txn_id=self.context.txn_id,
-            keepalive_ms=round(self.context.keepalive * 1000),
-            key=b"" if self.claim is None else key_ext(self.claim.key),
-        )
+        txn_id, keepalive_ms = self.context.txn_id, round(self.context.keepalive * 1000)
+        key = b"" if self.claim is None else key_ext(self.claim.key)
+        if self.owners is None:
+            self.first: int = draft.commit_one(
+                self.names[0], self.records, txn_id=txn_id, keepalive_ms=keepalive_ms, key=key
+            )
+        else:
+            bodies = list(zip(self.owners, self.records, strict=True))
+            self.first = draft.commit(bodies, names=self.names, txn_id=txn_id, keepalive_ms=keepalive_ms, key=key)
 
     def resolve(self, origin: Origin, first_tick: int) -> None:
         message_id = origin.message_id(self.first)

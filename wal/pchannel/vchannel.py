@@ -217,14 +217,14 @@ class VChannel(Member):
         for vchannel in operation.vchannels:
             if vchannel.closed is not None:
                 raise vchannel.closed()
-        txn_id = self._ticks.take()
-        if txn_id is None:
+        if (txn_id := self._ticks.take()) is None:
             self._ticks.hold(self, [operation])
             return
         names, barrier = tuple([vchannel.run_name for vchannel in operation.vchannels]), operation.barrier
         context = TxnContext(txn_id, pchannel.keepalive)
+        records, owners = operation.records, operation.names
         submission = TxnSubmission(
-            context, names, operation.bodies, size=operation.size, future=operation.future, whole=True
+            context, names, records, owners, size=operation.size, future=operation.future, whole=True
         )
         if operation.key is not None:
             scope, keyed = tuple(sorted(names)), pchannel.keyed

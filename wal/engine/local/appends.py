@@ -199,14 +199,12 @@ class LocalAppends:
         size = bodies.stored + names_size(names, key_bytes=self._key_bytes(key))
         check_txn_size(len(bodies.records), bodies.counted, size, self._txn_limits())
         vchannels = self._on_one_pchannel(names)
-        if len(names) == 1:
-            run_name = vchannels[0].run_name
-            named = [(run_name, record) for record in bodies.records]
-        else:
+        owners = None
+        if len(names) > 1:
             run_names = {vchannel.channel: vchannel.run_name for vchannel in vchannels}
-            named = [(run_names[name], record) for name, record in zip(bodies.vchannels, bodies.records, strict=True)]
+            owners = [run_names[name] for name in bodies.vchannels]
         future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        await self._tell_with_room(vchannels[0], Atomic(vchannels, named, size, barrier, future, key))
+        await self._tell_with_room(vchannels[0], Atomic(vchannels, bodies.records, owners, size, barrier, future, key))
         return future
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
@@ -276,7 +274,7 @@ class LocalAppends:
         """Returns the actors of a transaction's vchannels; raises InvalidArgumentError if they are on several pchannels."""
         routes = tuple([self._vchannels.route(name) for name in names])
         pchannel = routes[0].pchannel
-        if any(route.pchannel is not pchannel for route in routes):
+        if len(routes) > 1 and any(route.pchannel is not pchannel for route in routes):
             raise spans_pchannels({route.channel: route.pchannel.channel for route in routes})
         return routes
 
