@@ -116,6 +116,15 @@ async def test_cursors_and_truncation(log: WALAccesser) -> None:
     assert await log.cursors() == []
 
 
+async def test_a_cursor_at_the_end_of_a_journal(data_dir: object) -> None:
+    async with serving(str(data_dir)) as one, open_wal(f"wal://{one.address}") as log:
+        for number in range(3):
+            await log.raw_append(Message("orders", b"%d" % number))
+            async with log.read("orders", cursor="billing", follow=False) as scanner:
+                assert [message.payload async for message in scanner] == [b"%d" % number]
+                await scanner.save()
+
+
 async def test_producers(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"1"), idempotency_key=ProducerKey("p", 5))
     (producer,) = await log.producers()

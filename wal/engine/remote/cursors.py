@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from wal.cursors import Cursor, CursorInfo, CursorKey
 from wal.message import Origin
+from wal.pchannel import ReadablePChannel
 from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.cursor_state import cursor_from_proto, cursor_to_proto, info_from_proto, key_to_proto
@@ -19,8 +20,8 @@ __all__ = ["RemoteCursors"]
 class RemoteCursors:
     """See `wal.cursors.Cursors`. `connection` returns the connection to the server that has a pchannel."""
 
-    def __init__(self, pchannels: Iterable[str], connection: Callable[[str], Connection]) -> None:
-        self._pchannels = tuple(pchannels)
+    def __init__(self, pchannels: Mapping[str, ReadablePChannel], connection: Callable[[str], Connection]) -> None:
+        self._pchannels = pchannels
         self._connection = connection
 
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
@@ -42,6 +43,8 @@ class RemoteCursors:
         since_s: float,
     ) -> None:
         """Stores a reader's position durably. Without an answer it is sent again: saving the same position twice does no harm."""
+        # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
+        start = min(start, (self._pchannels[at.pchannel].tail.durable_end, 0))
         cursor = Cursor(key, incarnations, at.pchannel, at.incarnation, start, event, time_tick, time.time(), at.form)
         request = pchannel_calls_pb2.SaveCursorRequest(
             pchannel=_named(at.pchannel), cursor=cursor_to_proto(cursor), waited_s=time.monotonic() - since_s
