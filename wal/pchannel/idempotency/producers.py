@@ -52,7 +52,7 @@ class Producers:
             )
         scope = self._scopes.get(names)
         producer = None if scope is None else self._producers.get((scope, key.producer))
-        sequence, gaps = key.sequence, self._gaps.get((names, key.producer))
+        sequence, gaps = key.sequence, self._gaps.get((names, key.producer)) if self._gaps else None
         if gaps is not None and sequence > (gap := gaps[0]):
             raise InvalidRequestSeqError(
                 f"sequence {sequence} of producer {key.producer!r} comes after its sequence {gap}, which failed and was not written: "
@@ -92,7 +92,7 @@ class Producers:
         newest = producer.newest
         claim = Claim(producer.scope, key, barrier if newest is None else max(barrier, newest.barrier))
         producer.pending[key.sequence] = claim
-        gaps = self._gaps.get((names, key.producer))
+        gaps = self._gaps.get((names, key.producer)) if self._gaps else None
         if gaps is not None and gaps[0] == key.sequence:
             del gaps[0]
             if not gaps:

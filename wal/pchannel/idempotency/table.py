@@ -178,10 +178,10 @@ class IdempotencyTable:
         if len(order) > self._window_count:
             self._evict()
         oldest = (kept.tick >> _LOGICAL_BITS) - self._window_ms
-        for _ in range(_EVICTED_A_CALL):
-            if order[0].kept.tick >> _LOGICAL_BITS >= oldest:
-                break
+        evicted = 0
+        while order[0].kept.tick >> _LOGICAL_BITS < oldest and evicted < _EVICTED_A_CALL:
             self._evict()
+            evicted += 1
 
     def _evict(self) -> None:
         entry = self._order.popleft()
